@@ -1,0 +1,121 @@
+"""What a step costs on the bus, beside a plain loop that calls the same hook methods.
+
+Five hooks each fetch one value in every run of a trivial step. Both loops do the same
+steps in turn, in one process; the medians of many short rounds are compared, since on a
+shared machine only a ratio within one run means anything.
+
+    python benchmarks/step_overhead.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import hookbus
+from hookbus import Graph, MonitoredSession, SessionRunArgs, SessionRunHook
+
+HOOKS = 5
+
+
+class Watcher(SessionRunHook):
+    """Fetches one value and keeps it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.last = None
+
+    def before_run(self, run_context):
+        return SessionRunArgs(self.name)
+
+    def after_run(self, run_context, run_values):
+        self.last = run_values.results
+
+
+def trivial_graph() -> Graph:
+    """One op that adds, and a value for each hook."""
+    graph = Graph()
+    graph.variable("x", 1)
+    for number in range(HOOKS):
+        graph.variable(f"v{number}", number)
+
+    @graph.op
+    def step(x):
+        return x + 1
+
+    return graph
+
+
+def plain_steps(hooks: list[Watcher]) -> Callable[[int], None]:
+    """Return the loop that one would write by hand: a step and ten method calls."""
+    context = object()
+    values = {f"v{number}": number for number in range(HOOKS)}
+    results = [
+        hookbus.SessionRunValues(value, hookbus.RunOptions(), hookbus.RunMetadata(), 0)
+        for value in values.values()
+    ]
+    before = [hook.before_run for hook in hooks]
+    after = [hook.after_run for hook in hooks]
+
+    def step(x: int) -> int:
+        return x + 1
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            for ask in before:
+                ask(context)
+            step(1)
+            for tell, result in zip(after, results, strict=True):
+                tell(context, result)
+
+    return run
+
+
+def session_steps(session: MonitoredSession) -> Callable[[int], None]:
+    """Return the same loop on the bus."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            session.run("step")
+
+    return run
+
+
+def measure(loops: dict[str, Callable[[int], None]], rounds: int, steps: int) -> dict:
+    """Time the loops in turn; return each one's seconds a step, round by round."""
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for loop in loops.values():
+        loop(steps)
+    for _ in range(rounds):
+        for name, loop in loops.items():
+            start = time.perf_counter()
+            loop(steps)
+            times[name].append((time.perf_counter() - start) / steps)
+    return times
+
+
+def main() -> None:
+    """Measure and print both costs and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=1000)
+    options = parser.parse_args()
+    config = hookbus.Config(autoload=False)
+    hooks = [Watcher(f"v{number}") for number in range(HOOKS)]
+    with MonitoredSession(trivial_graph(), hooks=hooks, config=config) as session:
+        loops = {"plain loop": plain_steps(hooks), "session": session_steps(session)}
+        times = measure(loops, options.rounds, options.steps)
+    for name, values in times.items():
+        print(f"{name:11} {statistics.median(values) * 1e6:8.3f} us a step")
+    pairs = zip(times["session"], times["plain loop"], strict=True)
+    ratios = sorted(ours / plain for ours, plain in pairs)
+    print(
+        f"ratio       {statistics.median(ratios):8.2f}  "
+        f"(rounds from {ratios[0]:.2f} to {ratios[-1]:.2f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+"""Lets ``python -m hookbus`` be the ``hookbus`` command."""
+
+from __future__ import annotations
+
+import sys
+
+from hookbus.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

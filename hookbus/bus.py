@@ -1,0 +1,254 @@
+"""Which hooks take part in a session, and in which order each event reaches them."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pluggy
+
+from hookbus import hookspecs
+from hookbus.caller import Caller, Implementation
+from hookbus.errors import PluginError, UsageError, did_you_mean
+from hookbus.hook import Kind, SessionRunHook, Turn
+
+
+@attrs.frozen(eq=False)
+class Member:
+    """A hook that takes part.
+
+    Attributes:
+        name: the one name that messages, notes and state keys use.
+        plugin: the hook object or module.
+        origin: why it takes part, in words.
+        distribution: what shipped it, like ``hookbus-progress 0.1.0``, or None.
+        kinds: the kinds of runs that reach it; None for those of its session.
+    """
+
+    name: str
+    plugin: Any
+    origin: str
+    distribution: str | None = None
+    kinds: tuple[Kind, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"'{self.name}' ({self.distribution or self.origin})"
+
+
+class Bus:
+    """The hooks of one session.
+
+    The first registered is called first, in every event; ``tryfirst``, ``trylast`` and
+    ``wrapper`` apply as in pluggy, and inside each of these classes the order is again
+    that of registration.
+
+    Args:
+        kind: the kind of the session.
+    """
+
+    def __init__(self, kind: Kind = "train") -> None:
+        self.kind = kind
+        self.turn = Turn()
+        self._members: dict[str, Member] = {}
+        self._registry = _Registry(hookspecs.PROJECT)
+        self._parameters: dict[str, tuple[str, ...]] = {}
+        self._first_result: set[str] = set()
+        self._callers: dict[tuple[str, Kind], Caller] = {}
+        self.add_events(hookspecs)
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """All hooks by name, in the order of registration."""
+        return dict(self._members)
+
+    def add_events(self, module_or_class: types.ModuleType | type) -> None:
+        """Declare events: the functions of *module_or_class* marked ``@hookspec``."""
+        self._registry.add_hookspecs(module_or_class)
+        for name in dir(module_or_class):
+            if name.startswith("_"):
+                continue
+            function = getattr(module_or_class, name)
+            options = self._registry.parse_hookspec_opts(module_or_class, name)
+            if options is not None:
+                parameters = inspect.signature(function).parameters
+                self._parameters[name] = tuple(p for p in parameters if p != "self")
+                if options.get("firstresult"):
+                    self._first_result.add(name)
+
+    def register(self, member: Member) -> None:
+        """Let a hook take part.
+
+        Raises:
+            UsageError: the hook object takes part already.
+            PluginError: one of its implementations does not fit its event, or the
+                object compares by value.
+        """
+        _check_identity(member)
+        for other in self._members.values():
+            if other.plugin is member.plugin:
+                raise UsageError(
+                    f"hook {other.label} is given twice; make a second object of it"
+                )
+        try:
+            self._registry.register(member.plugin, member.name)
+            self._check_events(member)
+        except (pluggy.PluginValidationError, PluginError) as error:
+            if self._registry.is_registered(member.plugin):  # pluggy 1.6 leaves it in
+                self._registry.unregister(member.plugin)
+            raise _misfit(member, error) from error
+        self._members[member.name] = member
+        self._callers.clear()
+
+    def unregister(self, name: str) -> None:
+        """Take a hook out.
+
+        Raises:
+            KeyError: no hook has the name.
+        """
+        self._registry.unregister(self._members.pop(name).plugin)
+        self._callers.clear()
+
+    def caller(self, event: str, kind: Kind | None = None) -> Caller:
+        """Return the compiled caller of an event, for runs of *kind*.
+
+        Raises:
+            PluginError: there is no such event.
+        """
+        key = (event, kind or self.kind)
+        if key not in self._callers:
+            self._callers[key] = self._compile(*key)
+        return self._callers[key]
+
+    def emit(self, event: str, **arguments: Any) -> list[Any]:
+        """Send an event to all hooks; return their answers, Nones left out.
+
+        Raises:
+            PluginError: there is no such event, or an argument is not one of its own.
+        """
+        caller = self.caller(event)
+        parameters = self._parameters[event]
+        if set(arguments) != set(parameters):
+            raise PluginError(
+                f"event {event!r} takes {', '.join(parameters) or 'nothing'}, "
+                f"not {', '.join(arguments) or 'nothing'}"
+            )
+        results = caller.collect(*[arguments[name] for name in parameters])
+        return [answer for _, answer in results]
+
+    def _compile(self, event: str, kind: Kind) -> Caller:
+        if event not in self._parameters:
+            hint = did_you_mean(event, self._parameters)
+            raise PluginError(f"there is no event {event!r}{hint}")
+        implementations = self._ordered(event, kind)
+        return Caller(
+            event,
+            self._parameters[event],
+            implementations,
+            self.turn,
+            event in self._first_result,
+        )
+
+    def _ordered(self, event: str, kind: Kind) -> list[Implementation]:
+        """Sort pluggy's implementations: by class, then by registration."""
+        places = {name: place for place, name in enumerate(self._members)}
+        found = []
+        for impl in getattr(self._registry.hook, event).get_hookimpls():
+            member = self._members[impl.plugin_name]
+            if kind not in (member.kinds or (self.kind,)):
+                continue
+            rank = 0 if impl.tryfirst else 2 if impl.trylast else 1
+            implementation = Implementation(
+                member.name,
+                member.label,
+                impl.function,
+                (*impl.argnames, *impl.kwargnames),
+                impl.wrapper,
+            )
+            found.append((rank, places[member.name], implementation))
+        return [entry[2] for entry in sorted(found, key=lambda entry: entry[:2])]
+
+    def _check_events(self, member: Member) -> None:
+        """Refuse what pluggy would only notice when the event comes, or never."""
+        for name, function in _marked(member.plugin):
+            options = getattr(function, f"{hookspecs.PROJECT}_impl")
+            event = options.get("specname") or name
+            if event not in self._parameters and not options.get("optionalhook"):
+                hint = did_you_mean(event, self._parameters)
+                raise PluginError(f"{name!r} is no event{hint}")
+            if options.get("hookwrapper"):
+                raise PluginError(
+                    f"{name}() is an old-style hookwrapper; use @hookimpl(wrapper=True)"
+                )
+            for parameter in inspect.signature(function).parameters.values():
+                if parameter.kind is parameter.KEYWORD_ONLY:
+                    raise PluginError(
+                        f"{name}() takes {parameter.name!r} by keyword only; events pass "
+                        "arguments by position"
+                    )
+
+
+class _Registry(pluggy.PluginManager):
+    """pluggy's manager, taught which undecorated methods count."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        if name.startswith("_"):
+            return None
+        if not isinstance(plugin, types.ModuleType) and name in hookspecs.LIFECYCLE:
+            own = getattr(type(plugin), name, None)
+            if own is getattr(SessionRunHook, name):
+                return None
+            method = getattr(plugin, name, None)
+            marked = super().parse_hookimpl_opts(plugin, name)
+            if marked is None and inspect.isroutine(method):
+                return _PLAIN
+            return marked
+        return super().parse_hookimpl_opts(plugin, name)
+
+
+@hookspecs.hookimpl
+def _plain() -> None:
+    """Carry the options of an implementation that was not decorated."""
+
+
+_PLAIN = getattr(_plain, f"{hookspecs.PROJECT}_impl")
+
+
+def _marked(plugin: Any) -> list[tuple[str, Any]]:
+    found = []
+    for name in dir(plugin):
+        if name.startswith("_"):
+            continue
+        function = inspect.getattr_static(plugin, name)
+        function = getattr(function, "__func__", function)
+        if inspect.isfunction(function) and hasattr(function, f"{hookspecs.PROJECT}_impl"):
+            found.append((name, function))
+    return found
+
+
+def _check_identity(member: Member) -> None:
+    if isinstance(member.plugin, type):
+        raise UsageError(
+            f"hooks takes hook objects, and {member.plugin.__name__} is a class: "
+            f"write {member.plugin.__name__}(...)"
+        )
+    cls = type(member.plugin)
+    definer = next(c for c in cls.__mro__ if "__eq__" in vars(c))
+    if definer is not object:
+        raise PluginError(
+            f"plugin {member.label}: {cls.__name__} compares by value; hooks are told "
+            "apart by identity: declare it with @attrs.define(eq=False)"
+        )
+
+
+def _misfit(member: Member, error: Exception) -> PluginError:
+    if isinstance(error, pluggy.PluginValidationError):
+        # Its last lines name the function and its arguments; the repr before does not
+        # help anybody.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return PluginError(f"plugin {member.label}: {' '.join(lines[1:])}")
+    return PluginError(f"plugin {member.label}: {error}")

@@ -1,0 +1,58 @@
+"""Who turns values into bytes: a codec, found by name in an entry-point group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from hookbus.errors import CheckpointError
+
+GROUP = "hookbus.codec"
+
+
+class Codec(Protocol):
+    """Writes one nested structure into a directory and reads it back, bit for bit.
+
+    The structure is made of dicts with str keys, lists, tuples, numbers, strings, None
+    and arrays. Nothing may be unpickled.
+    """
+
+    def write(self, state: Mapping[str, Any], directory: Path) -> None:
+        """Write *state* as files into *directory*, which exists and is empty.
+
+        Raises:
+            CheckpointError: a value is of a type that the codec cannot write.
+        """
+
+    def read(self, directory: Path) -> dict[str, Any]:
+        """Read what :meth:`write` wrote."""
+
+
+def codecs() -> dict[str, EntryPoint]:
+    """Return the installed codecs by name; none is imported."""
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return {entry.name: entry for entry in found}
+
+
+def load_codec(name: str | None = None) -> tuple[str, Codec]:
+    """Load the codec *name*, or, for writing, the first one installed.
+
+    Raises:
+        CheckpointError: it is not installed, or does not load.
+    """
+    installed = codecs()
+    if not installed or (name is not None and name not in installed):
+        what = "no checkpoint codec" if name is None else f"the codec {name!r} not"
+        raise CheckpointError(
+            f"{what} installed, so checkpoints can be neither written nor read; "
+            "pip install hookbus-checkpoint-saver"
+        )
+    chosen = installed[name or next(iter(installed))]
+    try:
+        return chosen.name, cast("Codec", chosen.load()())
+    except ImportError as error:
+        raise CheckpointError(
+            f"the checkpoint codec {chosen.name!r} ({chosen.value}) does not load: {error}"
+        ) from error

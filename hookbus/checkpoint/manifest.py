@@ -1,0 +1,102 @@
+"""What proves a checkpoint good: a list of its files with sizes and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hookbus.errors import CheckpointError, UsageError
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+@attrs.frozen
+class FileRecord:
+    """Size in bytes and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileRecord:
+        """Measure a file."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(path.stat().st_size, digest)
+
+
+@attrs.frozen
+class Manifest:
+    """Written last into a checkpoint; one without it is none.
+
+    Attributes:
+        global_step: the step that the checkpoint holds.
+        codec: who can read its files.
+        saved_by: the plugin that asked for it.
+        why: the reason that it gave.
+        files: name to size and hash.
+        versions: of core, backend and plugins.
+        ended: the kind of outcome with which the session ended here, or None.
+        format: the version of this layout.
+    """
+
+    global_step: int
+    codec: str
+    saved_by: str
+    why: str
+    files: Mapping[str, FileRecord]
+    versions: Mapping[str, str]
+    ended: str | None = None
+    format: int = FORMAT
+
+    def text(self) -> str:
+        """Return the manifest as JSON."""
+        return json.dumps(attrs.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        """Read a checkpoint's manifest.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+            UsageError: another version of hookbus wrote it; it may well be good.
+        """
+        try:
+            raw: dict[str, Any] = json.loads((directory / NAME).read_bytes())
+            if raw["format"] != FORMAT:
+                raise UsageError(
+                    f"{directory} has the checkpoint format {raw['format']}, and this "
+                    f"version of hookbus reads {FORMAT}; upgrade hookbus"
+                )
+            files = {name: FileRecord(**entry) for name, entry in raw["files"].items()}
+            return cls(**{**raw, "files": files})
+        except UsageError:
+            raise
+        except OSError as error:
+            raise CheckpointError(f"its {NAME} is missing or unreadable") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"its {NAME} is damaged: {error!r}") from error
+
+    def verify(self, directory: Path) -> None:
+        """Compare each file with what was written.
+
+        Raises:
+            CheckpointError: a file is missing, short or altered.
+        """
+        for name, record in self.files.items():
+            try:
+                found = FileRecord.of(directory / name)
+            except OSError as error:
+                raise CheckpointError(f"its file {name} is missing") from error
+            if found.bytes != record.bytes:
+                raise CheckpointError(
+                    f"its file {name} has {found.bytes} bytes instead of {record.bytes}"
+                )
+            if found != record:
+                raise CheckpointError(f"its file {name} was altered (hash differs)")

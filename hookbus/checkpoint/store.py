@@ -1,0 +1,201 @@
+"""How checkpoints lie on disk and in which order they are written, replaced and pruned.
+
+Each is a directory ``ckpt-STEP``. It is written beside its place under a temporary name,
+synced, sealed with a manifest and renamed; the parent is synced; only then are old ones
+removed. At every moment of a crash the newest complete checkpoint can be found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+
+from hookbus.checkpoint import manifest as manifests
+from hookbus.checkpoint.manifest import FileRecord, Manifest
+from hookbus.errors import CheckpointError
+from hookbus.logs import log
+
+_COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
+_ABANDONED = re.compile(r"ckpt-\d+\.(tmp|gone)-\d+")
+_BAD = re.compile(r"ckpt-\d+(\.old)?\.bad(-\d+)?")
+
+
+@attrs.frozen
+class Found:
+    """A checkpoint directory by name; whether it is good is another matter."""
+
+    step: int
+    path: Path
+    old: bool
+
+
+@attrs.frozen
+class Store:
+    """The checkpoints in one directory.
+
+    Attributes:
+        directory: where they lie; made at the first write.
+    """
+
+    directory: Path = attrs.field(converter=Path)
+
+    def prepare(self) -> None:
+        """Make the directory, check that it takes files, clear what crashes left.
+
+        Raises:
+            CheckpointError: it cannot be made or written.
+        """
+        probe = self.directory / f"ckpt-0.tmp-{os.getpid()}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write checkpoints into {self.directory}: {error.strerror}; "
+                "give a checkpoint_dir that can be written, or -p no:checkpoint-saver"
+            ) from error
+        for path in self.directory.iterdir():
+            if _ABANDONED.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def found(self) -> list[Found]:
+        """Return all complete-looking checkpoints, the newest first."""
+        if not self.directory.is_dir():
+            return []
+        matches = (
+            (_COMPLETE.fullmatch(path.name), path) for path in self.directory.iterdir()
+        )
+        all_found = [Found(int(m[1]), path, bool(m[2])) for m, path in matches if m]
+        return sorted(all_found, key=lambda f: (f.step, not f.old), reverse=True)
+
+    def had_any(self) -> bool:
+        """Say whether checkpoints were ever set aside here as bad."""
+        return self.directory.is_dir() and any(
+            _BAD.fullmatch(path.name) for path in self.directory.iterdir()
+        )
+
+    def good(self) -> Iterator[tuple[Path, Manifest]]:
+        """Yield each checkpoint that verifies, the newest first; report the others."""
+        for candidate in self.found():
+            try:
+                manifest = Manifest.read(candidate.path)
+                manifest.verify(candidate.path)
+            except CheckpointError as error:
+                self.set_aside(candidate.path, str(error))
+                continue
+            yield candidate.path, manifest
+
+    def set_aside(self, path: Path, reason: str) -> None:
+        """Report a bad checkpoint and rename it, so that nobody takes it for good."""
+        target = path.with_name(f"{path.name}.bad")
+        number = 1
+        while target.exists():
+            number += 1
+            target = path.with_name(f"{path.name}.bad-{number}")
+        try:
+            path.rename(target)
+            kept = str(target)
+        except OSError:
+            kept = str(path)
+        log.warning("bad checkpoint", path=str(path), reason=reason, kept_as=kept)
+
+    def write(
+        self,
+        step: int,
+        fill: Callable[[Path], None],
+        seal: Callable[[dict[str, FileRecord]], Manifest],
+    ) -> Path:
+        """Write the checkpoint of *step*.
+
+        Args:
+            step: the global step.
+            fill: writes the files into the directory it is given.
+            seal: makes the manifest from the files' sizes and hashes.
+
+        Returns:
+            Where it lies.
+
+        Raises:
+            CheckpointError: the disk refuses; what was saved before is still there.
+        """
+        path = self.directory / f"ckpt-{step}"
+        temporary = self.directory / f"ckpt-{step}.tmp-{os.getpid()}"
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            fill(temporary)
+            files = {}
+            for file in sorted(temporary.iterdir()):
+                _sync(file)
+                files[file.name] = FileRecord.of(file)
+            (temporary / manifests.NAME).write_text(seal(files).text(), "utf-8")
+            _sync(temporary / manifests.NAME)
+            _sync(temporary)
+            self._move_in(temporary, path)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise CheckpointError(
+                f"cannot write the checkpoint of step {step} into {self.directory}: "
+                f"{error.strerror}; the ones saved before are still there"
+            ) from error
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return path
+
+    def rewrite_manifest(self, path: Path, manifest: Manifest) -> None:
+        """Replace a checkpoint's manifest at once, its files untouched.
+
+        Raises:
+            CheckpointError: the disk refuses; the manifest from before is still there.
+        """
+        temporary = path / f"{manifests.NAME}.tmp"
+        try:
+            temporary.write_text(manifest.text(), "utf-8")
+            _sync(temporary)
+            temporary.rename(path / manifests.NAME)
+            _sync(path)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot note in {path} how the session ended: {error.strerror}"
+            ) from error
+
+    def prune(self, keep: int, newest: Path) -> None:
+        """Remove all but the newest *keep* checkpoints, never *newest* itself."""
+        kept = 0
+        for candidate in self.found():
+            if not candidate.old:
+                kept += 1
+                if kept <= keep or candidate.path == newest:
+                    continue
+            gone = candidate.path.with_name(f"ckpt-{candidate.step}.gone-{os.getpid()}")
+            try:
+                # Renamed first: half a directory must not look like a checkpoint.
+                candidate.path.rename(gone)
+            except OSError as error:
+                log.warning("cannot prune", path=str(candidate.path), why=str(error))
+                continue
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _move_in(self, temporary: Path, path: Path) -> None:
+        old = path.with_name(f"{path.name}.old")
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        temporary.rename(path)
+        _sync(self.directory)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

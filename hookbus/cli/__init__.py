@@ -1,0 +1,63 @@
+"""The ``hookbus`` command: which subcommand runs, and what its errors look like."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError
+
+USAGE = """\
+usage: hookbus run [flags] SCRIPT [ARGS ...]   run a training script with plugins
+       hookbus plugins [--json]                list the installed plugins
+       hookbus --version | --help
+
+`hookbus run --help` tells the flags.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: the arguments, by default the process's.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except HookbusError as error:
+        return report(error)
+
+
+def report(error: HookbusError) -> int:
+    """Print an error for the user and return the exit code that it means."""
+    kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
+    print(f"{kind}: {error}", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        print(f"  {note}", file=sys.stderr)
+    if isinstance(error, UsageError):
+        return ExitCode.USAGE
+    return ExitCode.PLUGIN if isinstance(error, PluginError) else ExitCode.FAILED
+
+
+def _dispatch(words: list[str]) -> int:
+    # Imported where it is needed: `hookbus --version` should not load the rest.
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return ExitCode.OK if words else ExitCode.USAGE
+    if words[0] in ("-V", "--version"):
+        print(f"hookbus {version('hookbus')}")
+        return ExitCode.OK
+    if words[0] == "run":
+        from hookbus.cli.run import run
+
+        return run(words[1:])
+    if words[0] == "plugins":
+        from hookbus.cli.plugins import plugins
+
+        return plugins(words[1:])
+    raise UsageError(
+        f"there is no command {words[0]!r}; the commands are run and plugins "
+        "(to run a script: hookbus run SCRIPT)"
+    )

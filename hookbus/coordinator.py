@@ -1,0 +1,120 @@
+"""How threads that belong to a session stop together and report what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from hookbus.errors import END_OF_INPUT, HookbusError
+
+
+class ThreadsStillRunningError(HookbusError, RuntimeError):
+    """Threads outlive the grace period of :meth:`Coordinator.join`."""
+
+
+class Coordinator:
+    """Lets threads ask each other to stop; hooks get one in ``after_create_session``.
+
+    Args:
+        clean_stop_exception_types: exceptions that mean a plain stop when a thread
+            reports them; by default end of input, as in TensorFlow.
+
+    >>> coord = Coordinator()
+    >>> with coord.stop_on_exception():
+    ...     raise ValueError("broken sensor")
+    >>> coord.should_stop()
+    True
+    >>> coord.join()
+    Traceback (most recent call last):
+        ...
+    ValueError: broken sensor
+    """
+
+    def __init__(
+        self,
+        clean_stop_exception_types: tuple[type[BaseException], ...] = END_OF_INPUT,
+    ) -> None:
+        self._clean = clean_stop_exception_types
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self.joined = False
+
+    def request_stop(self, ex: BaseException | None = None) -> None:
+        """Ask everybody to stop; the first error reported is kept for ``join``.
+
+        An error reported after the join has nobody left to raise it: it is raised here.
+        """
+        if isinstance(ex, self._clean):
+            ex = None
+        with self._lock:
+            if self.joined and ex is not None:
+                raise ex
+            if not self._stop.is_set():
+                self._error = ex
+                self._stop.set()
+
+    def should_stop(self) -> bool:
+        """Say whether a stop was asked for."""
+        return self._stop.is_set()
+
+    def wait_for_stop(self, timeout: float | None = None) -> bool:
+        """Wait, at most *timeout* seconds, for a stop; say whether it came."""
+        return self._stop.wait(timeout)
+
+    def clear_stop(self) -> None:
+        """Start anew: forget the stop, its error and the join."""
+        with self._lock:
+            self._error, self.joined = None, False
+            self._stop.clear()
+
+    @contextlib.contextmanager
+    def stop_on_exception(self) -> Iterator[None]:
+        """Report what the block raises, and go on after it."""
+        try:
+            yield
+        except BaseException as error:
+            self.request_stop(error)
+
+    def register_thread(self, thread: threading.Thread) -> None:
+        """Have *thread* waited for by the next ``join``."""
+        with self._lock:
+            self._threads.append(thread)
+
+    def raise_requested_exception(self) -> None:
+        """Raise the error that was reported, if any."""
+        if self._error is not None:
+            raise self._error
+
+    def join(
+        self,
+        threads: Iterable[threading.Thread] = (),
+        stop_grace_period_secs: float = 120.0,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """Wait for the threads, and raise what one of them reported.
+
+        Waits as long as the threads live until a stop is asked for, then at most
+        *stop_grace_period_secs* seconds more.
+
+        Raises:
+            ThreadsStillRunningError: some live on, unless *ignore_live_threads*.
+        """
+        waited = [*self._threads, *threads]
+        while any(t.is_alive() for t in waited) and not self._stop.wait(0.05):
+            pass
+        deadline = time.monotonic() + stop_grace_period_secs
+        for thread in waited:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self.joined = True
+            self._threads.clear()
+        self.raise_requested_exception()
+        alive = [thread.name for thread in waited if thread.is_alive()]
+        if alive and not ignore_live_threads:
+            raise ThreadsStillRunningError(
+                f"threads still run after {stop_grace_period_secs} s: {', '.join(alive)}"
+            )

@@ -1,0 +1,74 @@
+"""How a session ended: what reaches its exit decides, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+
+from hookbus.errors import END_OF_INPUT, culprit_of
+from hookbus.hook import Outcome, OutcomeKind
+from hookbus.logs import log
+
+FILE = "outcome.json"
+
+
+def is_clean(error: BaseException | None) -> bool:
+    """Say whether hooks are told by ``end``; else by ``on_exception``.
+
+    Clean are: nothing, end of input, a closed generator, and an exit with success.
+    """
+    if isinstance(error, SystemExit):
+        return error.code in (None, 0)
+    return error is None or isinstance(error, (*END_OF_INPUT, GeneratorExit))
+
+
+def decide(
+    error: BaseException | None,
+    stop: tuple[str, str] | None,
+    input_end: BaseException | None,
+    step: int,
+) -> Outcome:
+    """Put into words how a session ended.
+
+    Args:
+        error: what left the block, or None.
+        stop: who asked to stop and why, if somebody did.
+        input_end: the end of input that a loop has already taken in.
+        step: the global step.
+    """
+    if isinstance(error, END_OF_INPUT):
+        input_end = error
+    if not is_clean(error):
+        assert error is not None
+        kind: OutcomeKind = "failed"
+        if isinstance(error, KeyboardInterrupt):
+            kind = "interrupted"
+        why = f"{type(error).__name__}: {error}".rstrip(": ")
+        return Outcome(kind, culprit_of(error) or "caller", why, step)
+    if stop is not None:
+        return Outcome("stopped", *stop, step)
+    if input_end is not None:
+        return Outcome(
+            "end_of_input", culprit_of(input_end) or "input", str(input_end), step
+        )
+    return Outcome("completed", "caller", "the caller left the loop", step)
+
+
+def warn_about_input_end(error: BaseException) -> None:
+    """Name a hook or an op that ended the input; from an input it is what it should be."""
+    culprit = culprit_of(error)
+    if culprit is not None:
+        log.warning("end of input was raised by something that is no input", by=culprit)
+
+
+def write(outcome: Outcome, directory: Path) -> None:
+    """Write ``outcome.json`` into a checkpoint directory, replacing the one before."""
+    temporary = directory / f"{FILE}.tmp"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(attrs.asdict(outcome), indent=2) + "\n", "utf-8")
+        temporary.rename(directory / FILE)
+    except OSError as error:
+        log.warning("cannot write how the session ended", why=str(error))

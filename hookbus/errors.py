@@ -1,0 +1,156 @@
+"""Which errors hookbus raises, as one tree, and which exit code each ends in.
+
+::
+
+    HookbusError
+    ├── UsageError                     ValueError      what was asked cannot be done
+    ├── PluginError                    RuntimeError    a plugin cannot take part
+    ├── GraphError                     ValueError
+    │   ├── UnknownNodeError
+    │   ├── DuplicateNodeError
+    │   ├── FetchTypeError             TypeError
+    │   └── UnfedPlaceholderError
+    ├── GraphFinalizedError            RuntimeError
+    ├── FeedConflictError              RuntimeError
+    ├── WriteConflictError             RuntimeError
+    ├── SessionClosedError             RuntimeError
+    ├── RunAfterStopError              RuntimeError
+    ├── OutOfRangeError                                end of input
+    └── CheckpointError                RuntimeError
+        ├── CheckpointMismatchError    ValueError
+        └── NoGoodCheckpointError
+
+Each also subclasses what TensorFlow raises in that case, so that code written for it
+keeps catching it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Iterable
+
+
+class ExitCode(enum.IntEnum):
+    """What the ``hookbus`` command says to the shell.
+
+    >>> int(ExitCode.PREEMPTED)
+    75
+    """
+
+    OK = 0
+    """Completed, or stopped as asked."""
+    FAILED = 1
+    """The run failed: a step or a hook raised."""
+    INTERRUPTED = 2
+    """Interrupted from the keyboard."""
+    PLUGIN = 3
+    """A plugin, or hookbus itself, failed before the first step."""
+    USAGE = 4
+    """The command line, a setting or an argument makes no sense."""
+    NO_STEP = 5
+    """Sessions were opened, none ran a step and all started at step 0."""
+    PREEMPTED = 75
+    """Preempted and saved: run again to resume."""
+
+
+class HookbusError(Exception):
+    """The root of all errors that hookbus raises itself."""
+
+
+class UsageError(HookbusError, ValueError):
+    """Arguments, flags or settings that contradict each other or do not suffice."""
+
+
+class PluginError(HookbusError, RuntimeError):
+    """A plugin that is on cannot be loaded or has hooks that do not fit the bus."""
+
+
+class GraphError(HookbusError, ValueError):
+    """A graph, a fetch or a feed that does not fit together."""
+
+
+class UnknownNodeError(GraphError):
+    """A name that no node of the graph has."""
+
+
+class DuplicateNodeError(GraphError):
+    """A second node under a name that is taken or reserved."""
+
+
+class FetchTypeError(GraphError, TypeError):
+    """A fetch that is neither a node, nor a name, nor a nesting of these."""
+
+
+class UnfedPlaceholderError(GraphError):
+    """A placeholder that a run needs and nobody feeds."""
+
+
+class GraphFinalizedError(HookbusError, RuntimeError):
+    """A node is added after ``begin``, when the graph cannot change any more."""
+
+
+class FeedConflictError(HookbusError, RuntimeError):
+    """Two parties feed one node in one run."""
+
+
+class WriteConflictError(HookbusError, RuntimeError):
+    """Two parties write one variable in one run."""
+
+
+class SessionClosedError(HookbusError, RuntimeError):
+    """A session is used after it was closed."""
+
+
+class RunAfterStopError(HookbusError, RuntimeError):
+    """``run`` is called although a hook asked to stop."""
+
+
+class OutOfRangeError(HookbusError):
+    """The input has ended; a session's block takes it as a clean end."""
+
+
+class CheckpointError(HookbusError, RuntimeError):
+    """A checkpoint cannot be written or read."""
+
+
+class CheckpointMismatchError(CheckpointError, ValueError):
+    """A checkpoint was written by another graph."""
+
+
+class NoGoodCheckpointError(CheckpointError):
+    """There are checkpoints, and not one of them can be read."""
+
+
+END_OF_INPUT = (OutOfRangeError, StopIteration)
+"""The exceptions that mean end of input, subclasses included (TF took only the exact
+types; a library that subclasses StopIteration means the same)."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'loss'?"`` or, where nothing is close, ``""``.
+
+    >>> did_you_mean("los", ["loss", "logits"])
+    "; did you mean 'loss'?"
+    >>> did_you_mean("zzz", ["loss"])
+    ''
+    """
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    if not close:
+        return ""
+    return f"; did you mean {' or '.join(map(repr, close))}?"
+
+
+_CULPRIT = "_hookbus_culprit"
+
+
+def blame(error: BaseException, culprit: str, note: str) -> None:
+    """Note on *error* who raised it, unless somebody deeper in has done so already."""
+    if culprit_of(error) is None:
+        setattr(error, _CULPRIT, culprit)
+        error.add_note(f"hookbus: {note}")
+
+
+def culprit_of(error: BaseException) -> str | None:
+    """Return who was blamed for *error*: a plugin's name, ``op 'NAME'``, or None."""
+    return getattr(error, _CULPRIT, None)

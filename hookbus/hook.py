@@ -1,0 +1,275 @@
+"""What a hook is, what it is handed, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import attrs
+
+from hookbus.errors import WriteConflictError
+
+if TYPE_CHECKING:
+    from hookbus.graph import Node
+    from hookbus.session import RunMetadata, Session
+
+Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
+"""What a session or a run is for."""
+
+OutcomeKind: TypeAlias = Literal[
+    "completed", "stopped", "end_of_input", "interrupted", "preempted", "failed"
+]
+
+
+@attrs.frozen
+class Outcome:
+    """How a session ended.
+
+    Attributes:
+        kind: ``completed`` (the caller left the loop), ``stopped`` (a hook asked),
+            ``end_of_input``, ``interrupted``, ``preempted`` or ``failed``.
+        who: the plugin that stopped or failed it, or ``caller``.
+        why: the reason in words.
+        step: the global step at the end.
+    """
+
+    kind: OutcomeKind
+    who: str
+    why: str
+    step: int
+
+
+@attrs.frozen
+class RunOptions:
+    """How one run is executed.
+
+    Attributes:
+        trace_level: 0 (default) traces nothing; more fills ``run_metadata.node_times``.
+    """
+
+    trace_level: int = 0
+
+    def merge(self, other: RunOptions | None) -> RunOptions:
+        """Return the stronger of both options, field by field (TF's rule: maximum)."""
+        if other is None or other.trace_level <= self.trace_level:
+            return self
+        return other
+
+
+@attrs.frozen(eq=False)
+class SessionRunArgs:
+    """What a hook, or the caller, wants from one run.
+
+    Args:
+        fetches: a node, its name, or any nesting of list, tuple, namedtuple, dict and
+            attrs classes of these; None for nothing.
+        feed_dict: node or name to the value that it has in this run.
+        options: how to run; options of several askers are merged.
+    """
+
+    fetches: Any = None
+    feed_dict: Mapping[Node | str, Any] | None = None
+    options: RunOptions | None = None
+
+
+@attrs.define(eq=False)
+class SessionRunValues:
+    """What came out of one run, for one hook. Read it only.
+
+    Attributes:
+        results: the values, in the structure of the hook's fetches; None for none.
+        options: the merged options of the run.
+        run_metadata: what the backend recorded about the run.
+        global_step: the global step after the run, an int.
+    """
+
+    results: Any
+    options: RunOptions
+    run_metadata: RunMetadata
+    global_step: int
+
+
+@attrs.define(eq=False)
+class Turn:
+    """Whose turn it is on the bus, so that a request knows who made it."""
+
+    name: str = "caller"
+
+
+@attrs.define(eq=False)
+class Asks:
+    """What hooks have asked for and the loop has not done yet."""
+
+    stop: tuple[str, str] | None = None
+    save: tuple[str, str] | None = None
+    writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
+    _writers: dict[str, str] = attrs.field(factory=dict)
+
+    def new_run(self) -> None:
+        """Forget who wrote what in the run before."""
+        if self._writers:
+            self._writers.clear()
+            self.writes = {}
+
+    def request_stop(self, who: str, why: str) -> None:
+        """Ask for the end of the session; the first to ask is named as who did."""
+        if self.stop is None:
+            self.stop = (who, why)
+
+    def request_save(self, who: str, why: str) -> None:
+        """Ask for a checkpoint; one is written however many ask."""
+        if self.save is None:
+            self.save = (who, why)
+
+    def assign(self, who: str, values: Mapping[str, Any]) -> None:
+        """Ask for variables to be written; one party a variable and run."""
+        for name, value in values.items():
+            other = self._writers.setdefault(name, who)
+            if other != who:
+                raise WriteConflictError(
+                    f"variable {name!r} is written by two parties in one run: "
+                    f"{other!r} and {who!r}; switch one of them off"
+                )
+            self.writes[name] = (who, value)
+
+    def take_writes(self) -> dict[str, tuple[str, Any]]:
+        """Return the pending writes, name to (who, value), and forget them."""
+        if not self.writes:
+            return self.writes
+        writes, self.writes = self.writes, {}
+        return writes
+
+
+class SessionRunContext:
+    """One run, as hooks see it: what was asked for, and the ways to ask for more.
+
+    One object serves all hooks in both phases of a run.
+
+    Attributes:
+        original_args: the caller's own fetches and feeds.
+        session: the backend session; runs through it reach no hook.
+        global_step: the global step before the run, an int.
+        kind: what the run is for.
+    """
+
+    __slots__ = (
+        "_asks",
+        "_emit",
+        "_last_step",
+        "_resolve",
+        "_turn",
+        "global_step",
+        "kind",
+        "original_args",
+        "session",
+    )
+
+    def __init__(
+        self,
+        original_args: SessionRunArgs,
+        session: Session,
+        global_step: int,
+        kind: Kind,
+        last_step: Callable[[], int | None],
+        asks: Asks,
+        turn: Turn,
+        emit: Callable[..., list[Any]],
+        resolve: Callable[[Node | str], str],
+    ) -> None:
+        self.original_args = original_args
+        self.session = session
+        self.global_step = global_step
+        self.kind = kind
+        self._last_step = last_step
+        self._asks = asks
+        self._turn = turn
+        self._emit = emit
+        self._resolve = resolve
+
+    @property
+    def last_step(self) -> int | None:
+        """The global step at which the session is expected to end, where known."""
+        return self._last_step()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._asks.stop is not None
+
+    def request_stop(self, reason: str = "asked to stop") -> None:
+        """Ask for the end of the session after this run.
+
+        All hooks still get this run's ``after_run``; it cannot be withdrawn.
+        """
+        self._asks.request_stop(self._turn.name, reason)
+
+    def request_save(self, why: str = "asked to save") -> None:
+        """Ask for a checkpoint after the last ``after_run`` of this run."""
+        self._asks.request_save(self._turn.name, why)
+
+    def assign(self, values: Mapping[Node | str, Any]) -> None:
+        """Ask for variables to be set.
+
+        Asked in ``before_run``, it is committed with the run's own updates and not seen
+        by its reads; asked in ``after_run``, it is committed before the next run and
+        before any save.
+
+        Raises:
+            UnknownNodeError: a name is no node's.
+            GraphError: a node is no variable, or is the global step.
+            WriteConflictError: another party writes the same variable in this run.
+        """
+        resolved = {self._resolve(node): value for node, value in values.items()}
+        self._asks.assign(self._turn.name, resolved)
+
+    def emit(self, event: str, **arguments: Any) -> list[Any]:
+        """Send an event to all hooks and return their answers, Nones left out.
+
+        For ``logged``, ``measured`` and events that plugins add themselves.
+        """
+        return self._emit(event, **arguments)
+
+
+class SessionRunHook:
+    """The class to subclass for a hook; override what you need.
+
+    Each method may take fewer arguments than shown: a hook gets those it names. Methods
+    for other events than these six need ``@hookbus.hookimpl``. A hook with state has the
+    methods ``state_dict()`` and ``load_state_dict(state)``; what the first returns is
+    kept in every checkpoint under the hook's name. ``load_state_dict`` may also name
+    ``ended``: the kind of outcome with which the session that saved it ended, or None.
+
+    Class attributes, for settings that come from flags:
+
+    * ``main_setting``: the field that ``--NAME VALUE`` sets; by default the first.
+    * ``default_settings``: what flags leave out; stands back for whatever is said.
+    * ``exclusive_settings``: groups of fields of which giving one clears the others
+      that come from weaker places.
+    * ``kinds``: the kinds of sessions and runs it serves when flags switch it on.
+    """
+
+    main_setting: ClassVar[str | None] = None
+    default_settings: ClassVar[Mapping[str, Any]] = {}
+    exclusive_settings: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    kinds: ClassVar[tuple[Kind, ...]] = ("train",)
+
+    # Each may be overridden with any of its event's arguments, which a type checker
+    # accepts only of a method that takes everything.
+
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        """``begin(graph, checkpoints)``: add nodes or look them up, while one can."""
+
+    def after_create_session(self, *args: Any, **kwargs: Any) -> None:
+        """``after_create_session(session, coord)``: the backend session is there."""
+
+    def before_run(self, *args: Any, **kwargs: Any) -> SessionRunArgs | None:
+        """``before_run(run_context)``: return what you want from this run, or None."""
+
+    def after_run(self, *args: Any, **kwargs: Any) -> None:
+        """``after_run(run_context, run_values)``: react to what you asked for."""
+
+    def end(self, *args: Any, **kwargs: Any) -> None:
+        """``end(session, outcome)``: finish; the session ended well."""
+
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        """``on_exception(session, exception, outcome)``: finish after an error."""

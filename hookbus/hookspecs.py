@@ -1,0 +1,126 @@
+"""THE list of events: what each means, when it comes, and what a hook may answer.
+
+A hook implements an event as a method (or, in a module plugin, a function) of the
+event's name and takes only the arguments it names. The order of one session is::
+
+    begin · after_create_session · (before_run · after_run)* · end or on_exception
+
+``planned_last_step`` comes once, after ``after_create_session``; ``before_save`` and
+``after_save`` come around every checkpoint; ``logged`` and ``measured`` come when a hook
+emits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from hookbus.checkpoint.saving import Checkpoints
+    from hookbus.coordinator import Coordinator
+    from hookbus.graph import Graph
+    from hookbus.hook import (
+        Outcome,
+        SessionRunArgs,
+        SessionRunContext,
+        SessionRunValues,
+    )
+    from hookbus.session import Session
+
+PROJECT = "hookbus"
+"""The name under which hookbus' markers and entry points are found."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+"""Declares an event; for plugins that add events of their own."""
+
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a method or function as taking part in the event of its name.
+
+Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``, ``optionalhook`` and
+``specname``.
+"""
+
+LIFECYCLE = (
+    "begin",
+    "after_create_session",
+    "before_run",
+    "after_run",
+    "end",
+    "on_exception",
+)
+"""The events for which a hook's method counts without ``@hookimpl``."""
+
+
+@hookspec
+def begin(graph: Graph, checkpoints: Checkpoints) -> None:
+    """Come first, once a session, before the graph is finalized.
+
+    The last moment at which nodes can be added to *graph*. *checkpoints* says where and
+    how checkpoints are kept; a saver switches saving on here.
+    """
+
+
+@hookspec
+def after_create_session(session: Session, coord: Coordinator) -> None:
+    """Come after each creation of a backend session, its state restored."""
+
+
+@hookspec
+def planned_last_step() -> int | None:
+    """Answer the global step at which this hook will stop the session, if it knows."""
+
+
+@hookspec
+def before_run(run_context: SessionRunContext) -> SessionRunArgs | None:
+    """Come before a run; answer with what this hook wants from it, or None."""
+
+
+@hookspec
+def after_run(run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+    """Come after a run that succeeded, with this hook's own results."""
+
+
+@hookspec(firstresult=True)
+def before_save(
+    session: Session,
+    values: Mapping[str, Any],
+    global_step: int,
+    run_context: SessionRunContext | None,
+) -> str | None:
+    """Come before a checkpoint is written; an answer is the reason not to write it.
+
+    *values* maps each variable's name to the value about to be saved. *run_context* is
+    that of the run after which it is saved; None for the first save of a session and
+    the last. The first reason decides; hooks after it are not asked.
+    """
+
+
+@hookspec
+def after_save(session: Session, global_step: int, path: Path) -> str | None:
+    """Come after a checkpoint is safe on disk; an answer is a reason to stop."""
+
+
+@hookspec
+def logged(values: Mapping[str, Any], global_step: int) -> None:
+    """Come when a hook has logged *values* for a reader, name to value."""
+
+
+@hookspec
+def measured(values: Mapping[str, float], global_step: int) -> None:
+    """Come when a hook has measured scalars of its own, for whoever records them."""
+
+
+@hookspec
+def end(session: Session, outcome: Outcome) -> None:
+    """Come last when the session ended well; *session* can still be read."""
+
+
+@hookspec
+def on_exception(session: Session, exception: BaseException, outcome: Outcome) -> None:
+    """Come last, instead of ``end``, when an error ended the session.
+
+    The error is on its way to the caller and cannot be swallowed here.
+    """

@@ -1,0 +1,169 @@
+"""What one op is: which nodes its function reads, and what its return value means."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hookbus.errors import GraphError, did_you_mean
+
+XP = "xp"
+"""The reserved parameter that gets the backend's array namespace."""
+
+
+@attrs.frozen(eq=False)
+class Operation:
+    """A function as a node of a graph.
+
+    Attributes:
+        name: the node's name.
+        call: takes the values of *reads*, by position.
+        reads: the names of the nodes it reads.
+        outputs: pairs of an output's key and the name of its node.
+        updates: the names of the variables it gives new values.
+        single_update: whether it returns one bare new value.
+        increment: what it adds to the global step.
+        trains: whether it is a train op.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    reads: tuple[str, ...]
+    outputs: tuple[tuple[str, str], ...] = ()
+    updates: tuple[str, ...] = ()
+    single_update: bool = False
+    increment: int = 0
+    trains: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        fn: Callable[..., Any],
+        reads: Sequence[tuple[inspect.Parameter, str]],
+        *,
+        outputs: Iterable[tuple[str, str]] = (),
+        updates: Iterable[str] = (),
+        single_update: bool = False,
+        increment: int = 0,
+        trains: bool = False,
+    ) -> Operation:
+        """Make an op of a function and the nodes its parameters read."""
+        return cls(
+            name,
+            _by_position(fn, [parameter for parameter, _ in reads]),
+            tuple(node for _, node in reads),
+            tuple(outputs),
+            tuple(updates),
+            single_update,
+            increment,
+            trains,
+        )
+
+    def unpack(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Take a return value apart.
+
+        Returns:
+            New values by variable, and values by output key.
+
+        Raises:
+            GraphError: the value is not of the form that the op promised.
+        """
+        if not self.trains:
+            return {}, self._by_name(returned, self._keys, "outputs")
+        if self.updates and self.outputs:
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                raise self._misfit("the pair (new values, {output: value})", returned)
+            news, outputs = returned
+        else:
+            news, outputs = (returned, {}) if self.updates else ((), returned)
+        if self.single_update:
+            news = {self.updates[0]: news}
+        return (
+            self._by_name(news, self.updates, "updates"),
+            self._by_name(outputs, self._keys, "outputs") if self.outputs else {},
+        )
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return tuple(key for key, _ in self.outputs)
+
+    def _by_name(self, values: Any, names: tuple[str, ...], what: str) -> Mapping[str, Any]:
+        if isinstance(values, Mapping):
+            if set(values) != set(names):
+                raise self._misfit(f"{what} {list(names)}", sorted(map(str, values)))
+            return values
+        if not isinstance(values, tuple | list) or len(values) != len(names):
+            raise self._misfit(f"{what} {list(names)}", values)
+        return dict(zip(names, values, strict=True))
+
+    def _misfit(self, promised: str, got: Any) -> GraphError:
+        shown = got if isinstance(got, list) else type(got).__name__
+        return GraphError(f"op {self.name!r} promised {promised} but returned {shown}")
+
+
+def describe(fn: Callable[..., Any]) -> str:
+    """Return the name of a function that an op is made of.
+
+    Raises:
+        GraphError: it has none, like a lambda.
+    """
+    name = getattr(fn, "__name__", "<lambda>")
+    if name == "<lambda>":
+        raise GraphError("an op made of a lambda, or of an object, needs name=")
+    return str(name)
+
+
+def reads_of(
+    name: str, fn: Callable[..., Any], reads: Mapping[str, Any]
+) -> list[tuple[inspect.Parameter, Any]]:
+    """Return each parameter of an op's function with what it is said to read.
+
+    Raises:
+        GraphError: the function has no readable signature, takes ``*args`` or
+            ``**kwargs``, or *reads* names a parameter that it has not.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            f"op {name!r}: {fn!r} does not tell its parameters; wrap it in a function"
+        ) from error
+    for wrong in reads.keys() - parameters.keys():
+        raise GraphError(
+            f"op {name!r}: reads= names {wrong!r}, which is no parameter of it"
+            f"{did_you_mean(wrong, parameters)}"
+        )
+    for parameter in parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise GraphError(
+                f"op {name!r} takes {parameter}; each parameter must name one node"
+            )
+    return [(p, reads.get(p.name, p.name)) for p in parameters.values()]
+
+
+def _by_position(
+    fn: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., Any]:
+    """Make *fn* callable with just these parameters' values, by position."""
+    wanted = [p.name for p in parameters]
+    takes = [
+        p.name
+        for p in inspect.signature(fn).parameters.values()
+        if p.kind is not p.KEYWORD_ONLY
+    ]
+    if takes[: len(wanted)] == wanted:
+        return fn
+    positional = sum(p.kind is p.POSITIONAL_ONLY for p in parameters)
+    names = wanted[positional:]
+
+    def call(*values: Any) -> Any:
+        return fn(
+            *values[:positional],
+            **dict(zip(names, values[positional:], strict=True)),
+        )
+
+    return call

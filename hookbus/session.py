@@ -1,0 +1,285 @@
+"""What a backend does for the loop, and the backend built in: it runs a Graph as is."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from hookbus.errors import (
+    GraphError,
+    SessionClosedError,
+    WriteConflictError,
+    blame,
+)
+from hookbus.fetches import leaves_of, merge, shape_of
+from hookbus.graph import Graph, Node
+from hookbus.hook import RunOptions
+from hookbus.inputs import Input
+from hookbus.operation import Operation
+from hookbus.program import Program, plan
+
+
+@attrs.define(eq=False)
+class RunMetadata:
+    """What a backend recorded about one run.
+
+    Attributes:
+        node_times: (op, start, seconds) of each op, start on the clock of
+            ``time.perf_counter``; filled where ``RunOptions.trace_level`` is above 0.
+    """
+
+    node_times: list[tuple[str, float, float]] = attrs.field(factory=list)
+
+
+class Session(Protocol):
+    """One running graph, as the loop and the hooks see it, whatever the backend.
+
+    The loop compiles each distinct request once and executes it each step. Nothing but
+    the session itself touches its values: they may live on a device.
+    """
+
+    graph: Graph
+    global_step: int
+
+    def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Any:
+        """Plan a run of the nodes named, with some fed."""
+
+    def execute(
+        self,
+        program: Any,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once; commit its updates and *writes* together; give the values."""
+
+    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
+        """Run part of the graph without any hook being told."""
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values."""
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable by name, ``global_step`` left out."""
+
+    def positions(self) -> dict[str, Any]:
+        """Return where each input stands, by name."""
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        """Go to the positions of the inputs that are named."""
+
+    def remaining(self) -> int | None:
+        """Return after how many runs the first input ends, where one tells."""
+
+    def close(self) -> None:
+        """Give up what the session holds."""
+
+
+class EmbeddedSession:
+    """Runs a Graph in this process: each op is a plain function call.
+
+    Reads see the values from before the run; updates are committed together after the
+    last op. Committed arrays are read-only, so that an op that changes its input in
+    place raises.
+
+    Args:
+        graph: what to run; its initial values are copied.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.global_step: int = graph.global_step.source
+        self._closed = False
+        self._values = {
+            node.name: _frozen(copy.deepcopy(node.source)) for node in graph.variables
+        }
+        self._inputs = {
+            node.name: Input(node.name, node.source)
+            for node in graph.nodes.values()
+            if node.kind == "input"
+        }
+
+    def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
+        """Plan a run: which slots to fill, which ops to call, in which order.
+
+        Raises:
+            UnfedPlaceholderError: a placeholder is needed and not fed.
+            WriteConflictError: two ops of the run update one variable.
+        """
+        return plan(self.graph, fetches, feeds)
+
+    def execute(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> list[Any]:
+        """Run *program* once and commit what it and *writes* give variables.
+
+        Raises:
+            OutOfRangeError: an input has ended; nothing is changed.
+            WriteConflictError: *writes* and an op of the run give one variable a value.
+            SessionClosedError: the session is closed.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        for name in writes.keys() & program.writers.keys():
+            raise WriteConflictError(
+                f"variable {name!r} is written by two parties in one run: "
+                f"{writes[name][0]!r} and op {program.writers[name]!r}"
+            )
+        slots = self._fill(program, feeds)
+        updates: dict[str, Any] = {}
+        trace = metadata.node_times if options.trace_level > 0 else None
+        for operation, arguments, own, outputs in program.calls:
+            values = [slots[place] for place in arguments]
+            try:
+                self._call(operation, values, own, outputs, slots, updates, trace)
+            except BaseException as error:
+                _explain(error, operation)
+                raise
+        outside = [slots[slot] for slot, _ in program.feeds + program.inputs]
+        self._commit(updates, writes, outside)
+        self.global_step += program.increment
+        return [slots[place] for place in program.results]
+
+    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
+        """Run part of the graph without any hook being told."""
+        shape = shape_of(fetches)
+        names = [self.graph.resolve(leaf, "run").name for leaf in leaves_of(shape)]
+        feeds = {self.graph.resolve(k).name: v for k, v in (feed_dict or {}).items()}
+        program = self.compile(names, frozenset(feeds))
+        values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
+        merged = merge([("run", shape)])
+        by_leaf = dict(zip(leaves_of(shape), values, strict=True))
+        return merged.splits[0]([by_leaf[leaf] for leaf in merged.leaves])
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values, each of the shape that the variable has.
+
+        Raises:
+            GraphError: a name is no variable of this session, or a shape differs.
+        """
+        for name, value in values.items():
+            if name not in self._values:
+                raise GraphError(f"cannot write {name!r}: it is no variable")
+            self._check_shape(name, value)
+        for name, value in values.items():
+            self._values[name] = _frozen(copy.deepcopy(value))
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable by name, ``global_step`` left out."""
+        return dict(self._values)
+
+    def positions(self) -> dict[str, Any]:
+        """Return where each input stands, by name."""
+        return {name: source.state_dict() for name, source in self._inputs.items()}
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        """Go to the positions of the inputs that are named and that the graph has."""
+        for name, position in positions.items():
+            if name in self._inputs:
+                self._inputs[name].load_state_dict(position)
+
+    def remaining(self) -> int | None:
+        """Return after how many runs the first input ends, where one tells."""
+        known = [source.remaining() for source in self._inputs.values()]
+        return min((left for left in known if left is not None), default=None)
+
+    def close(self) -> None:
+        """Refuse further runs; values can still be read."""
+        self._closed = True
+
+    def _fill(self, program: Program, feeds: Mapping[str, Any]) -> list[Any]:
+        slots: list[Any] = [None] * program.size
+        values = self._values
+        for slot, name in program.variables:
+            slots[slot] = values[name]
+        for slot, name in program.feeds:
+            slots[slot] = feeds[name]
+        if program.step_slot is not None:
+            slots[program.step_slot] = self.global_step
+        if program.xp_slot is not None:
+            slots[program.xp_slot] = importlib.import_module("numpy")
+        for slot, name in program.inputs:
+            slots[slot] = self._inputs[name].pull()
+        return slots
+
+    def _call(
+        self,
+        operation: Operation,
+        values: list[Any],
+        own: int,
+        outputs: tuple[tuple[str, int], ...],
+        slots: list[Any],
+        updates: dict[str, Any],
+        trace: list[tuple[str, float, float]] | None,
+    ) -> None:
+        """Call one op, put its results into their slots, keep its updates for later."""
+        if trace is None:
+            returned = operation.call(*values)
+        else:
+            start = time.perf_counter()
+            returned = operation.call(*values)
+            trace.append((operation.name, start, time.perf_counter() - start))
+        if not operation.trains and not outputs:
+            slots[own] = returned
+            return
+        news, results = operation.unpack(returned)
+        for name, value in news.items():
+            self._check_shape(name, value)
+            updates[name] = value
+        for key, slot in outputs:
+            slots[slot] = results[key]
+        slots[own] = dict(results) if outputs else None
+
+    def _commit(
+        self,
+        updates: dict[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        outside: list[Any],
+    ) -> None:
+        if writes:
+            self.write({name: value for name, (_, value) in writes.items()})
+        for name, value in updates.items():
+            # What came in from outside may be changed there later.
+            foreign = getattr(value, "base", None) is not None or any(
+                value is given for given in outside
+            )
+            self._values[name] = _frozen(copy.deepcopy(value) if foreign else value)
+
+    def _check_shape(self, name: str, value: Any) -> None:
+        old, new = _shape(self._values[name]), _shape(value)
+        if old != new:
+            raise GraphError(
+                f"variable {name!r} has the shape {old} and cannot take the shape {new}"
+            )
+
+
+def _explain(error: BaseException, operation: Operation) -> None:
+    blame(error, f"op {operation.name!r}", f"raised in op {operation.name!r}")
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note(
+            f"hookbus: op {operation.name!r} changes an input in place; the values an op "
+            "reads are read-only: compute a new array and return it"
+        )
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
+
+
+def _frozen(value: Any) -> Any:
+    """Make an array read-only, so that a change in place is an error."""
+    protect: Callable[..., None] | None = getattr(value, "setflags", None)
+    if protect is not None:
+        protect(write=False)
+    return value

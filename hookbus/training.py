@@ -1,0 +1,133 @@
+"""Which hooks a training session gets by its arguments, and how they are set."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hookbus.config import Config, current_config
+from hookbus.config.settings import Place
+from hookbus.graph import Graph
+from hookbus.loading import Automatic, members
+from hookbus.monitored import ChiefSessionCreator, MonitoredSession
+
+
+class Unset(enum.Enum):
+    """Says that an argument was not given, where None means something."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset.UNSET
+
+
+class MonitoredTrainingSession(MonitoredSession):
+    """A session for training: saves and restores, counts steps, writes summaries.
+
+    ``checkpoint_dir`` switches on the plugin checkpoint-saver and, where they are
+    installed, summary-saver and step-counter; flags can set them or switch them off.
+
+    Args:
+        graph: what to run; by default an empty one.
+        checkpoint_dir: where to restore from and save into.
+        hooks: hook objects, called last, in this order.
+        chief_only_hooks: hook objects, called first, in this order.
+        save_checkpoint_secs: seconds between checkpoints; 600 by default. None or 0, with
+            no steps given either, saves none.
+        save_checkpoint_steps: steps between checkpoints, instead of seconds.
+        save_summaries_steps: steps between summaries; 100 by default. None or 0 writes
+            none.
+        save_summaries_secs: seconds between summaries, instead of steps.
+        summary_dir: where summaries go; by default *checkpoint_dir*.
+        log_step_count_steps: steps between measurements of the speed; 100 by default,
+            None for none.
+        stop_grace_period_secs: as in :class:`MonitoredSession`.
+        config: as in :class:`MonitoredSession`.
+
+    Raises:
+        UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        *,
+        checkpoint_dir: str | Path | None = None,
+        hooks: Sequence[Any] | None = None,
+        chief_only_hooks: Sequence[Any] | None = None,
+        save_checkpoint_secs: float | Unset | None = UNSET,
+        save_checkpoint_steps: int | Unset | None = UNSET,
+        save_summaries_steps: int | Unset | None = UNSET,
+        save_summaries_secs: float | Unset | None = UNSET,
+        summary_dir: str | Path | None = None,
+        log_step_count_steps: int | None = 100,
+        stop_grace_period_secs: float = 120.0,
+        config: Config | None = None,
+    ) -> None:
+        config = config or current_config()
+        saving = _periods(save_checkpoint_secs, save_checkpoint_steps, (600, None))
+        writing = _periods(save_summaries_secs, save_summaries_steps, (None, 100))
+        output, named = summary_dir, "summary_dir"
+        if output is None:
+            output, named = checkpoint_dir, "checkpoint_dir"
+        automatic = []
+        if output and log_step_count_steps is not None and log_step_count_steps > 0:
+            every = {"every_n_steps": (log_step_count_steps, Place.DEFAULT)}
+            automatic.append(_automatic("step-counter", named, output, every))
+        if output and writing:
+            to = {"output_dir": (str(output), Place.CODE)}
+            automatic.append(_automatic("summary-saver", named, output, writing | to))
+        if checkpoint_dir and saving:
+            automatic.append(
+                _automatic(
+                    "checkpoint-saver", "checkpoint_dir", checkpoint_dir, saving, True
+                )
+            )
+        taking_part = members(
+            config,
+            "train",
+            tuple(hooks or ()),
+            tuple(chief_only_hooks or ()),
+            automatic,
+        )
+        creator = ChiefSessionCreator(graph or Graph(), checkpoint_dir)
+        self._setup(creator, taking_part, "train", config, stop_grace_period_secs)
+
+
+def _automatic(
+    plugin: str,
+    argument: str,
+    directory: str | Path,
+    settings: Mapping[str, tuple[Any, Place]],
+    required: bool = False,
+) -> Automatic:
+    why = f"{argument}={str(directory)!r}"
+    return Automatic(plugin, why, settings, required)
+
+
+def _periods(
+    secs: float | Unset | None,
+    steps: int | Unset | None,
+    default: tuple[float | None, int | None],
+) -> dict[str, tuple[Any, Place]]:
+    """Resolve a pair of periods as TF does; empty where nothing is to be done.
+
+    Neither given: the default. One given: the other is None. Both: both are passed on,
+    and the hook refuses them.
+    """
+    place = Place.CODE
+    if secs is UNSET and steps is UNSET:
+        (secs, steps), place = default, Place.DEFAULT
+    given = {
+        field: value
+        for field, value in (("save_secs", secs), ("save_steps", steps))
+        if not isinstance(value, Unset) and value is not None
+    }
+    if not any(value > 0 for value in given.values()):
+        return {}
+    return {field: (value, place) for field, value in given.items()}

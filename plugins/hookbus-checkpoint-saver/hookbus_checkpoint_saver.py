@@ -1,0 +1,100 @@
+"""When a checkpoint is due, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+
+import hookbus
+from hookbus import (
+    Checkpoints,
+    CheckpointSaverListener,
+    SecondOrStepTimer,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
+
+
+@attrs.define(eq=False)
+class CheckpointSaverHook(SessionRunHook):
+    """Asks for a checkpoint when the session starts, periodically, and at its end.
+
+    The session itself writes it, once a run, after all hooks have seen the run: it holds
+    the state of every hook after that step.
+
+    Args:
+        checkpoint_dir: where; by default the session's own ``checkpoint_dir``.
+        save_secs: seconds between checkpoints.
+        save_steps: global steps between checkpoints.
+        listeners: told before and after each save, in this order.
+        max_to_keep: how many checkpoints stay; 0 or None keeps all.
+
+    Raises:
+        UsageError: neither or both periods are given, or a session has no directory.
+    """
+
+    exclusive_settings = (("save_secs", "save_steps"),)
+    default_settings: ClassVar = {"save_secs": 600.0}
+
+    checkpoint_dir: str | None = None
+    save_secs: float | None = None
+    save_steps: int | None = None
+    listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=tuple)
+    max_to_keep: int | None = 5
+    _timer: SecondOrStepTimer = attrs.field(init=False)
+    _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
+
+    def begin(self, checkpoints: Checkpoints) -> None:
+        """Switch saving on."""
+        checkpoints.enable(self.checkpoint_dir, self.max_to_keep)
+        self._checkpoints = checkpoints
+        for listener in self.listeners:
+            listener.begin()
+
+    def after_create_session(self, session: hookbus.Session) -> None:
+        """Ask for the first checkpoint; the period counts from it."""
+        assert self._checkpoints is not None
+        self._checkpoints.request_save("start")
+        self._timer.update_last_triggered_step(session.global_step)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ask for a checkpoint when one is due."""
+        step = run_values.global_step
+        if self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            period = (
+                f"{self.save_secs:g} seconds"
+                if self.save_steps is None
+                else f"{self.save_steps} steps"
+            )
+            run_context.request_save(f"every {period}")
+
+    @hookbus.hookimpl(trylast=True)
+    def before_save(self, session: hookbus.Session, global_step: int) -> None:
+        """Tell the listeners, unless another hook has refused the save."""
+        for listener in self.listeners:
+            listener.before_save(session, global_step)
+
+    @hookbus.hookimpl
+    def after_save(self, session: hookbus.Session, global_step: int) -> str | None:
+        """Tell the listeners; pass on a wish to stop."""
+        stop = None
+        for listener in self.listeners:
+            if listener.after_save(session, global_step):
+                stop = f"{type(listener).__name__} asked for it after a save"
+        return stop
+
+    def end(self, session: hookbus.Session) -> None:
+        """Tell the listeners that the session is over."""
+        for listener in self.listeners:
+            listener.end(session, session.global_step)

@@ -1,0 +1,110 @@
+"""What to do about values that are not numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+import hookbus
+from hookbus import (
+    Graph,
+    HookbusError,
+    Node,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    UsageError,
+)
+
+
+class NanLossDuringTrainingError(HookbusError, RuntimeError):
+    """A watched value, or a variable about to be saved, is not a number."""
+
+
+@attrs.define(eq=False)
+class NanTensorHook(SessionRunHook):
+    """Watches values in every run, and every variable before it is saved, for NaN.
+
+    A loss that is still finite can stand beside weights that are not any more; so no
+    checkpoint is written while any floating-point variable holds a NaN. Infinity is a
+    number here, as in TensorFlow.
+
+    Args:
+        loss_tensor: nodes or names to watch. By default ``loss`` and ``accuracy``,
+            those of them that the graph has.
+        fail_on_nan_loss: True (default) fails the run, False stops it.
+
+    Raises:
+        UsageError: there is nothing to watch.
+        NanLossDuringTrainingError: from a run, in fail mode.
+    """
+
+    loss_tensor: Sequence[Node | str] | Node | str = ()
+    fail_on_nan_loss: bool = True
+    _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
+
+    def begin(self, graph: Graph) -> None:
+        """Look the nodes up."""
+        watched = self.loss_tensor or graph.metrics
+        if isinstance(watched, str | Node):
+            watched = (watched,)
+        names = [graph.resolve(node, "nan-tensor").name for node in watched]
+        if not names:
+            raise UsageError(
+                "nan-tensor has nothing to watch: the graph has neither 'loss' nor "
+                "'accuracy'; name nodes with --nan-tensor NAME,NAME"
+            )
+        self._request = SessionRunArgs({name: name for name in names})
+
+    def before_run(self) -> SessionRunArgs:
+        """Ask for the watched values."""
+        return self._request
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Fail or stop if one of them is not a number."""
+        for name, value in run_values.results.items():
+            if _has_nan(value):
+                self._react(f"{name} is NaN at step {run_values.global_step}", run_context)
+
+    @hookbus.hookimpl
+    def before_save(
+        self,
+        values: Mapping[str, Any],
+        global_step: int,
+        run_context: SessionRunContext | None,
+    ) -> str | None:
+        """Refuse to save a variable that is not a number."""
+        for name, value in values.items():
+            if _has_nan(value):
+                reason = f"variable {name} holds NaN at step {global_step}"
+                self._react(reason, run_context)
+                return reason
+        return None
+
+    def _react(self, reason: str, run_context: SessionRunContext | None) -> None:
+        if self.fail_on_nan_loss:
+            raise NanLossDuringTrainingError(
+                f"nan-tensor: {reason}. The checkpoints hold the last good state. "
+                "To go on regardless: -p no:nan-tensor; to stop quietly: "
+                "--nan-tensor-fail-on-nan-loss false"
+            )
+        hookbus.log.warning("not a number", why=reason, by="nan-tensor")
+        if run_context is not None:
+            run_context.request_stop(reason)
+
+
+def _has_nan(value: Any) -> bool:
+    """Say whether a number or an array of any library holds a NaN.
+
+    Only NaN differs from itself.
+    """
+    differs = value != value
+    if isinstance(differs, bool):
+        return differs
+    found = getattr(differs, "any", None)
+    return bool(found()) if found is not None else bool(differs)

@@ -1,0 +1,143 @@
+"""How far training is, for whoever watches it: a bar on a terminal, else lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+import hookbus
+from hookbus import SessionRunContext, SessionRunHook, SessionRunValues
+
+_REDRAW_SECS = 0.1
+
+
+@attrs.define(eq=False)
+class ProgressHook(SessionRunHook):
+    """Shows step, rate, time left and the values that were logged last, on stderr.
+
+    On a terminal it is a bar; elsewhere a log line per interval, so that log files stay
+    readable.
+
+    Args:
+        every_secs: seconds between two lines where there is no terminal.
+    """
+
+    every_secs: float = 10.0
+    _bar: Progress | None = attrs.field(default=None, init=False)
+    _task: TaskID = attrs.field(default=TaskID(0), init=False)
+    _values: str = attrs.field(default="", init=False)
+    _first: tuple[float, int] = attrs.field(default=(0.0, 0), init=False)
+    _next: float = attrs.field(default=0.0, init=False)
+
+    def after_create_session(self, session: hookbus.Session) -> None:
+        """Start the clock; draw the bar if there is a terminal to draw on."""
+        now = time.monotonic()
+        self._first = (now, session.global_step)
+        if self._bar is not None:
+            return
+        if sys.stderr.isatty():
+            self._bar = _bar()
+            self._task = self._bar.add_task(
+                "training",
+                total=None,
+                completed=session.global_step,
+                rate="",
+                values="",
+            )
+            self._bar.start()
+        self._next = now + (0.0 if self._bar is not None else self.every_secs)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Show the step, if it is time to."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        if self._bar is not None:
+            self._next = now + _REDRAW_SECS
+            self._draw(self._bar, run_values.global_step, run_context.last_step, now)
+        else:
+            self._next = now + self.every_secs
+            self._print(run_values.global_step, run_context.last_step, now)
+
+    @hookbus.hookimpl
+    def logged(self, values: Mapping[str, Any]) -> None:
+        """Keep what was logged last, to show it."""
+        self._values = "  ".join(f"{tag} {_short(v)}" for tag, v in values.items())
+
+    def end(self, session: hookbus.Session) -> None:
+        """Show the last step and take the bar down."""
+        if self._bar is not None:
+            step = session.global_step
+            self._draw(self._bar, step, step, time.monotonic())
+        self._stop()
+
+    def on_exception(self) -> None:
+        """Take the bar down."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _draw(self, bar: Progress, step: int, total: int | None, now: float) -> None:
+        bar.update(
+            self._task,
+            completed=step,
+            total=total,
+            rate=f"{self._rate(step, now):.1f} steps/s",
+            values=self._values,
+        )
+
+    def _print(self, step: int, total: int | None, now: float) -> None:
+        rate = self._rate(step, now)
+        extra: dict[str, Any] = {}
+        if total is not None:
+            extra["of"] = total
+            if rate > 0:
+                extra["secs_left"] = round((total - step) / rate)
+        if self._values:
+            extra["last"] = self._values
+        hookbus.log.info("progress", step=step, steps_per_sec=float(f"{rate:.4g}"), **extra)
+
+    def _rate(self, step: int, now: float) -> float:
+        """Return the steps per second of this session."""
+        start, first = self._first
+        return (step - first) / (now - start) if now > start else 0.0
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[values]}"),
+        console=Console(stderr=True),
+        # Lines printed meanwhile go above the bar, where they would tear it otherwise.
+        redirect_stderr=True,
+        redirect_stdout=sys.stdout.isatty(),
+    )
+
+
+def _short(value: Any) -> str:
+    try:
+        return f"{float(value):.4g}"
+    except (TypeError, ValueError):
+        return str(value)

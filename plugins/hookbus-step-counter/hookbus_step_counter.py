@@ -1,0 +1,56 @@
+"""How fast training is, in steps per second."""
+
+from __future__ import annotations
+
+import attrs
+
+import hookbus
+from hookbus import (
+    SecondOrStepTimer,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    UsageError,
+)
+
+
+@attrs.define(eq=False)
+class StepCounterHook(SessionRunHook):
+    """Logs steps per second, and emits them as ``measured`` for whoever records them.
+
+    The first run only starts the clock.
+
+    Args:
+        every_n_steps: steps between two measurements.
+        every_n_secs: seconds between two measurements; then ``every_n_steps=None``.
+
+    Raises:
+        UsageError: neither or both periods are given.
+    """
+
+    exclusive_settings = (("every_n_steps", "every_n_secs"),)
+
+    every_n_steps: int | None = 100
+    every_n_secs: float | None = None
+    _timer: SecondOrStepTimer = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.every_n_steps is None) == (self.every_n_secs is None):
+            raise UsageError(
+                "exactly one of every_n_steps and every_n_secs should be provided."
+            )
+        self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_steps)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Measure when it is due."""
+        step = run_values.global_step
+        if not self._timer.should_trigger_for_step(step):
+            return
+        seconds, steps = self._timer.update_last_triggered_step(step)
+        if steps is None or not seconds:
+            return
+        rate = steps / seconds
+        hookbus.log.info("speed", step=step, steps_per_sec=float(f"{rate:.4g}"))
+        run_context.emit("measured", values={"global_step/sec": rate}, global_step=step)

@@ -1,0 +1,70 @@
+"""When training has gone far enough: at a step, or after a number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+import hookbus
+from hookbus import SessionRunContext, SessionRunHook, SessionRunValues, UsageError
+
+
+@attrs.define(eq=False)
+class StopAtStepHook(SessionRunHook):
+    """Asks to stop as soon as the global step has reached its target.
+
+    It never keeps a run from happening: a session that starts at or beyond the target
+    does one run (as TensorFlow's hook does).
+
+    Args:
+        num_steps: how many steps to do from the step at which the session starts. A
+            session that was killed resumes with the rest of them.
+        last_step: the global step to stop at.
+
+    Raises:
+        UsageError: neither or both are given.
+    """
+
+    main_setting = "last_step"
+    exclusive_settings = (("num_steps", "last_step"),)
+
+    num_steps: int | None = None
+    last_step: int | None = None
+    _target: int | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.num_steps is None and self.last_step is None:
+            raise UsageError("One of num_steps or last_step must be specified.")
+        if self.num_steps is not None and self.last_step is not None:
+            raise UsageError("Only one of num_steps or last_step can be specified.")
+        self._target = self.last_step
+
+    def after_create_session(self, session: hookbus.Session) -> None:
+        """Fix a relative target, once."""
+        if self._target is None:
+            assert self.num_steps is not None
+            self._target = session.global_step + self.num_steps
+
+    @hookbus.hookimpl
+    def planned_last_step(self) -> int | None:
+        """Tell the target."""
+        return self._target
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ask to stop at the target."""
+        assert self._target is not None
+        if run_values.global_step >= self._target:
+            run_context.request_stop(f"step {self._target} is reached")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a relative target, so that a resumed session does the rest."""
+        return {} if self.num_steps is None else {"last_step": self._target}
+
+    def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
+        """Take the target of a session that was cut short; one that ended is over."""
+        if self.num_steps is not None and ended in (None, "interrupted", "preempted"):
+            self._target = state.get("last_step")
