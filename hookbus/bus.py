@@ -59,6 +59,7 @@ class Bus:
         self._parameters: dict[str, tuple[str, ...]] = {}
         self._first_result: set[str] = set()
         self._callers: dict[tuple[str, Kind], Caller] = {}
+        self._around_run: dict[Kind, tuple[Caller, Caller]] = {}
         self.add_events(hookspecs)
 
     @property
@@ -102,7 +103,7 @@ class Bus:
                 self._registry.unregister(member.plugin)
             raise _misfit(member, error) from error
         self._members[member.name] = member
-        self._callers.clear()
+        self._forget_callers()
 
     def unregister(self, name: str) -> None:
         """Take a hook out.
@@ -111,7 +112,7 @@ class Bus:
             KeyError: no hook has the name.
         """
         self._registry.unregister(self._members.pop(name).plugin)
-        self._callers.clear()
+        self._forget_callers()
 
     def caller(self, event: str, kind: Kind | None = None) -> Caller:
         """Return the compiled caller of an event, for runs of *kind*.
@@ -123,6 +124,14 @@ class Bus:
         if key not in self._callers:
             self._callers[key] = self._compile(*key)
         return self._callers[key]
+
+    def around_run(self, kind: Kind) -> tuple[Caller, Caller]:
+        """Return the callers of ``before_run`` and ``after_run``, in one look-up."""
+        pair = self._around_run.get(kind)
+        if pair is None:
+            pair = self.caller("before_run", kind), self.caller("after_run", kind)
+            self._around_run[kind] = pair
+        return pair
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers, Nones left out.
@@ -139,6 +148,10 @@ class Bus:
             )
         results = caller.collect(*[arguments[name] for name in parameters])
         return [answer for _, answer in results]
+
+    def _forget_callers(self) -> None:
+        self._callers.clear()
+        self._around_run.clear()
 
     def _compile(self, event: str, kind: Kind) -> Caller:
         if event not in self._parameters:

@@ -140,72 +140,80 @@ class Asks:
         return writes
 
 
+@attrs.frozen(eq=False)
+class Desk:
+    """What every run's context shares: made once a session, so that a step need not.
+
+    Attributes:
+        session: the backend session.
+        asks: where requests gather.
+        turn: whose turn it is.
+        emit: sends an event.
+        variable: returns the name of a node that may be written.
+        last_step: tells the step at which the session is expected to end.
+    """
+
+    session: Session
+    asks: Asks
+    turn: Turn
+    emit: Callable[..., list[Any]]
+    variable: Callable[[Node | str], str]
+    last_step: Callable[[], int | None]
+
+
 class SessionRunContext:
     """One run, as hooks see it: what was asked for, and the ways to ask for more.
 
     One object serves all hooks in both phases of a run.
 
     Attributes:
-        original_args: the caller's own fetches and feeds.
         session: the backend session; runs through it reach no hook.
         global_step: the global step before the run, an int.
         kind: what the run is for.
     """
 
-    __slots__ = (
-        "_asks",
-        "_emit",
-        "_last_step",
-        "_resolve",
-        "_turn",
-        "global_step",
-        "kind",
-        "original_args",
-        "session",
-    )
+    __slots__ = ("_desk", "_feed_dict", "_fetches", "global_step", "kind", "session")
 
     def __init__(
         self,
-        original_args: SessionRunArgs,
-        session: Session,
+        desk: Desk,
+        fetches: Any,
+        feed_dict: Mapping[Node | str, Any] | None,
         global_step: int,
         kind: Kind,
-        last_step: Callable[[], int | None],
-        asks: Asks,
-        turn: Turn,
-        emit: Callable[..., list[Any]],
-        resolve: Callable[[Node | str], str],
     ) -> None:
-        self.original_args = original_args
-        self.session = session
+        self._desk = desk
+        self._fetches = fetches
+        self._feed_dict = feed_dict
+        self.session = desk.session
         self.global_step = global_step
         self.kind = kind
-        self._last_step = last_step
-        self._asks = asks
-        self._turn = turn
-        self._emit = emit
-        self._resolve = resolve
+
+    @property
+    def original_args(self) -> SessionRunArgs:
+        """The caller's own fetches and feeds, without what hooks add."""
+        return SessionRunArgs(self._fetches, self._feed_dict)
 
     @property
     def last_step(self) -> int | None:
         """The global step at which the session is expected to end, where known."""
-        return self._last_step()
+        return self._desk.last_step()
 
     @property
     def stop_requested(self) -> bool:
         """Whether somebody has asked to stop."""
-        return self._asks.stop is not None
+        return self._desk.asks.stop is not None
 
     def request_stop(self, reason: str = "asked to stop") -> None:
         """Ask for the end of the session after this run.
 
         All hooks still get this run's ``after_run``; it cannot be withdrawn.
         """
-        self._asks.request_stop(self._turn.name, reason)
+        self._desk.asks.request_stop(self._desk.turn.name, reason)
 
     def request_save(self, why: str = "asked to save") -> None:
         """Ask for a checkpoint after the last ``after_run`` of this run."""
-        self._asks.request_save(self._turn.name, why)
+        self._desk.asks.request_save(self._desk.turn.name, why)
 
     def assign(self, values: Mapping[Node | str, Any]) -> None:
         """Ask for variables to be set.
@@ -219,15 +227,15 @@ class SessionRunContext:
             GraphError: a node is no variable, or is the global step.
             WriteConflictError: another party writes the same variable in this run.
         """
-        resolved = {self._resolve(node): value for node, value in values.items()}
-        self._asks.assign(self._turn.name, resolved)
+        named = {self._desk.variable(node): value for node, value in values.items()}
+        self._desk.asks.assign(self._desk.turn.name, named)
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks and return their answers, Nones left out.
 
         For ``logged``, ``measured`` and events that plugins add themselves.
         """
-        return self._emit(event, **arguments)
+        return self._desk.emit(event, **arguments)
 
 
 class SessionRunHook:

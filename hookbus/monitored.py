@@ -124,8 +124,10 @@ class MonitoredSession:
         self._mark = creator.graph.mark()
         self._first_step = 0
         self._runner: Runner | None = None
+        self._opened = False
         try:
             self._open(creator)
+            self._opened = True
         except BaseException as error:
             self._finish(error)
             raise
@@ -204,8 +206,7 @@ class MonitoredSession:
             try:
                 values = self.run(request, feed_dict)
             except END_OF_INPUT as error:
-                ending.warn_about_input_end(error)
-                self._input_end = error
+                self._end_input(error)
                 return
             yield None if fetches is None else values[0]
 
@@ -275,6 +276,7 @@ class MonitoredSession:
             self._save(session, who, why, context)
         if asks.stop is not None and self._stop is None:
             self._stop = asks.stop
+            self._keeper.hold_position(session)
 
     def _save(
         self, session: Session, who: str, why: str, context: SessionRunContext | None
@@ -300,8 +302,9 @@ class MonitoredSession:
         self._closed = True
         clean = ending.is_clean(error)
         if isinstance(error, END_OF_INPUT):
-            ending.warn_about_input_end(error)
-            self._input_end = error
+            self._end_input(error)
+        elif self._session is not None:
+            self._keeper.hold_position(self._session)
         self.outcome = outcome = ending.decide(
             error, self._stop, self._input_end, self.global_step
         )
@@ -321,6 +324,12 @@ class MonitoredSession:
             raise BaseExceptionGroup("several hooks failed at the end", failures)
         for other in failures:
             log.error("an error at the end", error=repr(other))
+
+    def _end_input(self, error: BaseException) -> None:
+        ending.warn_about_input_end(error)
+        self._input_end = error
+        if self._session is not None:
+            self._keeper.hold_position(self._session)
 
     def _tell_end(self, outcome: Outcome) -> list[BaseException]:
         caller = self._bus.caller("end")
@@ -363,7 +372,8 @@ class MonitoredSession:
         return failures
 
     def _write_down(self, outcome: Outcome) -> None:
-        self._config.records.append(SessionRecord(self._first_step, outcome))
+        opened = self._opened
+        self._config.records.append(SessionRecord(self._first_step, outcome, opened))
         if self._checkpoints.directory is not None:
             ending.write(outcome, self._checkpoints.directory)
         where = self._keeper.last_path

@@ -13,6 +13,7 @@ from hookbus.fetches import Merge, merge, shape_of
 from hookbus.graph import Node
 from hookbus.hook import (
     Asks,
+    Desk,
     Kind,
     RunOptions,
     SessionRunArgs,
@@ -62,7 +63,7 @@ class Runner:
         self.session = session
         self._bus = bus
         self._asks = asks
-        self._last_step = last_step
+        self._desk = Desk(session, asks, bus.turn, bus.emit, self._variable, last_step)
         self._plans: dict[Hashable, Plan] = {}
 
     def run(
@@ -74,50 +75,30 @@ class Runner:
         kind: Kind,
     ) -> tuple[Any, SessionRunContext]:
         """Do one run; return the caller's values and the context that hooks saw."""
-        session, bus, asks = self.session, self._bus, self._asks
+        session, asks = self.session, self._asks
+        before, after = self._bus.around_run(kind)
         context = SessionRunContext(
-            SessionRunArgs(fetches, feed_dict),
-            session,
-            session.global_step,
-            kind,
-            self._last_step,
-            asks,
-            bus.turn,
-            bus.emit,
-            self._writable,
+            self._desk, fetches, feed_dict, session.global_step, kind
         )
         asks.new_run()
-        requests = bus.caller("before_run", kind).collect(context)
+        requests = before.collect(context)
+        key, special = _key(fetches, requests)
         options = options or _DEFAULT_OPTIONS
-        if requests:
-            options = self._check(requests, options)
-        metadata = RunMetadata() if metadata is None else metadata
-        feeds = self._feeds(feed_dict, requests)
-        plan = self._plan(fetches, feeds, requests)
+        feeds: Mapping[str, Any] = _NO_FEEDS
+        if special or feed_dict:
+            options = _merged_options(options, requests)
+            feeds = self._feeds(feed_dict, requests)
+        if metadata is None:
+            metadata = RunMetadata()
+        plan = self._plans.get((key, *feeds)) or self._make_plan(key, feeds)
         values = session.execute(plan.program, feeds, asks.take_writes(), options, metadata)
         step = session.global_step
         own = {
             name: SessionRunValues(split(values), options, metadata, step)
             for name, split in plan.hook_splits
         }
-        bus.caller("after_run", kind).deliver(
-            context, own, SessionRunValues(None, options, metadata, step)
-        )
+        after.deliver(context, own, SessionRunValues(None, options, metadata, step))
         return plan.split(values), context
-
-    def _check(
-        self, requests: Sequence[tuple[str, Any]], options: RunOptions
-    ) -> RunOptions:
-        """Refuse answers that are no request; merge the options of those that are."""
-        for name, request in requests:
-            if request.__class__ is not SessionRunArgs and not _is_request(request):
-                raise PluginError(
-                    f"plugin {name!r}: before_run() returned {request!r}; return "
-                    "SessionRunArgs(...) or None"
-                )
-            if request.options is not None:
-                options = options.merge(request.options)
-        return options
 
     def _feeds(
         self,
@@ -125,15 +106,12 @@ class Runner:
         requests: Sequence[tuple[str, SessionRunArgs]],
     ) -> Mapping[str, Any]:
         """Unite all feeds, by name."""
-        parties = [(name, request.feed_dict) for name, request in requests]
-        given = [(who, feeds) for who, feeds in ((CALLER, feed_dict), *parties) if feeds]
-        if not given:
-            return _NO_FEEDS
         resolve = self.session.graph.resolve
+        parties = [(name, request.feed_dict) for name, request in requests]
         united: dict[str, Any] = {}
         owners: dict[str, str] = {}
-        for who, feeds in given:
-            for key, value in feeds.items():
+        for who, feeds in ((CALLER, feed_dict), *parties):
+            for key, value in (feeds or {}).items():
                 name = resolve(key, f"the feeds of {who}").name
                 if name in united:
                     raise FeedConflictError(
@@ -144,32 +122,11 @@ class Runner:
                 owners[name] = who
         return united
 
-    def _plan(
-        self,
-        fetches: Any,
-        feeds: Mapping[str, Any],
-        requests: Sequence[tuple[str, SessionRunArgs]],
-    ) -> Plan:
-        shapes: list[tuple[str, Hashable]] = [
-            (CALLER, fetches if fetches.__class__ is str else shape_of(fetches))
-        ]
-        for name, request in requests:
-            wanted = request.fetches
-            if wanted is not None:
-                shape = wanted if wanted.__class__ is str else shape_of(wanted)
-                shapes.append((name, shape))
-        key = (*shapes, *feeds)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._make_plan(shapes, frozenset(feeds))
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
-        return plan
-
-    def _make_plan(
-        self, shapes: Sequence[tuple[str, Hashable]], fed: frozenset[str]
-    ) -> Plan:
+    def _make_plan(self, key: tuple[Hashable, ...], feeds: Mapping[str, Any]) -> Plan:
+        """Plan a request that is new, and remember it."""
+        named = [CALLER, *map(str, key[1::2])]
+        shapes = list(zip(named, [key[0], *key[2::2]], strict=True))
+        fed = frozenset(feeds)
         merged = merge(shapes)
         graph = self.session.graph
         names = [graph.resolve(leaf, _parties(merged, leaf)).name for leaf in merged.leaves]
@@ -177,19 +134,56 @@ class Runner:
             program = self.session.compile(names, fed)
         except UnfedPlaceholderError as error:
             raise _with_askers(error, merged, names, self.session, fed) from None
-        named = tuple(
+        splits = tuple(
             (name, split)
             for (name, _), split in zip(shapes[1:], merged.splits[1:], strict=True)
         )
-        return Plan(program, merged.splits[0], named)
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        plan = self._plans[key, *feeds] = Plan(program, merged.splits[0], splits)
+        return plan
 
-    def _writable(self, node: Node | str) -> str:
+    def _variable(self, node: Node | str) -> str:
         return self.session.graph.variable_named(node, self._bus.turn.name)
 
 
-def _is_request(request: Any) -> bool:
+def _key(
+    fetches: Any, requests: Sequence[tuple[str, Any]]
+) -> tuple[tuple[Hashable, ...], bool]:
+    """Say what is asked for, so that equal requests meet the same plan.
+
+    Returns:
+        The shape of the caller's fetches, then name and shape for each hook with some;
+        and whether there is more to a request: feeds, options, or that it is none of ours.
+    """
+    key: list[Hashable] = [fetches if fetches.__class__ is str else shape_of(fetches)]
+    special = False
+    for name, request in requests:
+        if request.__class__ is not SessionRunArgs:
+            special = _check_request(name, request)
+        elif request.feed_dict or request.options is not None:
+            special = True
+        wanted = request.fetches
+        if wanted is not None:
+            key.append(name)
+            key.append(wanted if wanted.__class__ is str else shape_of(wanted))
+    return tuple(key), special
+
+
+def _merged_options(options: RunOptions, requests: Sequence[tuple[str, Any]]) -> RunOptions:
+    for _, request in requests:
+        options = options.merge(request.options)
+    return options
+
+
+def _check_request(name: str, request: Any) -> bool:
     """Accept foreign requests too, as TF does: anything with the three attributes."""
-    return all(hasattr(request, name) for name in ("fetches", "feed_dict", "options"))
+    if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
+        return True
+    raise PluginError(
+        f"plugin {name!r}: before_run() returned {request!r}; return "
+        "SessionRunArgs(...) or None"
+    )
 
 
 def _parties(merged: Merge, leaf: Any) -> str:

@@ -30,10 +30,10 @@ class RunMetadata:
 
     Attributes:
         node_times: (op, start, seconds) of each op, start on the clock of
-            ``time.perf_counter``; filled where ``RunOptions.trace_level`` is above 0.
+            ``time.perf_counter``; empty unless ``RunOptions.trace_level`` is above 0.
     """
 
-    node_times: list[tuple[str, float, float]] = attrs.field(factory=list)
+    node_times: Sequence[tuple[str, float, float]] = ()
 
 
 class Session(Protocol):
@@ -131,14 +131,13 @@ class EmbeddedSession:
         """
         if self._closed:
             raise SessionClosedError("the backend session is closed")
-        for name in writes.keys() & program.writers.keys():
-            raise WriteConflictError(
-                f"variable {name!r} is written by two parties in one run: "
-                f"{writes[name][0]!r} and op {program.writers[name]!r}"
-            )
+        if writes:
+            _check_writers(program, writes)
         slots = self._fill(program, feeds)
         updates: dict[str, Any] = {}
-        trace = metadata.node_times if options.trace_level > 0 else None
+        trace: list[tuple[str, float, float]] | None = None
+        if options.trace_level > 0:
+            trace = metadata.node_times = []
         for operation, arguments, own, outputs in program.calls:
             values = [slots[place] for place in arguments]
             try:
@@ -146,8 +145,9 @@ class EmbeddedSession:
             except BaseException as error:
                 _explain(error, operation)
                 raise
-        outside = [slots[slot] for slot, _ in program.feeds + program.inputs]
-        self._commit(updates, writes, outside)
+        if updates or writes:
+            outside = [slots[slot] for slot, _ in program.feeds + program.inputs]
+            self._commit(updates, writes, outside)
         self.global_step += program.increment
         return [slots[place] for place in program.results]
 
@@ -262,6 +262,14 @@ class EmbeddedSession:
             raise GraphError(
                 f"variable {name!r} has the shape {old} and cannot take the shape {new}"
             )
+
+
+def _check_writers(program: Program, writes: Mapping[str, tuple[str, Any]]) -> None:
+    for name in writes.keys() & program.writers.keys():
+        raise WriteConflictError(
+            f"variable {name!r} is written by two parties in one run: "
+            f"{writes[name][0]!r} and op {program.writers[name]!r}"
+        )
 
 
 def _explain(error: BaseException, operation: Operation) -> None:

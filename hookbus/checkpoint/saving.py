@@ -112,6 +112,7 @@ class Keeper:
     last_path: Path | None = None
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
+    _held: Mapping[str, Any] | None = None
 
     @property
     def store(self) -> Store:
@@ -158,6 +159,15 @@ class Keeper:
         self.last_path, self._last_manifest = restored.path, restored.manifest
         return restored
 
+    def hold_position(self, session: Session) -> None:
+        """Take where input and generators stand as what the last checkpoint holds.
+
+        Called once nothing trains any more: evaluations and hooks that end may still pull
+        values and draw numbers, and a resumed session must not miss those.
+        """
+        if self._held is None and self.checkpoints.enabled_by is not None:
+            self._held = _position(session)
+
     def write(
         self, session: Session, hooks: Mapping[str, Any], who: str, why: str
     ) -> Path | None:
@@ -175,9 +185,8 @@ class Keeper:
         name, codec = self._codec
         state = {
             "variables": session.variables(),
-            "inputs": session.positions(),
             "hooks": {key: hook.state_dict() for key, hook in hooks.items()},
-            "random": randomness.capture(),
+            **(self._held or _position(session)),
         }
 
         def seal(files: dict[str, FileRecord]) -> Manifest:
@@ -229,6 +238,10 @@ def load_hooks(hooks: Mapping[str, Any], restored: Restored) -> None:
         takes_ended = "ended" in inspect.signature(hook.load_state_dict).parameters
         extra = {"ended": restored.manifest.ended} if takes_ended else {}
         hook.load_state_dict(states[name], **extra)
+
+
+def _position(session: Session) -> dict[str, Any]:
+    return {"inputs": session.positions(), "random": randomness.capture()}
 
 
 def _load(session: Session, restored: Restored) -> None:

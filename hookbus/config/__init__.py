@@ -23,10 +23,17 @@ ENVIRONMENT = {
 
 @attrs.frozen
 class SessionRecord:
-    """How one session of the process went, for the command's exit code."""
+    """How one session of the process went, for the command's exit code.
+
+    Attributes:
+        first_step: the global step at which it started.
+        outcome: how it ended.
+        opened: whether it came as far as to be ready for a run.
+    """
 
     first_step: int
     outcome: Outcome
+    opened: bool
 
 
 @attrs.define(eq=False)

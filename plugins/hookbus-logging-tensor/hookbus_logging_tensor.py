@@ -11,13 +11,17 @@ import hookbus
 from hookbus import (
     Graph,
     Node,
+    OutOfRangeError,
     SecondOrStepTimer,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
+    UnfedPlaceholderError,
     UsageError,
 )
+
+_SETTING = "the setting tensors of logging-tensor"
 
 
 @attrs.define(eq=False)
@@ -31,7 +35,8 @@ class LoggingTensorHook(SessionRunHook):
             ``loss`` and ``accuracy``, those of them that the graph has.
         every_n_iter: runs between two reports, counted in this session.
         every_n_secs: seconds between two reports.
-        at_end: report once more when the session ends.
+        at_end: report once more when the session ends, of values computed then; where
+            the input has ended or a placeholder is needed, a warning says so.
         formatter: makes the text of a report of a dict from tag to value.
 
     Raises:
@@ -95,8 +100,13 @@ class LoggingTensorHook(SessionRunHook):
 
     def end(self, session: hookbus.Session) -> None:
         """Log a last time, where that was asked for."""
-        if self.at_end:
+        if not self.at_end:
+            return
+        try:
             values = session.run(self._fetches)
+        except (OutOfRangeError, UnfedPlaceholderError) as error:
+            hookbus.log.warning("nothing to log at the end", why=str(error))
+        else:
             self._report(values, session.global_step, None)
 
     def _report(self, values: Mapping[str, Any], step: int, seconds: float | None) -> None:
@@ -104,7 +114,7 @@ class LoggingTensorHook(SessionRunHook):
             hookbus.log.info(self.formatter(values))
             return
         extra = {} if seconds is None else {"secs": round(seconds, 3)}
-        hookbus.log.info("values", step=step, **_readable(values), **extra)
+        hookbus.log.info("logged", step=step, values=_readable(values), **extra)
 
 
 def _tagged(
@@ -117,7 +127,7 @@ def _tagged(
         pairs = sorted(tensors.items())
     else:
         pairs = [(n.name if isinstance(n, Node) else n, n) for n in tensors]
-    return {tag: graph.resolve(node, "logging-tensor").name for tag, node in pairs}
+    return {tag: graph.resolve(node, _SETTING).name for tag, node in pairs}
 
 
 def _readable(values: Mapping[str, Any]) -> dict[str, Any]:

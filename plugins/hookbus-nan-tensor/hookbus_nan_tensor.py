@@ -19,6 +19,8 @@ from hookbus import (
     UsageError,
 )
 
+_SETTING = "the setting loss_tensor of nan-tensor"
+
 
 class NanLossDuringTrainingError(HookbusError, RuntimeError):
     """A watched value, or a variable about to be saved, is not a number."""
@@ -51,7 +53,7 @@ class NanTensorHook(SessionRunHook):
         watched = self.loss_tensor or graph.metrics
         if isinstance(watched, str | Node):
             watched = (watched,)
-        names = [graph.resolve(node, "nan-tensor").name for node in watched]
+        names = [graph.resolve(node, _SETTING).name for node in watched]
         if not names:
             raise UsageError(
                 "nan-tensor has nothing to watch: the graph has neither 'loss' nor "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -61,15 +63,17 @@ class SummarySaverHook(SessionRunHook):
     def begin(self, graph: Graph) -> None:
         """Look the nodes up."""
         tensors = (self.tensors,) if isinstance(self.tensors, str) else self.tensors
-        nodes = [graph.resolve(n, "summary-saver") for n in tensors or graph.metrics]
+        nodes = [
+            graph.resolve(n, "the setting tensors of summary-saver")
+            for n in tensors or graph.metrics
+        ]
         if nodes:
             self._request = SessionRunArgs({node.name: node.name for node in nodes})
 
     def after_create_session(self, session: hookbus.Session) -> None:
         """Open the event file."""
         if self._writer is None:
-            step = session.global_step
-            self._writer = _open(str(self.output_dir), step + 1 if step else None)
+            self._writer = _open(str(self.output_dir), session.global_step + 1)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the scalars when the step that comes is due."""
@@ -81,8 +85,10 @@ class SummarySaverHook(SessionRunHook):
     ) -> None:
         """Write what was asked for."""
         step = run_values.global_step
-        self._increment = step - run_context.global_step
-        if run_values.results is not None:
+        self._increment = step - run_context.global_step or self._increment
+        if run_values.results is None:
+            return
+        if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             for name, value in run_values.results.items():
                 self._writer.add_scalar(name, _scalar(name, value), step)
@@ -113,10 +119,13 @@ class SummarySaverHook(SessionRunHook):
             self._writer.close()
 
 
-def _open(directory: str, purge_step: int | None) -> SummaryWriter:
+def _open(directory: str, purge_step: int) -> SummaryWriter:
+    # The writer's own names are unique to a second only, and it overwrites; with the
+    # fraction they also sort by time, which is the order in which TensorBoard reads.
+    suffix = f".{time.time_ns() % 10**9:09d}.{os.getpid()}"
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        return SummaryWriter(directory, purge_step=purge_step)
+        return SummaryWriter(directory, purge_step=purge_step, filename_suffix=suffix)
     except OSError as error:
         raise UsageError(
             f"summary-saver cannot write into {directory}: {error.strerror}; give "
