@@ -1,8 +1,9 @@
 """What a step costs on the bus, beside a plain loop that calls the same hook methods.
 
-Five hooks each fetch one value in every run of a trivial step. Both loops do the same
-steps in turn, in one process; the medians of many short rounds are compared, since on a
-shared machine only a ratio within one run means anything.
+Five hooks each fetch one value in every run of a trivial step; once they make their
+request anew each time, as most do, and once they have it ready. Both loops take turns, in
+one process, and the medians of many short rounds are compared: on a shared machine only a
+ratio within one run means anything.
 
     python benchmarks/step_overhead.py
 """
@@ -34,6 +35,17 @@ class Watcher(SessionRunHook):
         self.last = run_values.results
 
 
+class ReadyWatcher(Watcher):
+    """The same, with a request that it made once."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.request = SessionRunArgs(name)
+
+    def before_run(self, run_context):
+        return self.request
+
+
 def trivial_graph() -> Graph:
     """One op that adds, and a value for each hook."""
     graph = Graph()
@@ -57,7 +69,7 @@ def plain_steps(hooks: list[Watcher]) -> Callable[[int], None]:
         for value in values.values()
     ]
     before = [hook.before_run for hook in hooks]
-    after = [hook.after_run for hook in hooks]
+    after = [(hook.after_run, result) for hook, result in zip(hooks, results, strict=True)]
 
     def step(x: int) -> int:
         return x + 1
@@ -67,7 +79,7 @@ def plain_steps(hooks: list[Watcher]) -> Callable[[int], None]:
             for ask in before:
                 ask(context)
             step(1)
-            for tell, result in zip(after, results, strict=True):
+            for tell, result in after:
                 tell(context, result)
 
     return run
@@ -97,22 +109,31 @@ def measure(loops: dict[str, Callable[[int], None]], rounds: int, steps: int) ->
 
 
 def main() -> None:
-    """Measure and print both costs and their ratio."""
+    """Compare the two loops for both kinds of hooks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--steps", type=int, default=1000)
     options = parser.parse_args()
+    for title, hook in (
+        ("requests made anew in each step", Watcher),
+        ("requests made once", ReadyWatcher),
+    ):
+        compare(title, [hook(f"v{number}") for number in range(HOOKS)], options)
+
+
+def compare(title: str, hooks: list[Watcher], options: argparse.Namespace) -> None:
+    """Time both loops with these hooks and print the result."""
     config = hookbus.Config(autoload=False)
-    hooks = [Watcher(f"v{number}") for number in range(HOOKS)]
     with MonitoredSession(trivial_graph(), hooks=hooks, config=config) as session:
         loops = {"plain loop": plain_steps(hooks), "session": session_steps(session)}
         times = measure(loops, options.rounds, options.steps)
+    print(title)
     for name, values in times.items():
-        print(f"{name:11} {statistics.median(values) * 1e6:8.3f} us a step")
+        print(f"  {name:10} {statistics.median(values) * 1e6:8.3f} us a step")
     pairs = zip(times["session"], times["plain loop"], strict=True)
     ratios = sorted(ours / plain for ours, plain in pairs)
     print(
-        f"ratio       {statistics.median(ratios):8.2f}  "
+        f"  ratio      {statistics.median(ratios):8.2f}  "
         f"(rounds from {ratios[0]:.2f} to {ratios[-1]:.2f})"
     )
 
