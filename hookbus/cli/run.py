@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -15,7 +16,13 @@ from hookbus.cli import flags as command_line
 from hookbus.cli.flags import FLAGS
 from hookbus.config import ENVIRONMENT, Config, set_process_config
 from hookbus.config.settings import fields_of, flag_of
-from hookbus.errors import ExitCode, HookbusError, UsageError
+from hookbus.errors import (
+    ExitCode,
+    HookbusError,
+    UnknownNodeError,
+    UsageError,
+    culprit_of,
+)
 from hookbus.loading import broken
 from hookbus.logs import configure, log
 from hookbus.selection import Verdict, decide, installed_plugins
@@ -66,11 +73,24 @@ def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except HookbusError as error:
-        return cli.report(error)
+        code = cli.report(error)
+        place = _place(error, script)
+        if place and code != ExitCode.USAGE:
+            print(f"  {place}", file=sys.stderr)
+        return _before_first_step(error, config) or code
     except BaseException as error:
         _print_traceback(error, script)
-        return ExitCode.FAILED
+        return _before_first_step(error, config) or ExitCode.FAILED
     return _verdict(config)
+
+
+def _before_first_step(error: BaseException, config: Config) -> ExitCode | None:
+    """Return the exit code of an error that kept a session from opening, if it has one."""
+    opening = bool(config.records) and not config.records[-1].opened
+    if isinstance(error, UsageError) or not opening or culprit_of(error) is None:
+        return None
+    # A plugin that looks up a node which is not there was told a wrong name.
+    return ExitCode.USAGE if isinstance(error, UnknownNodeError) else ExitCode.PLUGIN
 
 
 def _verdict(config: Config) -> int:
@@ -94,15 +114,23 @@ def _print_traceback(error: BaseException, script: Path) -> None:
     traceback.print_exception(type(error), error, trace or error.__traceback__)
 
 
+def _place(error: BaseException, script: Path) -> str | None:
+    """Return the line of the script in which an error came up."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if Path(frame.f_code.co_filename) == script:
+            return f"in {script}:{line} ({frame.f_code.co_name})"
+    return None
+
+
 def _is_script(trace: TracebackType, script: Path) -> bool:
     return Path(trace.tb_frame.f_code.co_filename) == script
 
 
 def _help(verdicts: dict[str, Verdict]) -> str:
     lines = ["usage: hookbus run [flags] SCRIPT [ARGS ...]", "", "flags:"]
-    lines += [f"  {flag:28} {text}" for flag, text in FLAGS.items()]
+    lines += _columns(FLAGS)
     lines += ["", "environment:"]
-    lines += [f"  {name:28} {text}" for name, text in ENVIRONMENT.items()]
+    lines += _columns(ENVIRONMENT)
     lines += ["", "settings of the plugins that are on (-p NAME shows those of NAME):"]
     for verdict in verdicts.values():
         if verdict.on:
@@ -110,6 +138,11 @@ def _help(verdicts: dict[str, Verdict]) -> str:
     off = [name for name, verdict in verdicts.items() if not verdict.on]
     lines += ["", f"installed and off: {', '.join(off) or 'none'}"]
     return "\n".join(lines) + "\n"
+
+
+def _columns(texts: Mapping[str, str]) -> list[str]:
+    width = max(map(len, texts))
+    return [f"  {name:{width}}  {text}".rstrip() for name, text in texts.items()]
 
 
 def _settings_help(verdict: Verdict) -> list[str]:
@@ -120,8 +153,14 @@ def _settings_help(verdict: Verdict) -> list[str]:
         return [f"  broken: {broken(verdict, error).splitlines()[1].strip()}"]
     if not isinstance(code, type):
         return [f"  {verdict.name}: no settings"]
-    lines = []
-    for field, (_, default) in fields_of(code).items():
-        shown = "" if default is None or default == () else f"(default {default})"
-        lines.append(f"  {flag_of(verdict.name, field):40} {shown}".rstrip())
-    return lines or [f"  {verdict.name}: no settings"]
+    texts = {
+        flag_of(verdict.name, field): _default(default)
+        for field, (_, default) in fields_of(code).items()
+    }
+    return _columns(texts) if texts else [f"  {verdict.name}: no settings"]
+
+
+def _default(value: object) -> str:
+    if value is inspect.Parameter.empty:
+        return "(required)"
+    return "" if value is None or value == () else f"(default {value})"

@@ -94,6 +94,13 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         for field, value in defaults.items()
     ]
     chosen = _strongest(cls, name, fields, [*implied, *settings])
+    missing = [
+        flag_of(name, field)
+        for field, (_, default) in fields.items()
+        if default is inspect.Parameter.empty and field not in chosen
+    ]
+    if missing:
+        raise UsageError(f"{name} needs the setting {', '.join(missing)}")
     values = {field: _typed(fields[field][0], setting) for field, setting in chosen.items()}
     try:
         return cls(**values)
