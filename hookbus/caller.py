@@ -112,8 +112,10 @@ class Caller:
     ) -> list[tuple[str, BaseException]]:
         """Call those named in *only* though some raise; return who raised what."""
         failures: list[tuple[str, BaseException]] = []
+        reached: list[bool] = []
 
         def inner() -> list[Any]:
+            reached.append(True)
             for name, call in self.rows:
                 if name in only:
                     try:
@@ -127,6 +129,8 @@ class Caller:
             self._around(wrappers, inner)
         except BaseException as error:
             failures.append((culprit_of(error) or self.event, error))
+            if not reached:  # a wrapper that fails must not keep the hooks from this
+                inner()
         return failures
 
     def _guarded(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -194,7 +198,9 @@ class Caller:
         except BaseException as error:
             failure = error
         for name, wrapper in reversed(opened):
-            result, failure = self._unwind(name, wrapper, result, failure)
+            ended, result, failure = self._unwind(name, wrapper, result, failure)
+            if not ended:
+                raise RuntimeError(self._fault(name, "has second yield"))
         if failure is not None:
             raise failure
         return result
@@ -215,7 +221,8 @@ class Caller:
         wrapper: Generator[None, Any, Any],
         result: Any,
         failure: BaseException | None,
-    ) -> tuple[Any, BaseException | None]:
+    ) -> tuple[bool, Any, BaseException | None]:
+        """Let a wrapper see how it went; return whether it ended, and how it goes on."""
         turn, before = self._turn, self._turn.name
         turn.name = name
         try:
@@ -225,21 +232,21 @@ class Caller:
                 wrapper.throw(failure)
             wrapper.close()
         except StopIteration as stop:
-            return stop.value, None
+            return True, stop.value, None
         except RuntimeError as error:
             # Python turns a StopIteration that leaves a generator into a RuntimeError
             # (pluggy#544); here it is the end of input on its way through.
             if isinstance(failure, StopIteration) and error.__cause__ is failure:
                 wrapper.close()
-                return result, failure
+                return True, result, failure
             self._blame(error, name)
-            return result, error
+            return True, result, error
         except BaseException as error:
             self._blame(error, name)
-            return result, error
+            return True, result, error
         finally:
             turn.name = before
-        return result, RuntimeError(self._fault(name, "has second yield"))
+        return False, result, failure
 
     def _fault(self, name: str, what: str) -> str:
         return (

@@ -7,11 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from hookbus.errors import END_OF_INPUT, HookbusError
-
-
-class ThreadsStillRunningError(HookbusError, RuntimeError):
-    """Threads outlive the grace period of :meth:`Coordinator.join`."""
+from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError
 
 
 class Coordinator:

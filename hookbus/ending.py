@@ -24,36 +24,29 @@ def is_clean(error: BaseException | None) -> bool:
     return error is None or isinstance(error, (*END_OF_INPUT, GeneratorExit))
 
 
-def decide(
-    error: BaseException | None,
-    stop: tuple[str, str] | None,
-    input_end: BaseException | None,
-    step: int,
+def well(
+    stop: tuple[str, str] | None, input_end: BaseException | None, step: int
 ) -> Outcome:
-    """Put into words how a session ended.
+    """Put into words how a session ended well.
 
     Args:
-        error: what left the block, or None.
         stop: who asked to stop and why, if somebody did.
-        input_end: the end of input that a loop has already taken in.
+        input_end: the end of input, if it was reached.
         step: the global step.
     """
-    if isinstance(error, END_OF_INPUT):
-        input_end = error
-    if not is_clean(error):
-        assert error is not None
-        kind: OutcomeKind = "failed"
-        if isinstance(error, KeyboardInterrupt):
-            kind = "interrupted"
-        why = f"{type(error).__name__}: {error}".rstrip(": ")
-        return Outcome(kind, culprit_of(error) or "caller", why, step)
     if stop is not None:
         return Outcome("stopped", *stop, step)
     if input_end is not None:
-        return Outcome(
-            "end_of_input", culprit_of(input_end) or "input", str(input_end), step
-        )
+        who = culprit_of(input_end) or "input"
+        return Outcome("end_of_input", who, str(input_end), step)
     return Outcome("completed", "caller", "the caller left the loop", step)
+
+
+def badly(error: BaseException | None, step: int) -> Outcome:
+    """Put into words how an error ended a session."""
+    kind: OutcomeKind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    who = (culprit_of(error) if error is not None else None) or "caller"
+    return Outcome(kind, who, f"{type(error).__name__}: {error}".rstrip(": "), step)
 
 
 def warn_about_input_end(error: BaseException) -> None:

@@ -15,6 +15,7 @@
     ├── WriteConflictError             RuntimeError
     ├── SessionClosedError             RuntimeError
     ├── RunAfterStopError              RuntimeError
+    ├── ThreadsStillRunningError       RuntimeError
     ├── OutOfRangeError                                end of input
     └── CheckpointError                RuntimeError
         ├── CheckpointMismatchError    ValueError
@@ -26,6 +27,7 @@ keeps catching it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import enum
 from collections.abc import Iterable
@@ -106,6 +108,10 @@ class RunAfterStopError(HookbusError, RuntimeError):
     """``run`` is called although a hook asked to stop."""
 
 
+class ThreadsStillRunningError(HookbusError, RuntimeError):
+    """Threads outlive the grace period of ``Coordinator.join``."""
+
+
 class OutOfRangeError(HookbusError):
     """The input has ended; a session's block takes it as a clean end."""
 
@@ -146,9 +152,11 @@ _CULPRIT = "_hookbus_culprit"
 
 def blame(error: BaseException, culprit: str, note: str) -> None:
     """Note on *error* who raised it, unless somebody deeper in has done so already."""
-    if culprit_of(error) is None:
-        setattr(error, _CULPRIT, culprit)
+    if culprit_of(error) is not None:
+        return
+    with contextlib.suppress(Exception):  # some errors are frozen; they leave as they are
         error.add_note(f"hookbus: {note}")
+        setattr(error, _CULPRIT, culprit)
 
 
 def culprit_of(error: BaseException) -> str | None:

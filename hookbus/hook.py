@@ -106,7 +106,8 @@ class Asks:
     _writers: dict[str, str] = attrs.field(factory=dict)
 
     def new_run(self) -> None:
-        """Forget who wrote what in the run before."""
+        """Forget what was asked for in a run that failed, and who wrote what."""
+        self.stop = self.save = None
         if self._writers:
             self._writers.clear()
             self.writes = {}
@@ -140,7 +141,7 @@ class Asks:
         return writes
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Desk:
     """What every run's context shares: made once a session, so that a step need not.
 
@@ -149,16 +150,18 @@ class Desk:
         asks: where requests gather.
         turn: whose turn it is.
         emit: sends an event.
-        variable: returns the name of a node that may be written.
+        writable: returns the name of a variable that a value may be written to.
         last_step: tells the step at which the session is expected to end.
+        current: the context of the run that goes on; requests through others are void.
     """
 
     session: Session
     asks: Asks
     turn: Turn
     emit: Callable[..., list[Any]]
-    variable: Callable[[Node | str], str]
+    writable: Callable[[Node | str, Any], str]
     last_step: Callable[[], int | None]
+    current: SessionRunContext | None = None
 
 
 class SessionRunContext:
@@ -188,6 +191,7 @@ class SessionRunContext:
         self.session = desk.session
         self.global_step = global_step
         self.kind = kind
+        desk.current = self
 
     @property
     def original_args(self) -> SessionRunArgs:
@@ -207,13 +211,16 @@ class SessionRunContext:
     def request_stop(self, reason: str = "asked to stop") -> None:
         """Ask for the end of the session after this run.
 
-        All hooks still get this run's ``after_run``; it cannot be withdrawn.
+        All hooks still get this run's ``after_run``; it cannot be withdrawn. Like every
+        request, it does nothing through the context of a run that is over.
         """
-        self._desk.asks.request_stop(self._desk.turn.name, reason)
+        if self._desk.current is self:
+            self._desk.asks.request_stop(self._desk.turn.name, reason)
 
     def request_save(self, why: str = "asked to save") -> None:
         """Ask for a checkpoint after the last ``after_run`` of this run."""
-        self._desk.asks.request_save(self._desk.turn.name, why)
+        if self._desk.current is self:
+            self._desk.asks.request_save(self._desk.turn.name, why)
 
     def assign(self, values: Mapping[Node | str, Any]) -> None:
         """Ask for variables to be set.
@@ -224,11 +231,14 @@ class SessionRunContext:
 
         Raises:
             UnknownNodeError: a name is no node's.
-            GraphError: a node is no variable, or is the global step.
+            GraphError: a node is no variable, or is the global step, or the value has
+                another shape than the variable.
             WriteConflictError: another party writes the same variable in this run.
         """
-        named = {self._desk.variable(node): value for node, value in values.items()}
-        self._desk.asks.assign(self._desk.turn.name, named)
+        desk = self._desk
+        named = {desk.writable(node, value): value for node, value in values.items()}
+        if desk.current is self:
+            desk.asks.assign(desk.turn.name, named)
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks and return their answers, Nones left out.

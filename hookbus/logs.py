@@ -6,6 +6,9 @@ import functools
 import sys
 from typing import Any
 
+LEVEL = "info"
+"""Lines below this level are dropped, unless the program configured structlog."""
+
 
 class Logger:
     """A structlog logger that is made at its first line.
@@ -60,6 +63,7 @@ def configure(log_format: str) -> None:
             else structlog.processors.TimeStamper(fmt="iso"),
             renderer,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
         logger_factory=structlog.PrintLoggerFactory(file=Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
@@ -79,6 +83,7 @@ def _unconfigured() -> Any:
 
     return structlog.wrap_logger(
         structlog.PrintLogger(Stderr()),  # type: ignore[arg-type]
+        wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),

@@ -247,8 +247,7 @@ class MonitoredSession:
     def _open(self, creator: ChiefSessionCreator) -> None:
         """Go through the events up to the first run."""
         graph = creator.graph
-        self._bus.caller("begin").start((graph, self._checkpoints), self._begun)
-        self._begun.update(self._bus.members)
+        self._begin(graph)
         graph.finalize()
         self._keeper.prepare()
         session = self._session = creator.create_session()
@@ -264,13 +263,28 @@ class MonitoredSession:
             randomness.restore(restored.state.get("random", {}))
         self._act(None)
 
+    def _begin(self, graph: Graph) -> None:
+        """Call all ``begin``s; a hook without one has begun when its turn is over."""
+        caller = self._bus.caller("begin")
+        silent = set(self._bus.members) - {name for name, _ in caller.rows}
+        try:
+            caller.start((graph, self._checkpoints), self._begun)
+        except BaseException:
+            order = list(self._bus.members)
+            reached = max(map(order.index, self._begun), default=-1)
+            self._begun.update(silent.intersection(order[: reached + 1]))
+            raise
+        self._begun.update(silent)
+
     def _act(self, context: SessionRunContext | None) -> None:
         """Do what hooks asked for; the one place for it."""
         asks, session = self._asks, self._session
         assert session is not None
-        for name, (who, value) in asks.take_writes().items():
-            log.debug("variable assigned", variable=name, by=who)
-            session.write({name: value})
+        writes = asks.take_writes()
+        if writes:
+            session.write({name: value for name, (_, value) in writes.items()})
+            for name, (who, _) in writes.items():
+                log.debug("variable assigned", variable=name, by=who)
         if asks.save is not None:
             (who, why), asks.save = asks.save, None
             self._save(session, who, why, context)
@@ -300,13 +314,16 @@ class MonitoredSession:
     def _finish(self, error: BaseException | None) -> None:
         """End the session: tell every hook that began, save, close, write it down."""
         self._closed = True
-        clean = ending.is_clean(error)
-        if isinstance(error, END_OF_INPUT):
+        # A session that was never made has not ended well, whatever kept it from it.
+        clean = self._opened and ending.is_clean(error)
+        if clean and isinstance(error, END_OF_INPUT):
             self._end_input(error)
         elif self._session is not None:
             self._keeper.hold_position(self._session)
-        self.outcome = outcome = ending.decide(
-            error, self._stop, self._input_end, self.global_step
+        self.outcome = outcome = (
+            ending.well(self._stop, self._input_end, self.global_step)
+            if clean
+            else ending.badly(error, self.global_step)
         )
         failures: list[BaseException] = []
         try:

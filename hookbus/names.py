@@ -14,7 +14,8 @@ def canonical(name: str) -> str:
     >>> [canonical(n) for n in ("nan-tensor", "Nan_Tensor", "hookbus_nan_tensor")]
     ['nan-tensor', 'nan-tensor', 'nan-tensor']
     """
-    return re.sub(r"[-_.]+", "-", name.strip()).lower().removeprefix("hookbus-")
+    dashed = re.sub(r"[-_.]+", "-", name.strip()).strip("-")
+    return dashed.lower().removeprefix("hookbus-")
 
 
 def of_class(cls: type) -> str:

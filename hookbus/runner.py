@@ -8,7 +8,13 @@ from typing import Any
 import attrs
 
 from hookbus.bus import Bus
-from hookbus.errors import FeedConflictError, PluginError, UnfedPlaceholderError
+from hookbus.errors import (
+    FeedConflictError,
+    GraphError,
+    PluginError,
+    UnfedPlaceholderError,
+    blame,
+)
 from hookbus.fetches import Merge, merge, shape_of
 from hookbus.graph import Node
 from hookbus.hook import (
@@ -63,7 +69,7 @@ class Runner:
         self.session = session
         self._bus = bus
         self._asks = asks
-        self._desk = Desk(session, asks, bus.turn, bus.emit, self._variable, last_step)
+        self._desk = Desk(session, asks, bus.turn, bus.emit, self._writable, last_step)
         self._plans: dict[Hashable, Plan] = {}
 
     def run(
@@ -129,7 +135,13 @@ class Runner:
         fed = frozenset(feeds)
         merged = merge(shapes)
         graph = self.session.graph
-        names = [graph.resolve(leaf, _parties(merged, leaf)).name for leaf in merged.leaves]
+        names = []
+        for leaf in merged.leaves:
+            try:
+                names.append(graph.resolve(leaf, _parties(merged, leaf)).name)
+            except GraphError as error:
+                _blame_asker(error, merged, leaf)
+                raise
         try:
             program = self.session.compile(names, fed)
         except UnfedPlaceholderError as error:
@@ -143,8 +155,10 @@ class Runner:
         plan = self._plans[key, *feeds] = Plan(program, merged.splits[0], splits)
         return plan
 
-    def _variable(self, node: Node | str) -> str:
-        return self.session.graph.variable_named(node, self._bus.turn.name)
+    def _writable(self, node: Node | str, value: Any) -> str:
+        name = self.session.graph.variable_named(node, self._bus.turn.name)
+        self.session.check({name: value})
+        return name
 
 
 def _key(
@@ -180,14 +194,22 @@ def _check_request(name: str, request: Any) -> bool:
     """Accept foreign requests too, as TF does: anything with the three attributes."""
     if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
         return True
-    raise PluginError(
+    error = PluginError(
         f"plugin {name!r}: before_run() returned {request!r}; return "
         "SessionRunArgs(...) or None"
     )
+    blame(error, name, f"raised because of plugin {name!r} in before_run()")
+    raise error
 
 
 def _parties(merged: Merge, leaf: Any) -> str:
     return ", ".join(dict.fromkeys(merged.askers[leaf]))
+
+
+def _blame_asker(error: BaseException, merged: Merge, leaf: Any) -> None:
+    asker = merged.askers[leaf][0]
+    if asker != CALLER:
+        blame(error, asker, f"plugin {asker!r} asked for it in before_run()")
 
 
 def _with_askers(
@@ -202,7 +224,9 @@ def _with_askers(
         try:
             session.compile([name], fed)
         except UnfedPlaceholderError:
-            return UnfedPlaceholderError(
+            found = UnfedPlaceholderError(
                 f"{error}. {name!r} is fetched by {_parties(merged, leaf)}"
             )
+            _blame_asker(found, merged, leaf)
+            return found
     return error

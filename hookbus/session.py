@@ -62,6 +62,9 @@ class Session(Protocol):
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without any hook being told."""
 
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise GraphError where a value cannot be written."""
+
     def write(self, values: Mapping[str, Any]) -> None:
         """Give variables new values."""
 
@@ -162,8 +165,8 @@ class EmbeddedSession:
         by_leaf = dict(zip(leaves_of(shape), values, strict=True))
         return merged.splits[0]([by_leaf[leaf] for leaf in merged.leaves])
 
-    def write(self, values: Mapping[str, Any]) -> None:
-        """Give variables new values, each of the shape that the variable has.
+    def check(self, values: Mapping[str, Any]) -> None:
+        """See whether values can be written.
 
         Raises:
             GraphError: a name is no variable of this session, or a shape differs.
@@ -172,6 +175,14 @@ class EmbeddedSession:
             if name not in self._values:
                 raise GraphError(f"cannot write {name!r}: it is no variable")
             self._check_shape(name, value)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values, each of the shape that the variable has.
+
+        Raises:
+            GraphError: a name is no variable of this session, or a shape differs.
+        """
+        self.check(values)
         for name, value in values.items():
             self._values[name] = _frozen(copy.deepcopy(value))
 

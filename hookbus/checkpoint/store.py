@@ -50,9 +50,10 @@ class Store:
         Raises:
             CheckpointError: it cannot be made or written.
         """
-        probe = self.directory / f"ckpt-0.tmp-{os.getpid()}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            self._clear()
+            probe = self.directory / f"ckpt-0.tmp-{os.getpid()}"
             probe.mkdir()
             probe.rmdir()
         except OSError as error:
@@ -60,9 +61,6 @@ class Store:
                 f"cannot write checkpoints into {self.directory}: {error.strerror}; "
                 "give a checkpoint_dir that can be written, or -p no:checkpoint-saver"
             ) from error
-        for path in self.directory.iterdir():
-            if _ABANDONED.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
 
     def found(self) -> list[Found]:
         """Return all complete-looking checkpoints, the newest first."""
@@ -182,6 +180,11 @@ class Store:
                 log.warning("cannot prune", path=str(candidate.path), why=str(error))
                 continue
             shutil.rmtree(gone, ignore_errors=True)
+
+    def _clear(self) -> None:
+        for path in self.directory.iterdir():
+            if _ABANDONED.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
     def _move_in(self, temporary: Path, path: Path) -> None:
         old = path.with_name(f"{path.name}.old")

@@ -11,10 +11,11 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from hookbus import CheckpointError
@@ -22,6 +23,7 @@ from hookbus import CheckpointError
 _ARRAYS = "arrays.safetensors"
 _TREE = "state.json"
 _TAG = "$"
+_DAMAGE = (ValueError, KeyError, TypeError, struct.error, SafetensorError)
 _NATIVE = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
@@ -41,7 +43,10 @@ class SafetensorsCodec:
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         tree = _Writer(arrays).encode(state, "")
         (directory / _TREE).write_text(json.dumps(tree, allow_nan=False), "utf-8")
-        save_file(arrays, directory / _ARRAYS)
+        try:
+            save_file(arrays, directory / _ARRAYS)
+        except SafetensorError as error:
+            raise CheckpointError(f"the arrays cannot be written: {error}") from error
 
     def read(self, directory: Path) -> dict[str, Any]:
         """Read what :meth:`write` wrote.
@@ -52,7 +57,7 @@ class SafetensorsCodec:
         try:
             tree = json.loads((directory / _TREE).read_text("utf-8"))
             state = _decode(tree, load_file(directory / _ARRAYS))
-        except (ValueError, KeyError, TypeError, struct.error) as error:
+        except _DAMAGE as error:
             raise CheckpointError(f"its values cannot be read: {error!r}") from error
         if not isinstance(state, dict):
             raise CheckpointError("its values cannot be read: there is no mapping")
@@ -61,69 +66,85 @@ class SafetensorsCodec:
 
 @attrs.frozen
 class _Writer:
-    """Turns values into JSON and puts arrays aside."""
+    """Turns values into JSON and puts arrays aside.
+
+    Attributes:
+        arrays: gets each array under the path of its place.
+        inside: the containers that are being written, to notice one that holds itself.
+    """
 
     arrays: dict[str, np.ndarray[Any, Any]]
+    inside: set[int] = attrs.field(factory=set)
 
     def encode(self, value: Any, path: str) -> Any:
         kind = type(value)
-        if value is None or kind in (bool, int, str):
+        if value is None or kind is bool:
             return value
-        if kind is float:
-            # As bits: JSON has no infinity, and NaN has many.
-            return value if np.isfinite(value) else {_TAG: "float", "bits": _bits(value)}
-        if kind is complex:
-            parts = [_bits(value.real), _bits(value.imag)]
-            return {_TAG: "complex", "bits": parts}
-        if kind is bytes:
-            return {_TAG: "bytes", "hex": value.hex()}
-        if kind is list:
-            return [self.encode(v, f"{path}/{i}") for i, v in enumerate(value)]
-        if kind is tuple:
-            return {_TAG: "tuple", "items": self.encode(list(value), path)}
-        if isinstance(value, Mapping):
-            return self._mapping(value, path)
-        if isinstance(value, np.generic):
-            return self._scalar(value, path)
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            return plain(value)
         if kind is np.ndarray:
             return self._array(value, path)
+        if isinstance(value, np.generic):
+            return {_TAG: "scalar", "array": self._array(np.asarray(value), path)}
+        if kind in (list, tuple) or isinstance(value, Mapping):
+            return self._container(value, path)
         raise CheckpointError(
             f"{path or 'the state'} has the type {kind.__module__}.{kind.__qualname__}, "
             "which cannot be saved; give arrays, numbers, strings, lists, tuples, dicts"
         )
 
+    def _container(self, value: Any, path: str) -> Any:
+        if id(value) in self.inside:
+            raise CheckpointError(f"{path} contains itself, and cannot be saved")
+        self.inside.add(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return self._mapping(value, path)
+            items = [self.encode(item, f"{path}/{i}") for i, item in enumerate(value)]
+            return items if type(value) is list else {_TAG: "tuple", "items": items}
+        finally:
+            self.inside.remove(id(value))
+
     def _mapping(self, value: Mapping[Any, Any], path: str) -> Any:
-        if type(value) is not dict:
-            value = dict(value)
-        if all(type(key) is str for key in value) and _TAG not in value:
+        if all(type(key) is str and _is_text(key) for key in value) and _TAG not in value:
             return {key: self.encode(v, f"{path}/{key}") for key, v in value.items()}
         pairs = [
-            [self.encode(k, f"{path}/key"), self.encode(v, f"{path}/{k}")]
-            for k, v in value.items()
+            [self.encode(k, f"{path}/key {i}"), self.encode(v, f"{path}/value {i}")]
+            for i, (k, v) in enumerate(value.items())
         ]
         return {_TAG: "dict", "pairs": pairs}
 
-    def _scalar(self, value: np.generic, path: str) -> Any:
-        return {_TAG: "scalar", "array": self._array(np.asarray(value), path)}
-
     def _array(self, value: np.ndarray[Any, Any], path: str) -> Any:
-        if value.dtype.hasobject:
-            raise CheckpointError(
-                f"{path} is an array of Python objects, which cannot be saved"
-            )
         dense = value.copy(order="K")
         axes = _axes_by_stride(dense)
         key = path
         while key in self.arrays:  # a key with a slash may spell another one's path
             key += "'"
-        self.arrays[key] = _storable(dense.transpose(axes))
-        return {
+        tree = {
             _TAG: "array",
             "key": key,
-            "dtype": np.lib.format.dtype_to_descr(value.dtype),
+            "dtype": _describe(value.dtype, path),
             "shape": [value.shape[axis] for axis in axes],
             "axes": axes,
         }
+        if np.dtype(_dtype(tree)).char != value.dtype.char:
+            tree["char"] = value.dtype.char  # C's long and long long have one descriptor
+        self.arrays[key] = _storable(dense.transpose(axes))
+        return tree
+
+
+def _describe(dtype: np.dtype[Any], path: str) -> Any:
+    if dtype.hasobject:
+        raise CheckpointError(
+            f"{path} is an array of Python objects, which cannot be saved"
+        )
+    try:
+        return np.lib.format.dtype_to_descr(np.lib.format.drop_metadata(dtype))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} has a dtype that cannot be saved: {error}"
+        ) from error
 
 
 def _axes_by_stride(array: np.ndarray[Any, Any]) -> list[int]:
@@ -155,7 +176,7 @@ def _decode(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
 def _read_array(
     tree: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
 ) -> np.ndarray[Any, Any]:
-    dtype = np.lib.format.descr_to_dtype(_descriptor(tree["dtype"]))
+    dtype = _dtype(tree)
     stored, axes = arrays[tree["key"]], tree["axes"]
     # A copy: what the reader hands out may be a view of a file or of odd alignment.
     owned = np.empty(tree["shape"], dtype=dtype)
@@ -165,14 +186,50 @@ def _read_array(
     return owned.transpose(np.argsort(axes)).copy(order="K")
 
 
+def _dtype(tree: Mapping[str, Any]) -> np.dtype[Any]:
+    if "char" in tree:
+        return np.dtype(tree["char"])
+    read = np.lib.format.descr_to_dtype(_descriptor(tree["dtype"]))
+    return cast("np.dtype[Any]", read)
+
+
 def _descriptor(read: Any) -> Any:
     """Undo what JSON makes of a structured dtype's descriptor: lists for tuples."""
     if not isinstance(read, list):
         return read
     return [
-        (entry[0], _descriptor(entry[1]), *[tuple(rest) for rest in entry[2:]])
-        for entry in read
+        (
+            tuple(name) if isinstance(name, list) else name,
+            _descriptor(kind),
+            *map(tuple, shape),
+        )
+        for name, kind, *shape in read
     ]
+
+
+def _is_text(text: str) -> bool:
+    """Say whether a str survives JSON: surrogates do not."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _int(value: int) -> Any:
+    # JSON readers stop at some thousand digits; hexadecimal ones have no limit.
+    return value if value.bit_length() <= 64 else {_TAG: "int", "hex": hex(value)}
+
+
+def _str(value: str) -> Any:
+    if _is_text(value):
+        return value
+    return {_TAG: "str", "hex": value.encode("utf-32-le", "surrogatepass").hex()}
+
+
+def _float_bits(value: float) -> Any:
+    # JSON has no infinity, and NaN has many forms.
+    return value if np.isfinite(value) else {_TAG: "float", "bits": _bits(value)}
+
+
+def _text(code_points: str) -> str:
+    return bytes.fromhex(code_points).decode("utf-32-le", "surrogatepass")
 
 
 def _bits(value: float) -> str:
@@ -184,7 +241,23 @@ def _float(bits: str) -> float:
     return float(value)
 
 
+_PLAIN: Mapping[type, Callable[[Any], Any]] = {
+    int: _int,
+    str: _str,
+    float: _float_bits,
+    complex: lambda v: {_TAG: "complex", "bits": [_bits(v.real), _bits(v.imag)]},
+    bytes: lambda v: {_TAG: "bytes", "hex": v.hex()},
+    # As arrays these two would lose trailing NULs.
+    np.str_: lambda v: {_TAG: "np.str", "text": _str(str(v))},
+    np.bytes_: lambda v: {_TAG: "np.bytes", "hex": bytes(v).hex()},
+}
+"""How values without parts are written."""
+
 _READERS: Mapping[str, Callable[[Any, Mapping[str, np.ndarray[Any, Any]]], Any]] = {
+    "int": lambda tree, _: int(tree["hex"], 16),
+    "str": lambda tree, _: _text(tree["hex"]),
+    "np.str": lambda tree, arrays: np.str_(_decode(tree["text"], arrays)),
+    "np.bytes": lambda tree, _: np.bytes_(bytes.fromhex(tree["hex"])),
     "float": lambda tree, _: _float(tree["bits"]),
     "complex": lambda tree, _: complex(*map(_float, tree["bits"])),
     "bytes": lambda tree, _: bytes.fromhex(tree["hex"]),
