@@ -14,6 +14,7 @@ from hookbus import hookspecs
 from hookbus.caller import Caller, Implementation
 from hookbus.errors import PluginError, UsageError, did_you_mean
 from hookbus.hook import Kind, SessionRunHook, Turn
+from hookbus.ordering import arrange, check_names
 
 
 @attrs.frozen(eq=False)
@@ -44,8 +45,8 @@ class Bus:
     """The hooks of one session.
 
     The first registered is called first, in every event; ``tryfirst``, ``trylast`` and
-    ``wrapper`` apply as in pluggy, and inside each of these classes the order is again
-    that of registration.
+    ``wrapper`` apply as in pluggy. Inside each of these classes the order is again that of
+    registration, but for what plugins say in ``before = (NAME, ...)`` and ``after``.
 
     Args:
         kind: the kind of the session.
@@ -66,6 +67,16 @@ class Bus:
     def members(self) -> Mapping[str, Member]:
         """All hooks by name, in the order of registration."""
         return dict(self._members)
+
+    def check_order(self) -> None:
+        """See to it, before the first event, that the hooks' wishes can be met.
+
+        Raises:
+            PluginError: they contradict each other.
+        """
+        check_names({name: member.plugin for name, member in self._members.items()})
+        for event in self._parameters:
+            self.caller(event)
 
     def add_events(self, module_or_class: types.ModuleType | type) -> None:
         """Declare events: the functions of *module_or_class* marked ``@hookspec``."""
@@ -167,28 +178,38 @@ class Bus:
         )
 
     def _ordered(self, event: str, kind: Kind) -> list[Implementation]:
-        """Sort pluggy's implementations: by class, then by registration."""
-        places = {name: place for place, name in enumerate(self._members)}
-        found = []
+        """Sort pluggy's implementations: by class, then by wishes and registration."""
+        ranks: tuple[dict[str, Implementation], ...] = ({}, {}, {})
         for impl in getattr(self._registry.hook, event).get_hookimpls():
             member = self._members[impl.plugin_name]
-            if kind not in (member.kinds or (self.kind,)):
-                continue
-            rank = 0 if impl.tryfirst else 2 if impl.trylast else 1
-            implementation = Implementation(
-                member.name,
-                member.label,
-                impl.function,
-                (*impl.argnames, *impl.kwargnames),
-                impl.wrapper,
-            )
-            found.append((rank, places[member.name], implementation))
-        return [entry[2] for entry in sorted(found, key=lambda entry: entry[:2])]
+            if kind in (member.kinds or (self.kind,)):
+                rank = 0 if impl.tryfirst else 2 if impl.trylast else 1
+                ranks[rank][member.name] = self._implementation(impl, member, event)
+        plugins = {name: member.plugin for name, member in self._members.items()}
+        return [
+            found[name]
+            for found in ranks
+            for name in arrange([n for n in plugins if n in found], plugins)
+        ]
+
+    def _implementation(
+        self, impl: pluggy.HookImpl, member: Member, event: str
+    ) -> Implementation:
+        known = self._parameters[event]
+        return Implementation(
+            member.name,
+            member.label,
+            impl.function,
+            tuple(impl.argnames),
+            impl.wrapper,
+            # A parameter with a default that the event does not have keeps its default.
+            tuple(name for name in impl.kwargnames if name in known),
+        )
 
     def _check_events(self, member: Member) -> None:
         """Refuse what pluggy would only notice when the event comes, or never."""
-        for name, function in _marked(member.plugin):
-            options = getattr(function, f"{hookspecs.PROJECT}_impl")
+        for name, function in _implementations(member.plugin, self._registry):
+            options = getattr(function, f"{hookspecs.PROJECT}_impl", {})
             event = options.get("specname") or name
             if event not in self._parameters and not options.get("optionalhook"):
                 hint = did_you_mean(event, self._parameters)
@@ -231,15 +252,12 @@ def _plain() -> None:
 _PLAIN = getattr(_plain, f"{hookspecs.PROJECT}_impl")
 
 
-def _marked(plugin: Any) -> list[tuple[str, Any]]:
+def _implementations(plugin: Any, registry: _Registry) -> list[tuple[str, Any]]:
     found = []
     for name in dir(plugin):
-        if name.startswith("_"):
-            continue
-        function = inspect.getattr_static(plugin, name)
-        function = getattr(function, "__func__", function)
-        if inspect.isfunction(function) and hasattr(function, f"{hookspecs.PROJECT}_impl"):
-            found.append((name, function))
+        if registry.parse_hookimpl_opts(plugin, name) is not None:
+            function = inspect.getattr_static(plugin, name)
+            found.append((name, getattr(function, "__func__", function)))
     return found
 
 

@@ -29,6 +29,7 @@ class Implementation:
         function: takes the arguments named in *parameters*, by position.
         parameters: the names of the event's arguments that it wants.
         wrapper: whether it is a generator that wraps the others.
+        defaulted: the names of those that it wants and has defaults for.
     """
 
     plugin: str
@@ -36,6 +37,7 @@ class Implementation:
     function: Callable[..., Any]
     parameters: tuple[str, ...]
     wrapper: bool = False
+    defaulted: tuple[str, ...] = ()
 
 
 def bind(
@@ -46,7 +48,12 @@ def bind(
     if wanted == event_parameters:
         return function
     places = tuple(event_parameters.index(name) for name in wanted)
-    return lambda *args: function(*[args[place] for place in places])
+    if not implementation.defaulted:
+        return lambda *args: function(*[args[place] for place in places])
+    named = tuple((name, event_parameters.index(name)) for name in implementation.defaulted)
+    return lambda *args: function(
+        *[args[place] for place in places], **{name: args[place] for name, place in named}
+    )
 
 
 class Caller:

@@ -5,8 +5,8 @@ event's name and takes only the arguments it names. The order of one session is:
 
     begin · after_create_session · (before_run · after_run)* · end or on_exception
 
-``planned_last_step`` comes once, after ``after_create_session``; ``before_save`` and
-``after_save`` come around every checkpoint; ``logged`` and ``measured`` come when a hook
+``before_save``, ``saving`` and ``after_save`` come around every checkpoint;
+``planned_last_step`` when somebody wants to know; ``logged`` and ``measured`` when a hook
 emits them.
 """
 
@@ -96,6 +96,11 @@ def before_save(
     that of the run after which it is saved; None for the first save of a session and
     the last. The first reason decides; hooks after it are not asked.
     """
+
+
+@hookspec
+def saving(session: Session, global_step: int) -> None:
+    """Come when a checkpoint is about to be written, which no hook has refused."""
 
 
 @hookspec

@@ -247,12 +247,13 @@ class MonitoredSession:
     def _open(self, creator: ChiefSessionCreator) -> None:
         """Go through the events up to the first run."""
         graph = creator.graph
+        self._bus.check_order()
         self._begin(graph)
         graph.finalize()
         self._keeper.prepare()
         session = self._session = creator.create_session()
         hooks = self._stateful()
-        restored = self._keeper.restore(session)
+        restored = self._keeper.restore(session, strict=self.kind == "train")
         if restored is not None:
             load_hooks(hooks, restored)
         self._first_step = session.global_step
@@ -299,6 +300,9 @@ class MonitoredSession:
         step = session.global_step
         if self._keeper.last_step == step:
             return
+        if self._checkpoints.enabled_by is None:
+            log.info("a checkpoint was asked for, and no saver is on", by=who, why=why)
+            return
         refusals = self._bus.caller("before_save").collect(
             session, session.variables(), step, context
         )
@@ -306,6 +310,7 @@ class MonitoredSession:
             refuser, reason = refusals[0]
             log.warning("checkpoint refused", step=step, by=refuser, why=reason)
             return
+        self._bus.caller("saving").collect(session, step)
         path = self._keeper.write(session, self._stateful(), who, why)
         answers = self._bus.caller("after_save").collect(session, step, path)
         if answers and context is not None:

@@ -56,8 +56,9 @@ class Manifest:
     format: int = FORMAT
 
     def text(self) -> str:
-        """Return the manifest as JSON."""
-        return json.dumps(attrs.asdict(self), indent=2) + "\n"
+        """Return the manifest as JSON, with a hash of itself."""
+        body = attrs.asdict(self)
+        return json.dumps({**body, "sha256": _digest(body)}, indent=2) + "\n"
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
@@ -74,9 +75,11 @@ class Manifest:
                     f"{directory} has the checkpoint format {raw['format']}, and this "
                     f"version of hookbus reads {FORMAT}; upgrade hookbus"
                 )
+            if raw.pop("sha256") != _digest(raw):
+                raise CheckpointError(f"its {NAME} was altered (hash differs)")
             files = {name: FileRecord(**entry) for name, entry in raw["files"].items()}
             return cls(**{**raw, "files": files})
-        except UsageError:
+        except (UsageError, CheckpointError):
             raise
         except OSError as error:
             raise CheckpointError(f"its {NAME} is missing or unreadable") from error
@@ -100,3 +103,7 @@ class Manifest:
                 )
             if found != record:
                 raise CheckpointError(f"its file {name} was altered (hash differs)")
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

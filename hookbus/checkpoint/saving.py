@@ -131,8 +131,12 @@ class Keeper:
             self.store.prepare()
             self._codec = load_codec()
 
-    def restore(self, session: Session) -> Restored | None:
+    def restore(self, session: Session, strict: bool = True) -> Restored | None:
         """Load the newest good checkpoint: variables, step, input positions.
+
+        Args:
+            session: what to load it into.
+            strict: whether the graph must have all variables of the checkpoint.
 
         Returns:
             The rest of it, or None where there was never a checkpoint.
@@ -154,7 +158,7 @@ class Keeper:
                     "start anew, or give another checkpoint_dir"
                 )
             return None
-        _load(session, restored)
+        _load(session, restored, strict)
         self.last_step = restored.manifest.global_step
         self.last_path, self._last_manifest = restored.path, restored.manifest
         return restored
@@ -244,9 +248,11 @@ def _position(session: Session) -> dict[str, Any]:
     return {"inputs": session.positions(), "random": randomness.capture()}
 
 
-def _load(session: Session, restored: Restored) -> None:
-    saved = restored.state["variables"]
-    _compare(session.variables(), saved, restored.path)
+def _load(session: Session, restored: Restored, strict: bool) -> None:
+    here, saved = session.variables(), restored.state["variables"]
+    if not strict:
+        saved = {name: value for name, value in saved.items() if name in here}
+    _compare(here, saved, restored.path)
     session.write(saved)
     session.global_step = restored.manifest.global_step
     if not restored.starts_new_pass:

@@ -84,6 +84,8 @@ class Store:
             try:
                 manifest = Manifest.read(candidate.path)
                 manifest.verify(candidate.path)
+                if manifest.global_step != candidate.step:
+                    raise CheckpointError(f"it holds step {manifest.global_step}")
             except CheckpointError as error:
                 self.set_aside(candidate.path, str(error))
                 continue
@@ -166,12 +168,13 @@ class Store:
 
     def prune(self, keep: int, newest: Path) -> None:
         """Remove all but the newest *keep* checkpoints, never *newest* itself."""
-        kept = 0
+        kept: set[int] = set()
         for candidate in self.found():
-            if not candidate.old:
-                kept += 1
-                if kept <= keep or candidate.path == newest:
-                    continue
+            if candidate.step not in kept and len(kept) < keep:
+                kept.add(candidate.step)
+                continue
+            if candidate.path == newest:
+                continue
             gone = candidate.path.with_name(f"ckpt-{candidate.step}.gone-{os.getpid()}")
             try:
                 # Renamed first: half a directory must not look like a checkpoint.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,15 +70,20 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
 
     They are the parameters of its constructor, which for an attrs class are its fields.
     """
-    try:
-        signature = inspect.signature(cls, eval_str=True)
-    except NameError:  # annotated with a name that only the type checker sees
-        signature = inspect.signature(cls)
     return {
-        p.name: (p.annotation, p.default)
-        for p in signature.parameters.values()
+        p.name: (_evaluated(p.annotation, cls), p.default)
+        for p in inspect.signature(cls).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
+
+
+def _evaluated(annotation: Any, cls: type) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, vars(sys.modules[cls.__module__]))  # the class's own code
+    except NameError:  # a name that only the type checker sees
+        return object
 
 
 def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
@@ -102,6 +108,10 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
     if missing:
         raise UsageError(f"{name} needs the setting {', '.join(missing)}")
     values = {field: _typed(fields[field][0], setting) for field, setting in chosen.items()}
+    # Constructors have defaults, too; giving one of a group clears those as well.
+    for field in list(values):
+        for rival in _rivals(field, _groups(cls)) - values.keys():
+            values[rival] = None
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
@@ -115,7 +125,7 @@ def _strongest(
     cls: type, name: str, fields: Mapping[str, Any], settings: Iterable[Setting]
 ) -> dict[str, Setting]:
     """Choose one setting a field; giving one of a group clears weaker rivals."""
-    groups: Sequence[Sequence[str]] = getattr(cls, "exclusive_settings", ())
+    groups = _groups(cls)
     chosen: dict[str, Setting] = {}
     for setting in sorted(settings, key=lambda s: s.place):
         field = setting.field or _main(cls, fields, name)
@@ -147,6 +157,10 @@ def _main(cls: type, fields: Mapping[str, Any], name: str) -> str:
     return str(main)
 
 
+def _groups(cls: type) -> Sequence[Sequence[str]]:
+    return getattr(cls, "exclusive_settings", ())
+
+
 def _rivals(field: str, groups: Sequence[Sequence[str]]) -> set[str]:
     return {rival for group in groups if field in group for rival in group} - {field}
 
@@ -164,6 +178,8 @@ def _typed(hint: Any, setting: Setting) -> Any:
     if not isinstance(setting.value, str):
         return setting.value
     text = setting.value
+    if hint is inspect.Parameter.empty:
+        return text  # no type is known: the field's converter takes the text
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     if type(None) in options and text.lower() == "none":
         return None

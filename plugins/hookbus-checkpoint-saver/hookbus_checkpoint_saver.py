@@ -79,9 +79,9 @@ class CheckpointSaverHook(SessionRunHook):
             )
             run_context.request_save(f"every {period}")
 
-    @hookbus.hookimpl(trylast=True)
-    def before_save(self, session: hookbus.Session, global_step: int) -> None:
-        """Tell the listeners, unless another hook has refused the save."""
+    @hookbus.hookimpl
+    def saving(self, session: hookbus.Session, global_step: int) -> None:
+        """Tell the listeners that a checkpoint will be written."""
         for listener in self.listeners:
             listener.before_save(session, global_step)
 

@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
@@ -135,16 +135,23 @@ class _Writer:
 
 
 def _describe(dtype: np.dtype[Any], path: str) -> Any:
+    """Return what :func:`_dtype` makes the same dtype of."""
     if dtype.hasobject:
         raise CheckpointError(
             f"{path} is an array of Python objects, which cannot be saved"
         )
+    dtype = np.lib.format.drop_metadata(dtype)
     try:
-        return np.lib.format.dtype_to_descr(np.lib.format.drop_metadata(dtype))
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path} has a dtype that cannot be saved: {error}"
-        ) from error
+        return np.lib.format.dtype_to_descr(dtype)
+    except ValueError:  # fields that overlap or stand in another order than in memory
+        fields = dtype.fields or {}
+        names = dtype.names or ()
+        return {
+            "names": list(names),
+            "formats": [_describe(fields[name][0], path) for name in names],
+            "offsets": [fields[name][1] for name in names],
+            "itemsize": dtype.itemsize,
+        }
 
 
 def _axes_by_stride(array: np.ndarray[Any, Any]) -> list[int]:
@@ -189,8 +196,15 @@ def _read_array(
 def _dtype(tree: Mapping[str, Any]) -> np.dtype[Any]:
     if "char" in tree:
         return np.dtype(tree["char"])
-    read = np.lib.format.descr_to_dtype(_descriptor(tree["dtype"]))
-    return cast("np.dtype[Any]", read)
+    return _from_description(tree["dtype"])
+
+
+def _from_description(read: Any) -> np.dtype[Any]:
+    if isinstance(read, dict):
+        formats = [_from_description(one) for one in read["formats"]]
+        spec: Any = {**read, "formats": formats}
+        return np.dtype(spec)
+    return np.lib.format.descr_to_dtype(_descriptor(read))
 
 
 def _descriptor(read: Any) -> Any:
@@ -248,8 +262,8 @@ _PLAIN: Mapping[type, Callable[[Any], Any]] = {
     complex: lambda v: {_TAG: "complex", "bits": [_bits(v.real), _bits(v.imag)]},
     bytes: lambda v: {_TAG: "bytes", "hex": v.hex()},
     # As arrays these two would lose trailing NULs.
-    np.str_: lambda v: {_TAG: "np.str", "text": _str(str(v))},
-    np.bytes_: lambda v: {_TAG: "np.bytes", "hex": bytes(v).hex()},
+    np.str_: lambda v: {_TAG: "np.str", "text": _str("".join(v))},
+    np.bytes_: lambda v: {_TAG: "np.bytes", "hex": bytearray(v).hex()},
 }
 """How values without parts are written."""
 

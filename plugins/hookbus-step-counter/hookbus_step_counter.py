@@ -13,6 +13,8 @@ from hookbus import (
     UsageError,
 )
 
+_MOST_WARNINGS = 5
+
 
 @attrs.define(eq=False)
 class StepCounterHook(SessionRunHook):
@@ -33,6 +35,7 @@ class StepCounterHook(SessionRunHook):
     every_n_steps: int | None = 100
     every_n_secs: float | None = None
     _timer: SecondOrStepTimer = attrs.field(init=False)
+    _warnings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         if (self.every_n_steps is None) == (self.every_n_secs is None):
@@ -46,6 +49,8 @@ class StepCounterHook(SessionRunHook):
     ) -> None:
         """Measure when it is due."""
         step = run_values.global_step
+        if step == run_context.global_step:
+            self._warn(step)
         if not self._timer.should_trigger_for_step(step):
             return
         seconds, steps = self._timer.update_last_triggered_step(step)
@@ -54,3 +59,12 @@ class StepCounterHook(SessionRunHook):
         rate = steps / seconds
         hookbus.log.info("speed", step=step, steps_per_sec=float(f"{rate:.4g}"))
         run_context.emit("measured", values={"global_step/sec": rate}, global_step=step)
+
+    def _warn(self, step: int) -> None:
+        """Say that a run has not trained, a few times at most."""
+        if self._warnings < _MOST_WARNINGS:
+            self._warnings += 1
+            hookbus.log.warning(
+                "the global step has not been increased by a run: is a train op fetched?",
+                step=step,
+            )
