@@ -30,7 +30,6 @@ from hookbus.errors import (
 from hookbus.graph import Graph, Node
 from hookbus.hook import (
     Outcome,
-    RunOptions,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -39,7 +38,7 @@ from hookbus.hook import (
 from hookbus.hookspecs import hookimpl, hookspec
 from hookbus.logs import log
 from hookbus.monitored import ChiefSessionCreator, MonitoredSession
-from hookbus.session import RunMetadata, Session
+from hookbus.session import RunMetadata, RunOptions, Session
 from hookbus.timer import SecondOrStepTimer
 from hookbus.training import MonitoredTrainingSession
 

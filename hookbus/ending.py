@@ -38,7 +38,8 @@ def well(
         return Outcome("stopped", *stop, step)
     if input_end is not None:
         who = culprit_of(input_end) or "input"
-        return Outcome("end_of_input", who, str(input_end), step)
+        why = str(input_end) or type(input_end).__name__
+        return Outcome("end_of_input", who, why, step)
     return Outcome("completed", "caller", "the caller left the loop", step)
 
 

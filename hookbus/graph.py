@@ -126,6 +126,7 @@ class Graph:
             factory: returns the iterable; one with ``__len__`` tells how many runs it
                 will last.
         """
+        self._check_open(name)
         if not callable(factory):
             raise GraphError(
                 f"input {name!r} takes a function that returns an iterable, "
@@ -222,8 +223,9 @@ class Graph:
     ) -> Node | Callable[[Callable[..., Any]], Node]:
         """Add a node that updates variables and advances ``global_step``.
 
-        Fetching it gives None. All updates of a run are committed together, when the
-        whole run succeeded; every read sees the values from before.
+        Fetching it gives None, or the dict of its outputs where it has some. All updates
+        of a run are committed together, when the whole run succeeded; every read sees the
+        values from before.
 
         Args:
             fn: the function, as in :meth:`op`. It returns the new value, where *updates*
@@ -298,7 +300,8 @@ class Graph:
         found = self.resolve(node, asker)
         if found.kind != "variable":
             raise GraphError(
-                f"{asker} writes {found.name!r}, which is no variable but a {found.kind}"
+                f"{asker} writes {found.name!r}, which is no variable but "
+                f"{'an' if found.kind[0] in 'aeiou' else 'a'} {found.kind}"
             )
         if found is self.global_step:
             raise GraphError(

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import attrs
 
 from hookbus.errors import WriteConflictError
+from hookbus.session import RunMetadata, RunOptions
 
 if TYPE_CHECKING:
     from hookbus.graph import Node
-    from hookbus.session import RunMetadata, Session
+    from hookbus.session import Session
 
 Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
 """What a session or a run is for."""
+
+NOBODY = "caller"
+"""Whose turn it is while no hook is called."""
 
 OutcomeKind: TypeAlias = Literal[
     "completed", "stopped", "end_of_input", "interrupted", "preempted", "failed"
@@ -37,23 +41,6 @@ class Outcome:
     who: str
     why: str
     step: int
-
-
-@attrs.frozen
-class RunOptions:
-    """How one run is executed.
-
-    Attributes:
-        trace_level: 0 (default) traces nothing; more fills ``run_metadata.node_times``.
-    """
-
-    trace_level: int = 0
-
-    def merge(self, other: RunOptions | None) -> RunOptions:
-        """Return the stronger of both options, field by field (TF's rule: maximum)."""
-        if other is None or other.trace_level <= self.trace_level:
-            return self
-        return other
 
 
 @attrs.frozen(eq=False)
@@ -93,7 +80,7 @@ class SessionRunValues:
 class Turn:
     """Whose turn it is on the bus, so that a request knows who made it."""
 
-    name: str = "caller"
+    name: str = NOBODY
 
 
 @attrs.define(eq=False)

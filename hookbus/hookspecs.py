@@ -3,7 +3,9 @@
 A hook implements an event as a method (or, in a module plugin, a function) of the
 event's name and takes only the arguments it names. The order of one session is::
 
-    begin · after_create_session · (before_run · after_run)* · end or on_exception
+    begin · after_create_session · (before_run · after_run)* · end · finished
+
+with ``on_exception`` instead of the last two when an error ends it.
 
 ``before_save``, ``saving`` and ``after_save`` come around every checkpoint;
 ``planned_last_step`` when somebody wants to know; ``logged`` and ``measured`` when a hook
@@ -121,6 +123,11 @@ def measured(values: Mapping[str, float], global_step: int) -> None:
 @hookspec
 def end(session: Session, outcome: Outcome) -> None:
     """Come last when the session ended well; *session* can still be read."""
+
+
+@hookspec
+def finished(session: Session, outcome: Outcome) -> None:
+    """Come after every hook's ``end`` and after the session's last checkpoint."""
 
 
 @hookspec

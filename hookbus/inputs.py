@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus.errors import CheckpointError, OutOfRangeError
+from hookbus.errors import CheckpointError, GraphError, OutOfRangeError
 
 
 class Input:
@@ -22,6 +22,7 @@ class Input:
         self._iterator: Iterator[Any] | None = None
         self._length: int | None = None
         self._pulled = 0
+        self._put_back: list[Any] = []
 
     def pull(self) -> Any:
         """Return the next value.
@@ -30,13 +31,18 @@ class Input:
             OutOfRangeError: the iterator has ended.
         """
         try:
-            value = next(self._open())
+            value = self._put_back.pop() if self._put_back else next(self._open())
         except StopIteration:
             raise OutOfRangeError(
                 f"input {self._name!r} has ended after {self._pulled} values"
             ) from None
         self._pulled += 1
         return value
+
+    def put_back(self, value: Any) -> None:
+        """Take back the value pulled last: the run that wanted it did not come about."""
+        self._put_back.append(value)
+        self._pulled -= 1
 
     def remaining(self) -> int | None:
         """Return how many values are left, where the iterable knows its length."""
@@ -56,7 +62,7 @@ class Input:
         Raises:
             CheckpointError: the input is shorter than the position.
         """
-        self._iterator, self._pulled = None, 0
+        self._iterator, self._pulled, self._put_back = None, 0, []
         iterator = self._open()
         if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(state["iterator"])
@@ -77,5 +83,14 @@ class Input:
             iterable = self._factory()
             length = getattr(iterable, "__len__", None)
             self._length = None if length is None else length()
-            self._iterator = iter(iterable)
+            self._iterator = self._iterate(iterable)
         return self._iterator
+
+    def _iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        try:
+            return iter(iterable)
+        except TypeError as error:
+            raise GraphError(
+                f"input {self._name!r}: its function returned "
+                f"{type(iterable).__name__}, which cannot be iterated over"
+            ) from error

@@ -134,7 +134,7 @@ def _load(verdicts: Iterable[Verdict]) -> dict[str, Any]:
         assert verdict.installed is not None
         try:
             loaded[verdict.name] = verdict.installed.entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             failures.append((verdict, error))
     if failures:
         raise PluginError(
@@ -151,7 +151,7 @@ def _member(verdict: Verdict, code: Any, settings: Sequence[Setting]) -> Member:
             plugin = build(code, verdict.name, settings)
         except HookbusError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(broken(verdict, error)) from error
     elif settings:
         raise UsageError(

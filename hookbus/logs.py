@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
+import random
 import sys
 from typing import Any
 
@@ -47,9 +50,8 @@ def configure(log_format: str) -> None:
     Args:
         log_format: ``console`` for people, ``json`` for one JSON object a line.
     """
-    import structlog
-
-    renderer: Any = structlog.processors.JSONRenderer(default=str)
+    structlog = _structlog()
+    renderer: Any = structlog.processors.JSONRenderer(_dumps)
     if log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), pad_event_to=0, sort_keys=False
@@ -64,14 +66,42 @@ def configure(log_format: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
-        logger_factory=structlog.PrintLoggerFactory(file=Stderr()),  # type: ignore[arg-type]
+        logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
         cache_logger_on_first_use=False,
     )
 
 
-def _logger() -> Any:
+def _dumps(event: Any, **_: Any) -> str:
+    """Write JSON proper, in which NaN and infinity are text."""
+    try:
+        return json.dumps(event, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(event), default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _structlog() -> Any:
+    """Import structlog without a trace in the global generator.
+
+    It imports rich where that is installed, which draws a number at import; a run that
+    logs its first line after a checkpoint would then go on otherwise than a resumed one.
+    """
+    before = random.getstate()
     import structlog
 
+    random.setstate(before)
+    return structlog
+
+
+def _logger() -> Any:
+    structlog = _structlog()
     if structlog.is_configured():
         return structlog.get_logger("hookbus")
     return _unconfigured()
@@ -79,10 +109,9 @@ def _logger() -> Any:
 
 @functools.cache
 def _unconfigured() -> Any:
-    import structlog
-
+    structlog = _structlog()
     return structlog.wrap_logger(
-        structlog.PrintLogger(Stderr()),  # type: ignore[arg-type]
+        structlog.PrintLogger(Stderr()),
         wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
         processors=[
             structlog.processors.add_log_level,

@@ -10,20 +10,25 @@ from typing import Any
 
 import attrs
 
-from hookbus import ending
+from hookbus import ending, nesting
 from hookbus.bus import Bus, Member
 from hookbus.checkpoint import randomness
 from hookbus.checkpoint.saving import Checkpoints, Keeper, load_hooks, stateful
-from hookbus.config import Config, SessionRecord, current_config
+from hookbus.config import Config, SessionRecord
 from hookbus.coordinator import Coordinator
-from hookbus.errors import END_OF_INPUT, RunAfterStopError, SessionClosedError
+from hookbus.errors import (
+    END_OF_INPUT,
+    RunAfterStopError,
+    SessionClosedError,
+    UsageError,
+)
 from hookbus.graph import Graph, Node
-from hookbus.hook import Asks, Kind, Outcome, RunOptions, SessionRunContext
+from hookbus.hook import Asks, Kind, Outcome, SessionRunContext
 from hookbus.loading import members
 from hookbus.logs import log
 from hookbus.operation import Operation
 from hookbus.runner import Runner
-from hookbus.session import EmbeddedSession, RunMetadata, Session
+from hookbus.session import EmbeddedSession, RunMetadata, RunOptions, Session
 
 
 @attrs.frozen(eq=False)
@@ -87,8 +92,13 @@ class MonitoredSession:
         config: Config | None = None,
         kind: Kind = "train",
     ) -> None:
-        config = config or current_config()
+        config = config or nesting.config_here()
         creator = session_creator or ChiefSessionCreator(graph or Graph())
+        if graph is not None and creator.graph is not graph:
+            raise UsageError(
+                "the session is given one graph, and its session_creator another; name it "
+                "in one place"
+            )
         taking_part = members(config, kind, tuple(hooks or ()))
         self._setup(creator, taking_part, kind, config, stop_grace_period_secs)
 
@@ -125,6 +135,7 @@ class MonitoredSession:
         self._first_step = 0
         self._runner: Runner | None = None
         self._opened = False
+        nesting.enter(self._bus.turn)
         try:
             self._open(creator)
             self._opened = True
@@ -333,8 +344,9 @@ class MonitoredSession:
         failures: list[BaseException] = []
         try:
             if clean:
-                failures += self._tell_end(outcome)
+                failures += self._tell("end", outcome)
                 failures += self._last_save(outcome)
+                failures += self._tell("finished", outcome)
             elif error is not None:
                 self._tell_exception(error, outcome)
         finally:
@@ -353,8 +365,8 @@ class MonitoredSession:
         if self._session is not None:
             self._keeper.hold_position(self._session)
 
-    def _tell_end(self, outcome: Outcome) -> list[BaseException]:
-        caller = self._bus.caller("end")
+    def _tell(self, event: str, outcome: Outcome) -> list[BaseException]:
+        caller = self._bus.caller(event)
         failures = caller.finish((self._session, outcome), self._begun)
         return [error for _, error in failures]
 
@@ -394,6 +406,7 @@ class MonitoredSession:
         return failures
 
     def _write_down(self, outcome: Outcome) -> None:
+        nesting.leave(self._bus.turn)
         opened = self._opened
         self._config.records.append(SessionRecord(self._first_step, outcome, opened))
         if self._checkpoints.directory is not None:

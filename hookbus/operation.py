@@ -150,20 +150,25 @@ def _by_position(
 ) -> Callable[..., Any]:
     """Make *fn* callable with just these parameters' values, by position."""
     wanted = [p.name for p in parameters]
-    takes = [
-        p.name
-        for p in inspect.signature(fn).parameters.values()
-        if p.kind is not p.KEYWORD_ONLY
-    ]
+    every = list(inspect.signature(fn).parameters.values())
+    takes = [p.name for p in every if p.kind is not p.KEYWORD_ONLY]
     if takes[: len(wanted)] == wanted:
         return fn
-    positional = sum(p.kind is p.POSITIONAL_ONLY for p in parameters)
-    names = wanted[positional:]
+    # What can be told by name is; a default that stands before a value that cannot is
+    # passed along with it.
+    leading = [p for p in every if p.kind is p.POSITIONAL_ONLY]
+    named = [
+        (name, wanted.index(name)) for name in wanted if name not in map(_name, leading)
+    ]
 
     def call(*values: Any) -> Any:
-        return fn(
-            *values[:positional],
-            **dict(zip(names, values[positional:], strict=True)),
-        )
+        first = [
+            values[wanted.index(p.name)] if p.name in wanted else p.default for p in leading
+        ]
+        return fn(*first, **{name: values[place] for name, place in named})
 
     return call
+
+
+def _name(parameter: inspect.Parameter) -> str:
+    return parameter.name

@@ -53,7 +53,7 @@ def plan(graph: Graph, fetches: Sequence[str], feeds: frozenset[str]) -> Program
 
 
 class _Planner:
-    """Finds what a request needs, depth first, and numbers it."""
+    """Finds what a request needs, depth first and without recursion, and numbers it."""
 
     def __init__(self, graph: Graph, fed: frozenset[str]) -> None:
         self._graph = graph
@@ -64,9 +64,11 @@ class _Planner:
         }
         self._calls: list[Call] = []
         self._writers: dict[str, str] = {}
+        self._readers: dict[str, str] = {}
 
     def plan(self, fetches: Sequence[str]) -> Program:
-        results = tuple(self._slot(name, ()) for name in fetches)
+        for name in fetches:
+            self._visit(name)
         variables = self._leaves["variable"]
         return Program(
             size=len(self._slots),
@@ -76,37 +78,45 @@ class _Planner:
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
-            results=results,
+            results=tuple(self._slots[name] for name in fetches),
             writers=self._writers,
             increment=sum(call[0].increment for call in self._calls),
         )
 
-    def _slot(self, name: str, path: tuple[str, ...]) -> int:
-        """Return the slot of a node, planning what it needs; *path* leads to it."""
-        if name in self._slots:
-            return self._slots[name]
-        if name == XP:
-            return self._new(XP)
-        node = self._graph.resolve(name)
-        if name in self._fed:
-            return self._leaf("feed", name)
-        if isinstance(node.source, Operation) and node.kind in ("op", "output"):
-            self._call(node.source, (*path, name))
-            return self._slots[name]
-        if node.kind == "placeholder":
-            raise UnfedPlaceholderError(_unfed(name, path))
-        return self._leaf(node.kind, name)
+    def _visit(self, root: str) -> None:
+        """Give a node, and before it all that it needs, a slot."""
+        open_nodes = [root]
+        while open_nodes:
+            name = open_nodes[-1]
+            operation = None if name in self._slots else self._operation(name)
+            if operation is None:
+                open_nodes.pop()
+                continue
+            missing = [read for read in operation.reads if read not in self._slots]
+            if not missing:
+                self._call(operation)
+            for read in reversed(missing):
+                self._readers[read] = name
+                open_nodes.append(read)
 
-    def _leaf(self, kind: str, name: str) -> int:
-        slot = self._new(name)
-        self._leaves[kind].append((slot, name))
-        return slot
+    def _operation(self, name: str) -> Operation | None:
+        """Return the op that a node needs called; give one that needs none its slot."""
+        if name == XP:
+            self._new(XP)
+            return None
+        node = self._graph.resolve(name)
+        if name not in self._fed and isinstance(node.source, Operation):
+            return node.source
+        if name not in self._fed and node.kind == "placeholder":
+            raise UnfedPlaceholderError(self._unfed(name))
+        kind = "feed" if name in self._fed else node.kind
+        self._leaves[kind].append((self._new(name), name))
+        return None
 
     def _new(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
 
-    def _call(self, operation: Operation, path: tuple[str, ...]) -> None:
-        arguments = tuple(self._slot(read, path) for read in operation.reads)
+    def _call(self, operation: Operation) -> None:
         for variable in operation.updates:
             other = self._writers.setdefault(variable, operation.name)
             if other != operation.name:
@@ -114,7 +124,8 @@ class _Planner:
                     f"variable {variable!r} is updated by two ops of one run: "
                     f"{other!r} and {operation.name!r}; fetch one of them"
                 )
-        # An output that is fed keeps what it is fed: its slot is another, unused one.
+        arguments = tuple(self._slots[read] for read in operation.reads)
+        # A node that is fed keeps what it is fed: the op's result goes to an unused slot.
         outputs = tuple(
             (key, self._new(f" {node}" if node in self._fed else node))
             for key, node in operation.outputs
@@ -123,12 +134,14 @@ class _Planner:
         slot = self._new(f" {own}" if own in self._fed else own)
         self._calls.append((operation, arguments, slot, outputs))
 
-
-def _unfed(name: str, path: tuple[str, ...]) -> str:
-    if not path:
-        return f"placeholder {name!r} is fetched but not fed; give it in feed_dict"
-    chain = " <- ".join(map(repr, reversed(path)))
-    return (
-        f"placeholder {name!r} is not fed, and op {path[-1]!r} needs it "
-        f"({name!r} <- {chain}); give it in feed_dict"
-    )
+    def _unfed(self, name: str) -> str:
+        chain = [name]
+        while chain[-1] in self._readers:
+            chain.append(self._readers[chain[-1]])
+        if len(chain) == 1:
+            return f"placeholder {name!r} is fetched but not fed; give it in feed_dict"
+        reader = self._graph.resolve(chain[1]).source.name
+        return (
+            f"placeholder {name!r} is not fed, and op {reader!r} needs it "
+            f"({' <- '.join(map(repr, chain))}); give it in feed_dict"
+        )

@@ -9,24 +9,23 @@ import attrs
 
 from hookbus.bus import Bus
 from hookbus.errors import (
-    FeedConflictError,
     GraphError,
     PluginError,
     UnfedPlaceholderError,
     blame,
 )
+from hookbus.feeds import unite_feeds
 from hookbus.fetches import Merge, merge, shape_of
 from hookbus.graph import Node
 from hookbus.hook import (
     Asks,
     Desk,
     Kind,
-    RunOptions,
     SessionRunArgs,
     SessionRunContext,
     SessionRunValues,
 )
-from hookbus.session import RunMetadata, Session
+from hookbus.session import RunMetadata, RunOptions, Session
 
 CALLER = "the caller"
 _DEFAULT_OPTIONS = RunOptions()
@@ -112,21 +111,8 @@ class Runner:
         requests: Sequence[tuple[str, SessionRunArgs]],
     ) -> Mapping[str, Any]:
         """Unite all feeds, by name."""
-        resolve = self.session.graph.resolve
         parties = [(name, request.feed_dict) for name, request in requests]
-        united: dict[str, Any] = {}
-        owners: dict[str, str] = {}
-        for who, feeds in ((CALLER, feed_dict), *parties):
-            for key, value in (feeds or {}).items():
-                name = resolve(key, f"the feeds of {who}").name
-                if name in united:
-                    raise FeedConflictError(
-                        f"Same tensor is fed by two parties: {name!r} by {owners[name]} "
-                        f"and {who}; leave it to one of them"
-                    )
-                united[name] = value
-                owners[name] = who
-        return united
+        return unite_feeds([(CALLER, feed_dict), *parties], self.session.graph.resolve)
 
     def _make_plan(self, key: tuple[Hashable, ...], feeds: Mapping[str, Any]) -> Plan:
         """Plan a request that is new, and remember it."""
@@ -156,8 +142,9 @@ class Runner:
         return plan
 
     def _writable(self, node: Node | str, value: Any) -> str:
-        name = self.session.graph.variable_named(node, self._bus.turn.name)
-        self.session.check({name: value})
+        who = self._bus.turn.name
+        name = self.session.graph.variable_named(node, who)
+        self.session.check(name, value, repr(who))
         return name
 
 

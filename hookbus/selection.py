@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution, EntryPoint, entry_points
 
@@ -184,8 +185,14 @@ def _may_be_missing(word: Word, installed: Mapping[str, Installed]) -> bool:
     message = _unknown(word.source, word.plugin, installed, on=False)
     if word.strict:
         raise UsageError(message)
-    log.warning(message)
+    _warn_once(message)
     return True
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Warn; the command and each of its sessions decide anew about the same words."""
+    log.warning(message)
 
 
 def _unknown(source: str, name: str, installed: Mapping[str, Installed], on: bool) -> str:

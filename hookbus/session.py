@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -12,16 +13,34 @@ import attrs
 
 from hookbus.errors import (
     GraphError,
+    OutOfRangeError,
     SessionClosedError,
     WriteConflictError,
     blame,
 )
+from hookbus.feeds import unite_feeds
 from hookbus.fetches import leaves_of, merge, shape_of
 from hookbus.graph import Graph, Node
-from hookbus.hook import RunOptions
 from hookbus.inputs import Input
 from hookbus.operation import Operation
 from hookbus.program import Program, plan
+
+
+@attrs.frozen
+class RunOptions:
+    """How one run is executed.
+
+    Attributes:
+        trace_level: 0 (default) traces nothing; more fills ``run_metadata.node_times``.
+    """
+
+    trace_level: int = 0
+
+    def merge(self, other: RunOptions | None) -> RunOptions:
+        """Return the stronger of both options, field by field (TF's rule: maximum)."""
+        if other is None or other.trace_level <= self.trace_level:
+            return self
+        return other
 
 
 @attrs.define(eq=False)
@@ -34,6 +53,9 @@ class RunMetadata:
     """
 
     node_times: Sequence[tuple[str, float, float]] = ()
+
+
+_NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
 
 
 class Session(Protocol):
@@ -62,8 +84,8 @@ class Session(Protocol):
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without any hook being told."""
 
-    def check(self, values: Mapping[str, Any]) -> None:
-        """Raise GraphError where a value cannot be written."""
+    def check(self, name: str, value: Any, who: str) -> None:
+        """Raise GraphError where *who* cannot write a value."""
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Give variables new values."""
@@ -149,8 +171,7 @@ class EmbeddedSession:
                 _explain(error, operation)
                 raise
         if updates or writes:
-            outside = [slots[slot] for slot, _ in program.feeds + program.inputs]
-            self._commit(updates, writes, outside)
+            self._commit(updates, writes)
         self.global_step += program.increment
         return [slots[place] for place in program.results]
 
@@ -158,23 +179,23 @@ class EmbeddedSession:
         """Run part of the graph without any hook being told."""
         shape = shape_of(fetches)
         names = [self.graph.resolve(leaf, "run").name for leaf in leaves_of(shape)]
-        feeds = {self.graph.resolve(k).name: v for k, v in (feed_dict or {}).items()}
+        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
         program = self.compile(names, frozenset(feeds))
         values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
         merged = merge([("run", shape)])
         by_leaf = dict(zip(leaves_of(shape), values, strict=True))
         return merged.splits[0]([by_leaf[leaf] for leaf in merged.leaves])
 
-    def check(self, values: Mapping[str, Any]) -> None:
-        """See whether values can be written.
+    def check(self, name: str, value: Any, who: str) -> None:
+        """See whether *who* can write a value.
 
         Raises:
-            GraphError: a name is no variable of this session, or a shape differs.
+            GraphError: the name is no variable of this session, the value is no number
+                or array where the variable is one, or the shapes differ.
         """
-        for name, value in values.items():
-            if name not in self._values:
-                raise GraphError(f"cannot write {name!r}: it is no variable")
-            self._check_shape(name, value)
+        if name not in self._values:
+            raise GraphError(f"{who} cannot write {name!r}: it is no variable")
+        self._check_value(name, value, who)
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Give variables new values, each of the shape that the variable has.
@@ -182,7 +203,8 @@ class EmbeddedSession:
         Raises:
             GraphError: a name is no variable of this session, or a shape differs.
         """
-        self.check(values)
+        for name, value in values.items():
+            self.check(name, value, "write()")
         for name, value in values.items():
             self._values[name] = _frozen(copy.deepcopy(value))
 
@@ -220,9 +242,22 @@ class EmbeddedSession:
             slots[program.step_slot] = self.global_step
         if program.xp_slot is not None:
             slots[program.xp_slot] = importlib.import_module("numpy")
-        for slot, name in program.inputs:
-            slots[slot] = self._inputs[name].pull()
+        if program.inputs:
+            self._pull(program, slots)
         return slots
+
+    def _pull(self, program: Program, slots: list[Any]) -> None:
+        """Pull from all inputs of a run, or, where one has ended, from none."""
+        pulled: list[tuple[Input, Any]] = []
+        for slot, name in program.inputs:
+            source = self._inputs[name]
+            try:
+                slots[slot] = source.pull()
+            except OutOfRangeError:
+                for other, value in pulled:
+                    other.put_back(value)
+                raise
+            pulled.append((source, slots[slot]))
 
     def _call(
         self,
@@ -246,32 +281,38 @@ class EmbeddedSession:
             return
         news, results = operation.unpack(returned)
         for name, value in news.items():
-            self._check_shape(name, value)
+            self._check_value(name, value, f"op {operation.name!r}")
             updates[name] = value
         for key, slot in outputs:
             slots[slot] = results[key]
         slots[own] = dict(results) if outputs else None
 
     def _commit(
-        self,
-        updates: dict[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        outside: list[Any],
+        self, updates: dict[str, Any], writes: Mapping[str, tuple[str, Any]]
     ) -> None:
-        if writes:
-            self.write({name: value for name, (_, value) in writes.items()})
-        for name, value in updates.items():
-            # What came in from outside may be changed there later.
-            foreign = getattr(value, "base", None) is not None or any(
-                value is given for given in outside
-            )
-            self._values[name] = _frozen(copy.deepcopy(value) if foreign else value)
+        for name, (who, value) in writes.items():
+            self.check(name, value, repr(who))
+        for name, (_, value) in writes.items():
+            self._values[name] = _frozen(copy.deepcopy(value))
+        for name in updates:
+            # Whoever else holds the array, or a view of it, could change the variable.
+            shared = _references(updates, name) > _SOLE
+            value = updates[name]
+            if shared or getattr(value, "base", None) is not None:
+                value = copy.deepcopy(value)
+            self._values[name] = _frozen(value)
 
-    def _check_shape(self, name: str, value: Any) -> None:
-        old, new = _shape(self._values[name]), _shape(value)
-        if old != new:
+    def _check_value(self, name: str, value: Any, who: str) -> None:
+        old = self._values[name]
+        if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
             raise GraphError(
-                f"variable {name!r} has the shape {old} and cannot take the shape {new}"
+                f"{who} gives variable {name!r}, which is of type {type(old).__name__}, "
+                f"a value of type {type(value).__name__}"
+            )
+        if _shape(old) != _shape(value):
+            raise GraphError(
+                f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
+                f"{_shape(value)} from {who}"
             )
 
 
@@ -302,3 +343,11 @@ def _frozen(value: Any) -> Any:
     if protect is not None:
         protect(write=False)
     return value
+
+
+def _references(values: dict[str, Any], name: str) -> int:
+    return sys.getrefcount(values[name])
+
+
+_SOLE = _references({"x": object()}, "x")
+"""What :func:`_references` counts for a value that nothing but the dict holds."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookbus.config import Config, current_config
+from hookbus import nesting
+from hookbus.config import Config
 from hookbus.config.settings import Place
 from hookbus.graph import Graph
 from hookbus.loading import Automatic, members
@@ -69,7 +70,7 @@ class MonitoredTrainingSession(MonitoredSession):
         stop_grace_period_secs: float = 120.0,
         config: Config | None = None,
     ) -> None:
-        config = config or current_config()
+        config = config or nesting.config_here()
         saving = _periods(save_checkpoint_secs, save_checkpoint_steps, (600, None))
         writing = _periods(save_summaries_secs, save_summaries_steps, (None, 100))
         output, named = summary_dir, "summary_dir"

@@ -24,4 +24,4 @@ class CheckpointSaverListener:
         """
 
     def end(self, session: Session, global_step_value: int) -> None:
-        """Come with the saver's own ``end``."""
+        """Come when the session has ended well, after its last checkpoint."""

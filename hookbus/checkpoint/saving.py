@@ -19,6 +19,7 @@ from hookbus.checkpoint.store import Store
 from hookbus.errors import (
     CheckpointError,
     CheckpointMismatchError,
+    GraphError,
     NoGoodCheckpointError,
     UsageError,
 )
@@ -252,7 +253,7 @@ def _load(session: Session, restored: Restored, strict: bool) -> None:
     here, saved = session.variables(), restored.state["variables"]
     if not strict:
         saved = {name: value for name, value in saved.items() if name in here}
-    _compare(here, saved, restored.path)
+    _compare(session, saved, restored.path)
     session.write(saved)
     session.global_step = restored.manifest.global_step
     if not restored.starts_new_pass:
@@ -260,19 +261,28 @@ def _load(session: Session, restored: Restored, strict: bool) -> None:
     log.info("restored", path=str(restored.path), step=session.global_step)
 
 
-def _compare(here: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:
+def _compare(session: Session, saved: Mapping[str, Any], path: Path) -> None:
     """Refuse a checkpoint whose variables are not this graph's."""
+    here = session.variables()
     faults = [f"{name!r} is only in the graph" for name in here if name not in saved]
     faults += [f"{name!r} is only in the checkpoint" for name in saved if name not in here]
     for name in here.keys() & saved.keys():
-        ours, theirs = (getattr(v[name], "shape", ()) for v in (here, saved))
-        if tuple(ours) != tuple(theirs):
+        try:
+            session.check(name, saved[name], "the checkpoint")
+        except GraphError:
             faults.append(
-                f"{name!r} has the shape {tuple(ours)} in the graph and "
-                f"{tuple(theirs)} in the checkpoint"
+                f"{name!r} has {_form(here[name])} in the graph and "
+                f"{_form(saved[name])} in the checkpoint"
             )
     if faults:
         raise CheckpointMismatchError(
             f"{path} was written by another graph: {'; '.join(sorted(faults))}. "
             "Give this graph another checkpoint_dir"
         )
+
+
+def _form(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return f"the type {type(value).__name__}"
+    return f"the shape {tuple(shape)}"

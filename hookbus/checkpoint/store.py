@@ -138,11 +138,12 @@ class Store:
             _sync(temporary / manifests.NAME)
             _sync(temporary)
             self._move_in(temporary, path)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            why = error.strerror if isinstance(error, OSError) else error
             raise CheckpointError(
                 f"cannot write the checkpoint of step {step} into {self.directory}: "
-                f"{error.strerror}; the ones saved before are still there"
+                f"{why}; the ones saved before are still there"
             ) from error
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

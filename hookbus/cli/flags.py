@@ -93,9 +93,11 @@ def looks_like_ours(
     arguments: Iterable[str], installed: Mapping[str, Installed]
 ) -> str | None:
     """Return the first of a script's arguments that is spelled like a flag of hookbus."""
+    own = {flag.split()[0] for flag in FLAGS} - {"-h,", "--NAME", "--NAME-SETTING"}
     for argument in arguments:
         name = argument.partition("=")[0]
-        if name.startswith("--") and _longest(name[2:], installed) is not None:
+        plugins = name.startswith("--") and _longest(name[2:], installed) is not None
+        if name in own or plugins:
             return argument
     return None
 
@@ -120,6 +122,11 @@ def _settled(words: Sequence[Word], settings: Sequence[Setting]) -> list[Word]:
 def _value(flag: str, queue: list[str]) -> str:
     if not queue:
         raise UsageError(f"{flag} needs a value after it")
+    if queue[0].startswith("--"):
+        raise UsageError(
+            f"{flag} needs a value after it, and {queue[0]} looks like the next flag; "
+            f"a value of that form is given as {flag}={queue[0]}"
+        )
     return queue.pop(0)
 
 

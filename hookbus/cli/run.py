@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
-import runpy
 import sys
 import traceback
+import types
 from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 
@@ -63,10 +65,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
-    sys.argv = list(argv)
-    sys.path[0] = str(script.resolve().parent)
+    path = os.path.abspath(script)  # noqa: PTH100 (Python does not resolve links here)
     try:
-        runpy.run_path(os.fspath(script), run_name="__main__")
+        _as_main(path, argv)
     except SystemExit:
         raise
     except KeyboardInterrupt:
@@ -74,21 +75,43 @@ def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
         return ExitCode.INTERRUPTED
     except HookbusError as error:
         code = cli.report(error)
-        place = _place(error, script)
+        place = _place(error, path)
         if place and code != ExitCode.USAGE:
             print(f"  {place}", file=sys.stderr)
-        return _before_first_step(error, config) or code
+        return _when(error, config, code)
     except BaseException as error:
-        _print_traceback(error, script)
-        return _before_first_step(error, config) or ExitCode.FAILED
+        _print_traceback(error, path)
+        return _when(error, config, ExitCode.FAILED)
     return _verdict(config)
 
 
-def _before_first_step(error: BaseException, config: Config) -> ExitCode | None:
-    """Return the exit code of an error that kept a session from opening, if it has one."""
-    opening = bool(config.records) and not config.records[-1].opened
-    if isinstance(error, UsageError) or not opening or culprit_of(error) is None:
-        return None
+def _as_main(path: str, argv: Sequence[str]) -> None:
+    """Run a file as ``python FILE`` would: its module is and stays ``__main__``."""
+    module = types.ModuleType("__main__")
+    module.__dict__.update(
+        __file__=path,
+        __cached__=None,
+        __loader__=SourceFileLoader("__main__", path),
+        __package__=None,
+        __annotations__={},
+        __builtins__=builtins,
+    )
+    sys.argv = list(argv)
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(path).resolve().parent)
+    sys.modules["__main__"] = module
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+
+
+def _when(error: BaseException, config: Config, code: int) -> int:
+    """Correct the exit code of an error by when it came: before or after a first run."""
+    if not config.records:
+        return code
+    if config.records[-1].opened:
+        return ExitCode.FAILED
+    if isinstance(error, UsageError) or culprit_of(error) is None:
+        return code
     # A plugin that looks up a node which is not there was told a wrong name.
     return ExitCode.USAGE if isinstance(error, UnknownNodeError) else ExitCode.PLUGIN
 
@@ -106,24 +129,21 @@ def _verdict(config: Config) -> int:
     return ExitCode.OK
 
 
-def _print_traceback(error: BaseException, script: Path) -> None:
+def _print_traceback(error: BaseException, path: str) -> None:
     """Print what Python would, without the frames of hookbus that led to the script."""
     trace: TracebackType | None = error.__traceback__
-    while trace is not None and not _is_script(trace, script):
+    while trace is not None and trace.tb_frame.f_code.co_filename != path:
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace or error.__traceback__)
+    error.__traceback__ = trace
+    sys.excepthook(type(error), error, trace)  # a script may have one of its own
 
 
-def _place(error: BaseException, script: Path) -> str | None:
+def _place(error: BaseException, path: str) -> str | None:
     """Return the line of the script in which an error came up."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if Path(frame.f_code.co_filename) == script:
-            return f"in {script}:{line} ({frame.f_code.co_name})"
+        if frame.f_code.co_filename == path:
+            return f"in {path}:{line} ({frame.f_code.co_name})"
     return None
-
-
-def _is_script(trace: TracebackType, script: Path) -> bool:
-    return Path(trace.tb_frame.f_code.co_filename) == script
 
 
 def _help(verdicts: dict[str, Verdict]) -> str:
@@ -149,8 +169,9 @@ def _settings_help(verdict: Verdict) -> list[str]:
     assert verdict.installed is not None
     try:
         code = verdict.installed.entry.load()
-    except Exception as error:
-        return [f"  broken: {broken(verdict, error).splitlines()[1].strip()}"]
+    except (Exception, SystemExit) as error:
+        why = broken(verdict, error).splitlines()[1].strip()
+        return [f"  {verdict.name}: broken: {why}"]
     if not isinstance(code, type):
         return [f"  {verdict.name}: no settings"]
     texts = {

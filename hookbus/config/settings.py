@@ -70,8 +70,12 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
 
     They are the parameters of its constructor, which for an attrs class are its fields.
     """
+    own: dict[str, Any] = {}
+    if attrs.has(cls):
+        # A field's own type: in __init__ stands what its converter takes, if that says so.
+        own = {field.alias: field.type for field in attrs.fields(cls) if field.type}
     return {
-        p.name: (_evaluated(p.annotation, cls), p.default)
+        p.name: (_evaluated(own.get(p.name, p.annotation), cls), p.default)
         for p in inspect.signature(cls).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }

@@ -94,7 +94,8 @@ class CheckpointSaverHook(SessionRunHook):
                 stop = f"{type(listener).__name__} asked for it after a save"
         return stop
 
-    def end(self, session: hookbus.Session) -> None:
-        """Tell the listeners that the session is over."""
+    @hookbus.hookimpl
+    def finished(self, session: hookbus.Session) -> None:
+        """Tell the listeners that the session is over and its last checkpoint written."""
         for listener in self.listeners:
             listener.end(session, session.global_step)

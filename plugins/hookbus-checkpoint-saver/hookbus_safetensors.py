@@ -144,7 +144,7 @@ def _describe(dtype: np.dtype[Any], path: str) -> Any:
     try:
         return np.lib.format.dtype_to_descr(dtype)
     except ValueError:  # fields that overlap or stand in another order than in memory
-        fields = dtype.fields or {}
+        fields: Mapping[str, Any] = dtype.fields or {}
         names = dtype.names or ()
         return {
             "names": list(names),
@@ -194,17 +194,18 @@ def _read_array(
 
 
 def _dtype(tree: Mapping[str, Any]) -> np.dtype[Any]:
-    if "char" in tree:
-        return np.dtype(tree["char"])
-    return _from_description(tree["dtype"])
+    char: Any = tree.get("char")
+    return np.dtype(char) if char else _from_description(tree["dtype"])
 
 
 def _from_description(read: Any) -> np.dtype[Any]:
     if isinstance(read, dict):
         formats = [_from_description(one) for one in read["formats"]]
         spec: Any = {**read, "formats": formats}
-        return np.dtype(spec)
-    return np.lib.format.descr_to_dtype(_descriptor(read))
+        made: np.dtype[Any] = np.dtype(spec)
+        return made
+    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_descriptor(read))
+    return dtype
 
 
 def _descriptor(read: Any) -> Any:

@@ -110,7 +110,7 @@ class ProgressHook(SessionRunHook):
         if total is not None:
             extra["of"] = total
             if rate > 0:
-                extra["secs_left"] = round((total - step) / rate)
+                extra["secs_left"] = round(max(0, total - step) / rate)
         if self._values:
             extra["last"] = self._values
         hookbus.log.info("progress", step=step, steps_per_sec=float(f"{rate:.4g}"), **extra)

@@ -35,6 +35,7 @@ class StepCounterHook(SessionRunHook):
     every_n_steps: int | None = 100
     every_n_secs: float | None = None
     _timer: SecondOrStepTimer = attrs.field(init=False)
+    _seen: int | None = attrs.field(default=None, init=False)
     _warnings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -49,8 +50,9 @@ class StepCounterHook(SessionRunHook):
     ) -> None:
         """Measure when it is due."""
         step = run_values.global_step
-        if step == run_context.global_step:
+        if step == self._seen:
             self._warn(step)
+        self._seen = step
         if not self._timer.should_trigger_for_step(step):
             return
         seconds, steps = self._timer.update_last_triggered_step(step)
