@@ -1,0 +1,153 @@
+"""Reads the documentation's pages and does what they tell their readers to do.
+
+A page is one story, told in one empty folder. Its fenced blocks mean:
+
+* ``python`` with ``title="FILE"``, and any other language with one: the file's content;
+* ``python``: run, in one namespace a page; ``output`` right after it: what it printed;
+* ``console``: after ``$`` a command, below it what it shows (``...``: anything, times
+  do not count), or nothing where that is not told. It must succeed.
+
+A library that runs blocks one by one does not fit: they depend on each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Container
+from pathlib import Path
+
+import attrs
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+
+
+@attrs.frozen
+class Block:
+    """A fenced block of a page."""
+
+    place: str
+    language: str
+    title: str | None
+    text: str
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Each command of a console block with the output that is shown for it."""
+        parts = re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]
+        return [(p.partition("\n")[0], p.partition("\n")[2]) for p in parts]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return a page's fenced blocks."""
+    found = []
+    for token in MarkdownIt().parse(page.read_text("utf-8")):
+        if token.type == "fence":
+            language, _, rest = token.info.partition(" ")
+            title = re.search(r'title="(.+)"', rest)
+            place = f"{page.relative_to(ROOT)}:{(token.map or [0])[0] + 1}"
+            found.append(Block(place, language, title[1] if title else None, token.content))
+    return found
+
+
+@attrs.define
+class Reader:
+    """Follows a page in the current folder."""
+
+    names: dict[str, object] = attrs.field(factory=lambda: {"__name__": "page"})
+    printed: str = ""
+
+    def follow(self, block: Block, exempt: Container[str] = ()) -> None:
+        """Do what one block says, but for commands that are exempt."""
+        shown = block.text if block.language == "output" else ""
+        compare(f"{block.place}: the python block before it", shown, self.printed)
+        self.printed = ""
+        if block.title is not None:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.title).write_text(block.text, "utf-8")
+        elif block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.text, block.place, "exec"), self.names)
+            self.printed = out.getvalue()
+        elif block.language == "console":
+            for command, output in block.commands:
+                if command not in exempt:
+                    self._run(block.place, command, output)
+
+    def _run(self, place: str, command: str, shown: str) -> None:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(),
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
+        if shown:
+            compare(f"{place}: {command}", shown, done.stdout)
+
+
+def compare(what: str, shown: str, real: str) -> None:
+    """Fail with both texts unless the page shows what really came."""
+    checker = doctest.OutputChecker()
+    pair = [_CLOCK.sub("00:00:00", text) for text in (shown, real)]
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    fits = checker.check_output(*pair, options)
+    assert fits, f"{what}\n--- the page shows\n{shown}\n--- it was\n{real}"
+
+
+def _environment() -> dict[str, str]:
+    """Have commands find this environment, and pip install into the page's folder."""
+    site = str(Path.cwd() / ".site")
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": site,
+        "PYTHONUNBUFFERED": "1",
+        "PIP_TARGET": site,
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # for pip, 0 says: no isolation
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
+@pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def page(request: pytest.FixtureRequest) -> Path:
+    """Return each page in turn."""
+    return request.param
+
+
+@pytest.fixture
+def root() -> Path:
+    """Return the folder of the checkout."""
+    return ROOT
+
+
+@pytest.fixture
+def pages() -> tuple[Path, ...]:
+    """Return all pages."""
+    return PAGES
+
+
+@pytest.fixture
+def blocks() -> Callable[[Path], list[Block]]:
+    """Return the function that finds a page's fenced blocks."""
+    return blocks_of
+
+
+@pytest.fixture
+def reader() -> Reader:
+    """Return a reader in an empty folder, but for a copy of the examples."""
+    shutil.copytree(ROOT / "examples", "examples")
+    return Reader()

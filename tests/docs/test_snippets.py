@@ -1,0 +1,56 @@
+"""What the pages tell a reader to do works, and shows what they say it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LANGUAGES = {"python", "console", "output", "ini", "toml"}
+MAKES_ENVIRONMENT = "makes a whole environment; the continuous run does it"
+SERVES = "serves a browser until somebody stops it"
+EXEMPT = {
+    "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
+    "python3 .ci/tox.py -e tests": MAKES_ENVIRONMENT,
+    "pip install -r plugins/requirements.txt": MAKES_ENVIRONMENT,
+    "tensorboard --logdir runs/line": SERVES,
+    "tensorboard --logdir runs/digits": SERVES,
+}
+
+
+def test_a_page_can_be_followed(page, blocks, reader):
+    """Every block of a page works, in order, and shows the output that stands there."""
+    for block in blocks(page):
+        reader.follow(block, EXEMPT)
+    assert reader.printed == "", f"{page}: the last block prints what is not shown"
+
+
+def test_blocks_are_of_a_known_language(page, blocks):
+    """Every fenced block is of a language that is run, shown as output, or a file."""
+    for block in blocks(page):
+        assert block.language in LANGUAGES, block.place
+        if block.language in ("ini", "toml"):
+            assert block.title is not None, f"{block.place}: a file without a name"
+        if block.language == "console":
+            assert block.text.startswith("$ "), f"{block.place}: no command"
+
+
+def test_files_that_are_shown_are_used(page, blocks):
+    """A file that a page has its reader write is named in a command that comes later."""
+    found = blocks(page)
+    for place, block in enumerate(found):
+        if block.title is None or block.language != "python":
+            continue
+        path = Path(block.title)
+        words = (path.name, path.parent.name or path.name)
+        later = "".join(b.text for b in found[place:] if b.language == "console")
+        assert any(word in later for word in words), f"{block.place}: {path} is not used"
+
+
+def test_only_commands_that_stand_somewhere_are_exempt(pages, blocks):
+    """The list of commands that are not run holds none that no page has any more."""
+    told = {c for page in pages for b in blocks(page) for c, _ in b.commands}
+    assert set(EXEMPT) <= told
+
+
+def test_pages_leave_nothing_in_the_checkout(root):
+    """Commands are run in a folder of their own, which is not inside the checkout."""
+    assert root not in [Path.cwd(), *Path.cwd().parents]
