@@ -1,0 +1,262 @@
+"""What progress shows, on a terminal and where there is none."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+import structlog
+from hookbus_progress import ProgressHook
+from hookbus_stop_at_step import StopAtStepHook
+
+import hookbus
+from hookbus import Graph, MonitoredSession, MonitoredTrainingSession
+
+QUIET = hookbus.Config(autoload=False)
+
+SCRIPT = """
+import sys
+import hookbus
+
+graph = hookbus.Graph()
+graph.variable("w", 0.0)
+graph.op(lambda w: w / 4, name="loss")
+graph.train_op(lambda w: w + 1, name="train", updates="w")
+INPUT
+
+with hookbus.MonitoredSession(graph) as session:
+    for _ in session.loop(FETCHES):
+        if session.global_step == 2:
+            sys.stdin.readline()
+        if session.global_step == 20:
+            END
+"""
+
+
+def script(end: str = "break", length: int | None = None) -> str:
+    """Return a script that waits for a line at step 2 and ends at step 20."""
+    source = SCRIPT.replace("END", end)
+    if length is None:
+        return source.replace("INPUT", "").replace("FETCHES", "")
+    given = f"graph.input('batch', lambda: range({length}))"
+    return source.replace("INPUT", given).replace("FETCHES", "'batch'")
+
+
+def toy() -> Graph:
+    """Return a graph with a loss and a train op."""
+    graph = Graph()
+    graph.variable("w", 0.0)
+    graph.op(lambda w: w / 4, name="loss")
+    graph.train_op(lambda w: w + 1, name="train", updates="w")
+    return graph
+
+
+def bars(lines: list[str]) -> list[str]:
+    """Return the lines that show a bar."""
+    return [line for line in lines if line.startswith("training ━")]
+
+
+def test_it_is_on_without_being_asked_for(show):
+    """The plugin is autouse: a bar comes with no flag at all."""
+    shown = show(script(), wait_for="1/?")
+    assert shown.code == 0
+    assert len(bars(shown.screen)) == 1
+
+
+def test_it_can_be_switched_off(show):
+    """-p no:progress leaves no bar."""
+    assert bars(show(script(), "-p", "no:progress").screen) == []
+
+
+def test_autoload_can_be_switched_off(show):
+    """Without autoload it is off too; -p switches it on again."""
+    flag = "--disable-plugin-autoload"
+    assert bars(show(script(), flag).screen) == []
+    assert len(bars(show(script(), flag, "-p", "progress").screen)) == 1
+
+
+def test_the_bar_shows_step_rate_and_last_values(show):
+    """In the end it shows the last step, the rate and the values logged last."""
+    flags = ["--logging-tensor", "loss", "--logging-tensor-every-n-iter", "1"]
+    shown = show(script(), *flags)
+    (bar,) = bars(shown.screen)
+    assert re.search(r"20/20 [\d.]+ steps/s .*loss 4\.75$", bar)
+
+
+def test_the_total_is_where_stop_at_step_will_stop(show):
+    """While it runs, the bar counts towards the step of the stop."""
+    shown = show(script(), "--stop-at-step", "50", wait_for="1/50")
+    assert shown.code == 0
+
+
+def test_the_total_is_where_the_input_will_end(show):
+    """An input that knows its length tells when it will be used up."""
+    shown = show(script(length=30), wait_for="1/30")
+    assert shown.code == 0
+
+
+def test_the_nearest_end_is_the_total(show):
+    """Of several ends the first counts."""
+    shown = show(script(length=30), "--stop-at-step", "25", wait_for="1/25")
+    assert shown.code == 0
+
+
+def test_the_total_is_open_where_nobody_knows_it(show):
+    """A loop without an announced end is counted without a total."""
+    shown = show(script(), wait_for="1/?")
+    assert shown.code == 0
+
+
+def test_log_lines_are_not_torn(show):
+    """Each log line stands whole above the bar, in order, and the bar comes once."""
+    flags = ["--logging-tensor", "loss", "--logging-tensor-every-n-iter", "1"]
+    screen = show(script(), *flags, wait_for="1/?").screen
+    logged = [line for line in screen if "logged" in line]
+    expected = r"\d\d:\d\d:\d\d \[info +\] logged step={} values=\{{'loss': {}\}}.*"
+    assert len(logged) == 20
+    for step, line in enumerate(logged, 1):
+        assert re.fullmatch(expected.format(step, (step - 1) / 4), line)
+    (bar,) = bars(screen)
+    assert screen.index(bar) > screen.index(logged[-1])
+
+
+def test_printed_lines_are_not_torn(show):
+    """What the script prints to the same terminal stands above the bar, too."""
+    loop = "for _ in session.loop():"
+    source = script().replace(loop, f"{loop}\n        print('at', session.global_step)")
+    screen = show(source, wait_for="1/?").screen
+    assert [line for line in screen if line.startswith("at ")] == [
+        f"at {step}" for step in range(1, 21)
+    ]
+    assert len(bars(screen)) == 1
+
+
+def test_stdout_is_left_alone(show):
+    """The bar is drawn on stderr: a stdout that goes elsewhere has only what is printed."""
+    source = script(end="print('result: 42'); break")
+    shown = show(source, wait_for="1/?", stdout_too=False)
+    assert shown.stdout == "result: 42\n"
+    assert len(bars(shown.screen)) == 1
+
+
+def test_a_failure_takes_the_bar_down(show):
+    """The traceback comes whole, after the bar, and the cursor is visible again."""
+    shown = show(script(end="raise RuntimeError('on purpose')"), wait_for="1/?")
+    assert shown.code == hookbus.ExitCode.FAILED
+    screen = shown.screen
+    assert screen[-1] == "RuntimeError: on purpose"
+    assert screen.index(bars(screen)[-1]) < screen.index(
+        "Traceback (most recent call last):"
+    )
+    assert shown.text.rindex("\x1b[?25h") > shown.text.rindex("\x1b[?25l")
+
+
+def test_two_sessions_draw_two_bars(show):
+    """Each session of a script has a bar of its own, one after the other."""
+    source = script()
+    body = source[source.index("with ") :]
+    shown = show(source + body.replace("readline()", "flush"), wait_for="1/?")
+    assert shown.code == 0
+    assert len(bars(shown.screen)) == 2
+
+
+def test_without_a_terminal_it_is_a_line_per_interval(run_without_terminal):
+    """A plain line on stderr for each interval, with 0 seconds for each run."""
+    done = run_without_terminal(script(), "--progress-every-secs", "0")
+    lines = [line for line in done.stderr.splitlines() if " progress " in line]
+    assert len(lines) == 20
+    assert re.search(r"\[info +\] progress step=1 steps_per_sec=[\d.e+]+$", lines[0])
+    assert "\x1b" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_lines_have_total_time_left_and_last_values(run_without_terminal):
+    """As fields of the line, so that JSON logs have them as numbers."""
+    flags = ["--progress", "0", "--log-format", "json", "--stop-at-step", "12"]
+    done = run_without_terminal(script(), *flags, "-p", "logging-tensor")
+    entries = [json.loads(line) for line in done.stderr.splitlines()]
+    lines = [entry for entry in entries if entry["event"] == "progress"]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert {line["of"] for line in lines} == {12}
+    assert lines[-1]["secs_left"] == 0
+    assert lines[-1]["last"] == "loss 0"
+
+
+def test_a_short_run_prints_no_line(run_without_terminal):
+    """The first line comes after the first interval, of ten seconds by default."""
+    assert " progress " not in run_without_terminal(script()).stderr
+
+
+@pytest.fixture
+def lines():
+    """Return the list that every log line goes to, as a dict of its parts."""
+    capture = structlog.testing.LogCapture()
+    structlog.configure(processors=[capture])
+    yield capture.entries
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a list with the time; tests let it go by."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def progress_lines(lines) -> list[dict]:
+    """Return what progress printed, among all log lines."""
+    return [line for line in lines if line["event"] == "progress"]
+
+
+def test_the_interval_is_kept(lines, clock):
+    """A line comes with the first run after the interval is over."""
+    hooks = [ProgressHook(every_secs=10)]
+    with MonitoredSession(toy(), hooks=hooks, config=QUIET) as session:
+        for _ in range(12):
+            clock[0] += 4
+            session.run("train")
+    assert [line["step"] for line in progress_lines(lines)] == [3, 6, 9, 12]
+
+
+def test_rate_and_time_left_are_those_of_the_session(lines, clock, tmp_path):
+    """A resumed session counts its own steps, and goes on at the restored one."""
+    for target in (6, 20):
+        clock[0] += 1000
+        with MonitoredTrainingSession(
+            toy(),
+            checkpoint_dir=tmp_path,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+            hooks=[ProgressHook(every_secs=0), StopAtStepHook(last_step=target)],
+            config=QUIET,
+        ) as session:
+            clock[0] += 0.5
+            session.run("train")
+            clock[0] += 0.5
+            while not session.should_stop():
+                session.run("train")
+    resumed = [line for line in progress_lines(lines) if line["of"] == 20]
+    assert resumed[0]["step"] == 7
+    assert (resumed[0]["steps_per_sec"], resumed[0]["secs_left"]) == (2, 6)
+    assert (resumed[1]["steps_per_sec"], resumed[1]["secs_left"]) == (2, 6)
+
+
+def test_time_left_is_never_negative(lines, clock, tmp_path):
+    """A session that starts beyond its target still does a run; nothing is left then."""
+    for target in (5, 2):
+        with MonitoredTrainingSession(
+            toy(),
+            checkpoint_dir=tmp_path,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+            hooks=[ProgressHook(every_secs=0), StopAtStepHook(last_step=target)],
+            config=QUIET,
+        ) as session:
+            while not session.should_stop():
+                clock[0] += 1
+                session.run("train")
+    assert progress_lines(lines)[-1]["step"] == 6
+    assert progress_lines(lines)[-1]["secs_left"] == 0

@@ -1,0 +1,274 @@
+"""What survives: a process killed at any moment of a save, and a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hookbus_checkpoint_saver import CheckpointSaverHook
+
+import hookbus
+from hookbus.checkpoint.store import Store
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="forks, kills, limits files"
+)
+
+COMMON = '''
+import json, os, resource, shutil, signal, sys
+from pathlib import Path
+
+import numpy as np
+
+import hookbus
+from hookbus.checkpoint.manifest import Manifest
+from hookbus.checkpoint.store import Store
+from hookbus_checkpoint_saver import CheckpointSaverHook
+
+
+def graph(size=4):
+    graph = hookbus.Graph()
+    graph.input("batch", lambda: iter(range(1000)))
+    graph.variable("w", np.zeros(size))
+    graph.variable("seen", -1)
+    graph.train_op(lambda w, batch: (w + 1, batch), name="train", updates=["w", "seen"])
+    return graph
+
+
+def opened(directory, size=4, keep=2):
+    return hookbus.MonitoredSession(
+        graph(size),
+        hooks=[CheckpointSaverHook(str(directory), save_steps=1, max_to_keep=keep)],
+        config=hookbus.Config(autoload=False),
+    )
+
+
+def watch(tell):
+    """Call *tell* with event and path before whatever changes the disk or makes it safe."""
+    fsync = os.fsync
+
+    def watched(descriptor):
+        tell("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def audit(event, arguments):
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir"):
+            tell(event, str(arguments[0]))
+
+    os.fsync = watched
+    sys.addaudithook(audit)
+'''
+
+KILLED = (
+    COMMON
+    + """
+def train(directory, report):
+    with opened(directory) as session:
+        for _ in range(3):
+            session.run("train")
+            os.write(report, b"x")
+
+
+def replace(directory, report):
+    def fill(place):
+        for name in ("a", "b"):
+            (place / name).write_text("new" * 100)
+
+    def seal(files):
+        return Manifest(2, "codec", "who", "why", files, {})
+
+    store = Store(directory)
+    store.prepare()
+    store.write(2, fill, seal)
+    os.write(report, b"x")
+
+
+def kill_at(number):
+    left = [number]
+
+    def tell(event, path):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    watch(tell)
+
+
+work, template, target, stride = sys.argv[1:]
+number, over = 1, False
+while not over:
+    directory = Path(target) / str(number)
+    shutil.copytree(template, directory)
+    reading, report = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            kill_at(number)
+            globals()[work](directory, report)
+            os._exit(0)
+        except hookbus.NoGoodCheckpointError:
+            os._exit(3)
+        finally:
+            os._exit(1)
+    os.close(report)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([number, code, len(os.read(reading, 100))]), flush=True)
+    os.close(reading)
+    over = code != -signal.SIGKILL
+    number += int(stride)
+"""
+)
+
+MOMENTS = pytest.mark.parametrize(
+    "stride", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+"""Whether a process is killed before every fifth or before every change of the disk."""
+
+
+@pytest.fixture
+def killed_at_each(tmp_path, python):
+    """Do some work in processes that are killed, each a moment later than the one before.
+
+    Yields the directory that each left, and how far it said it had come.
+    """
+
+    def killed_at_each(work, template, stride, ends=0):
+        target = tmp_path / "killed"
+        done = python(KILLED, work, template, target, stride)
+        assert done.returncode == 0, done.stderr
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(results) > 15 // stride
+        assert [code for _, code, _ in results] == [-9] * (len(results) - 1) + [ends]
+        for number, _, reported in results:
+            yield target / str(number), reported
+
+    return killed_at_each
+
+
+@MOMENTS
+def test_a_kill_at_any_moment_of_training_loses_at_most_one_step(
+    stride, tmp_path, killed, opened, names, killed_at_each
+):
+    """The newest checkpoint is whole, and that of the last step done or of the next."""
+    killed(tmp_path / "before", 2)
+    for directory, reported in killed_at_each("train", tmp_path / "before", stride):
+        with opened(directory) as session:
+            step = session.global_step
+            assert step in (2 + reported, 3 + reported)
+            assert session.run("w").tolist() == [step] * 4
+            session.run("train")
+            assert session.run("seen") == step or (reported == 3 and step == 5)
+        left = names(directory)
+        assert all(re.fullmatch(r"ckpt-\d+", name) for name in left), left
+        assert left[-1] == f"ckpt-{step + 1}"
+
+
+@MOMENTS
+def test_a_kill_at_any_moment_of_a_second_save_leaves_one_of_both(
+    stride, tmp_path, killed_at_each
+):
+    """While a checkpoint is replaced, the old one or the new one can be found, whole."""
+    Store(tmp_path / "before").write(
+        2,
+        lambda place: [(place / name).write_text("old" * 100) for name in ("a", "b")],
+        lambda files: hookbus.checkpoint.manifest.Manifest(2, "codec", "", "", files, {}),
+    )
+    for directory, reported in killed_at_each("replace", tmp_path / "before", stride):
+        for _ in range(2):
+            path, manifest = next(Store(directory).good())
+            contents = {(path / name).read_text() for name in ("a", "b")}
+            assert contents == {"new" * 100} or (contents == {"old" * 100} and not reported)
+            assert manifest.global_step == 2
+            assert not Store(directory).had_any()
+            Store(directory).prepare()  # as the next session does
+
+
+@MOMENTS
+def test_a_kill_while_bad_ones_are_set_aside_does_not_make_them_good(
+    stride, tmp_path, killed, opened, killed_at_each
+):
+    """However far it came: the next start knows too that no checkpoint is good."""
+    saver = CheckpointSaverHook(save_steps=1, max_to_keep=0)
+    killed(tmp_path / "before", 20, saver, save_checkpoint_steps=0)
+    for path in (tmp_path / "before").glob("ckpt-*"):
+        (path / "state.json").write_text("")
+    for directory, _ in killed_at_each("train", tmp_path / "before", stride, ends=3):
+        with pytest.raises(hookbus.NoGoodCheckpointError):
+            opened(directory)
+
+
+def test_everything_is_synced_before_it_counts(tmp_path, killed, python):
+    """Files, manifest and folder before the rename, the parent after it, removal last."""
+    killed(tmp_path / "runs", 2)
+    done = python(TRACED, tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    trace = [tuple(event) for event in json.loads(done.stdout)]
+    place = re.compile(r".*/ckpt-3\.tmp-\d+")
+    rename = next(
+        i
+        for i, (e, p) in enumerate(trace)
+        if (e, bool(place.fullmatch(p))) == ("os.rename", True)
+    )
+    temporary = Path(trace[rename][1])
+    before, after = trace[:rename], trace[rename + 1 :]
+    synced = [Path(path).relative_to(temporary) for e, path in before if e == "fsync"]
+    names = [str(path) for path in synced]
+    assert sorted(names[:2]) == ["arrays.safetensors", "state.json"]
+    assert names[2:] == ["manifest.json", "."]
+    opened = [i for i, (e, p) in enumerate(before) if e == "open"]
+    assert opened[-1] < before.index(("fsync", str(temporary / "manifest.json")))
+    assert after[0] == ("fsync", str(temporary.parent))
+    assert any(event == "os.remove" for event, _ in after)
+    assert not any(event == "os.remove" for event, _ in before)
+
+
+TRACED = (
+    COMMON
+    + """
+with opened(sys.argv[1]) as session:
+    trace = []
+    watch(lambda *event: trace.append(event))
+    session.run("train")
+    print(json.dumps(trace))
+    os._exit(0)
+"""
+)
+
+
+@pytest.mark.parametrize("limit", [1_000, 100_000], ids=["the tree", "the arrays"])
+def test_a_full_disk_is_a_checkpoint_error(limit, tmp_path, python, names):
+    """The save fails as a whole, with the reason; what was saved before restores."""
+    done = python(FULL, tmp_path / "runs", limit)
+    assert done.stdout.startswith("CheckpointError: ")
+    assert "File too large" in done.stdout
+    assert names(tmp_path / "runs") == ["ckpt-1", "ckpt-2"]
+    again = python(FULL, tmp_path / "runs", 1_000_000)
+    assert again.stdout == "2.0 at step 2\ndone\n", again.stderr
+
+
+FULL = (
+    COMMON
+    + """
+directory, limit = Path(sys.argv[1]), int(sys.argv[2])
+size = 50_000
+if not directory.exists():
+    with opened(directory, size) as session:
+        session.run("train")
+        session.run("train")
+with opened(directory, size) as session:
+    if limit == 1_000_000:
+        print(session.run("w").mean(), "at step", session.global_step)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        session.run("train")
+        print("done")
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+        os._exit(1)
+"""
+)

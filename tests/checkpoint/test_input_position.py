@@ -1,0 +1,109 @@
+"""Where the input goes on: at its position after a cut, anew after an end."""
+
+from __future__ import annotations
+
+import pytest
+
+import hookbus
+
+
+class Stopper(hookbus.SessionRunHook):
+    """Stops at a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_run(self, run_context, run_values):
+        if run_values.global_step >= self.step:
+            run_context.request_stop("enough")
+
+
+def next_batch(opened, directory, counting, length=10):
+    """Return what the next session's first run reads."""
+    with opened(directory, graph=counting(length), save_checkpoint_steps=0) as session:
+        session.run("train")
+        return session.run("seen")
+
+
+def test_after_a_crash_the_position_comes_back(tmp_path, killed, opened, counting):
+    """The next session reads on behind the newest checkpoint."""
+    killed(tmp_path, 4, graph=counting(10), save_checkpoint_steps=3)
+    assert next_batch(opened, tmp_path, counting) == 3
+
+
+def test_after_a_stop_the_position_comes_back(tmp_path, opened, counting):
+    """A session that was stopped was not done with its input."""
+    with opened(tmp_path, Stopper(4), graph=counting(10)) as session:
+        list(session.loop())
+    assert session.outcome.kind == "stopped"
+    assert next_batch(opened, tmp_path, counting) == 4
+
+
+def test_after_the_end_of_input_a_new_pass_begins(tmp_path, opened, counting):
+    """Whoever had read all reads it again."""
+    with opened(tmp_path, graph=counting(10)) as session:
+        list(session.loop())
+    assert (session.outcome.kind, session.global_step) == ("end_of_input", 10)
+    assert next_batch(opened, tmp_path, counting) == 0
+
+
+def test_after_the_caller_left_a_new_pass_begins(tmp_path, trained, opened, counting):
+    """A loop that was left by the program was done."""
+    session = trained(tmp_path, 4, graph=counting(10))
+    assert session.outcome.kind == "completed"
+    assert next_batch(opened, tmp_path, counting) == 0
+
+
+def test_a_new_pass_that_is_cut_short_goes_on(tmp_path, opened, killed, counting):
+    """The second pass has a position of its own, counted from its own start."""
+    with opened(tmp_path, graph=counting(10)) as session:
+        list(session.loop())
+    killed(tmp_path, 3, graph=counting(10))
+    assert next_batch(opened, tmp_path, counting) == 3
+
+
+def test_a_new_pass_cut_before_its_first_step_is_still_new(
+    tmp_path, opened, killed, counting
+):
+    """A session that restored an ended one and did nothing changes nothing."""
+    with opened(tmp_path, graph=counting(10)) as session:
+        list(session.loop())
+    killed(tmp_path, 0, graph=counting(10))
+    assert next_batch(opened, tmp_path, counting) == 0
+
+
+def test_an_idle_session_does_not_end_the_pass(tmp_path, killed, trained, opened, counting):
+    """A session that ran no step leaves the position to the next one."""
+    killed(tmp_path, 4, graph=counting(10))
+    trained(tmp_path, 0, graph=counting(10))
+    assert next_batch(opened, tmp_path, counting) == 4
+
+
+def test_resuming_at_the_very_end_ends_at_once(tmp_path, killed, opened, counting):
+    """Cut after the last value, the pass ends in the next session, not in a new one."""
+    killed(tmp_path, 10, graph=counting(10))
+    with opened(tmp_path, graph=counting(10)) as session:
+        list(session.loop())
+    assert (session.outcome.kind, session.global_step) == ("end_of_input", 10)
+    assert next_batch(opened, tmp_path, counting) == 0
+
+
+def test_an_input_that_became_shorter_is_named(tmp_path, killed, opened, counting):
+    """Data that ends before the position is not the data of before."""
+    killed(tmp_path, 4, graph=counting(10))
+    told = r"stands at value 4 of input 'batch', which now ends after 2"
+    with pytest.raises(hookbus.CheckpointError, match=told):
+        opened(tmp_path, graph=counting(2))
+
+
+def test_runs_that_do_not_read_do_not_move_the_position(tmp_path, killed, opened, counting):
+    """The position counts values, not runs or steps."""
+
+    class Looker(hookbus.SessionRunHook):
+        def after_run(self, run_context):
+            run_context.session.run("w")
+
+    killed(tmp_path, 2, Looker(), graph=counting(10, increment=5))
+    with opened(tmp_path, graph=counting(10, increment=5)) as session:
+        assert session.global_step == 10
+    assert next_batch(opened, tmp_path, counting) == 2

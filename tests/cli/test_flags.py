@@ -1,0 +1,217 @@
+"""The flags before a script: what each says, and how mistakes are told."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookbus import UsageError
+from hookbus.cli.flags import looks_like_ours, parse
+from hookbus.selection import Installed
+
+NAMES = ["nan-tensor", "stop", "stop-at-step"]
+INSTALLED = {
+    name: Installed(name, EntryPoint(name, "none:Hook", "hookbus"), None, None)
+    for name in NAMES
+}
+
+
+def settings(*arguments: str) -> list[tuple[str, str, str]]:
+    return [(s.plugin, s.field, s.value) for s in parse(arguments, INSTALLED).settings]
+
+
+def test_the_longest_plugin_name_that_fits_owns_a_flag():
+    """What is left of the flag is the setting; nothing left is the main setting."""
+    assert settings("--stop-at-step", "5") == [("stop-at-step", "", "5")]
+    assert settings("--stop-at", "5") == [("stop", "at", "5")]
+    assert settings("--stop-at-step-last-step=5") == [("stop-at-step", "last_step", "5")]
+    assert settings("--nan-tensor=a=b") == [("nan-tensor", "", "a=b")]
+    assert settings("--nan-tensor", "-1") == [("nan-tensor", "", "-1")]
+
+
+def test_a_setting_switches_its_plugin_on():
+    """Words keep the order in which they were given, and where."""
+    flags = parse(["-p", "no:stop", "--nan-tensor", "loss", "-p", "stop"], INSTALLED)
+    assert [(word.plugin, word.on, word.source) for word in flags.words] == [
+        ("stop", False, "-p no:stop"),
+        ("nan-tensor", True, "--nan-tensor loss"),
+        ("stop", True, "-p stop"),
+    ]
+    assert all(word.strict for word in flags.words)
+
+
+@given(st.lists(st.text()))
+def test_everything_from_the_script_on_is_left_alone(arguments):
+    """The script's own arguments are not looked at, whatever they are."""
+    rest = ("train.py", *arguments)
+    for flags in ((), ("-p", "stop"), ("--",), ("--log-format", "json")):
+        assert parse([*flags, *rest], INSTALLED).rest == rest
+
+
+def test_two_dashes_end_the_flags():
+    """A script whose name starts with a dash can be named."""
+    assert parse(["-p", "stop", "--", "-x.py", "-p", "y"], INSTALLED).rest == (
+        *("-x.py", "-p", "y"),
+    )
+
+
+@pytest.mark.parametrize("last", ["--stop-at-step", "5"])
+def test_a_setting_beside_a_plugin_that_is_switched_off_is_a_contradiction(last):
+    """Wherever the two stand; a -p word for the plugin after it takes it back."""
+    setting, off = ["--stop-at-step", "5"], ["-p", "no:stop_at_step"]
+    for both in (setting + off, off + setting):
+        with pytest.raises(
+            UsageError, match=r"--stop-at-step 5.*-p no:stop_at_step.*drop one"
+        ):
+            parse(both, INSTALLED)
+    assert parse([*setting, *off, "-p", "stop-at-step"], INSTALLED).words[-1].on
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("--stop-at-step", "--stop-at-step=3", "--nan-tensor-fail-on-nan-loss"),
+        *("--disable-plugin-autoload", "--log-format=json", "-p"),
+    ],
+)
+def test_flags_of_ours_are_recognized_after_the_script(argument):
+    """They are the script's, and look as if they were meant for hookbus."""
+    assert (
+        looks_like_ours(["x", "--epochs", "3", argument, "--stop"], INSTALLED) == argument
+    )
+
+
+@pytest.mark.parametrize(
+    "argument", ["--epochs", "stop", "-stop", "--stopped", "--help", ""]
+)
+def test_other_arguments_of_the_script_are_not(argument):
+    """A flag that just begins like a plugin's name is the script's."""
+    assert looks_like_ours([argument], INSTALLED) is None
+
+
+USAGE = [
+    (["-p", "stop-at-stp"], "-p stop-at-stp: no plugin", "did you mean 'stop-at-step'?"),
+    (["-p", "no:progres"], "-p no:progres: no plugin", "did you mean 'progress'"),
+    (["--stop-at-stp", "3"], "unrecognized flag --stop-at-stp", "'--stop-at-step'?"),
+    (["--log-fromat", "json"], "unrecognized flag --log-fromat", "'--log-format'?"),
+    (["-x"], "unrecognized flag -x", "hookbus run --help"),
+    (["--log-format", "jsn"], "--log-format jsn", "did you mean 'json'?"),
+    (["-p", ""], "-p", "empty"),
+    (["-p", "no:"], "-p no:", "empty"),
+    (["--stop-at-step", "soon"], "--stop-at-step soon", "a whole number"),
+    (["--stop-at-step-last-stp", "3"], "--stop-at-step-last-stp 3", "'last_step'"),
+    (["-p", "stop-at-step"], "--stop-at-step-num-steps", "--stop-at-step-last-step"),
+    (
+        ["--stop-at-step-last-step=3", "--stop-at-step-num-steps=3"],
+        "Only one of",
+        "num_steps",
+    ),
+    (
+        ["--nan-tensor", "loss", "-p", "no:nan-tensor"],
+        "--nan-tensor loss",
+        "-p no:nan-tensor",
+    ),
+    (["--progress", "5", "--nan-tensor", "lss"], "'lss'", "did you mean 'loss'?"),
+]
+
+
+@pytest.mark.parametrize(("flags", "what", "hint"), USAGE)
+def test_a_mistake_is_told_with_what_to_do(flags, what, hint, hookbus, script):
+    """Exit code 4 and one message, without a traceback, and no step is run."""
+    done = hookbus("run", *flags, script())
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "Traceback" not in done.stderr
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    assert what in message
+    assert hint in message
+
+
+@pytest.mark.parametrize("flag", ["-p", "--stop-at-step", "--log-format"])
+def test_a_flag_at_the_end_needs_its_value(flag, hookbus):
+    """The message names the flag."""
+    done = hookbus("run", flag)
+    assert (done.returncode, done.stderr) == (4, f"ERROR: {flag} needs a value after it\n")
+
+
+def test_a_flag_is_not_taken_for_the_value_of_another(hookbus, script):
+    """A flag that lost its value is named, not the script that seems to be missing."""
+    done = hookbus("run", "--nan-tensor", "--stop-at-step", "3", script())
+    assert done.returncode == 4
+    assert "--nan-tensor needs a value" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "hookbus run needs a script"),
+        (["--stop-at-step", "3"], "hookbus run needs a script"),
+        (["missing.py"], "the script missing.py does not exist"),
+        (["."], "the script . is a directory"),
+    ],
+)
+def test_a_script_must_exist(arguments, message, hookbus):
+    """Exit code 4 before anything is imported."""
+    done = hookbus("run", *arguments)
+    assert done.returncode == 4
+    assert done.stderr.startswith(f"ERROR: {message}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "hint"),
+    [
+        ("HOOKBUS_DISABLE_PLUGIN_AUTOLOAD", "maybe", "expected one of 1, true"),
+        ("HOOKBUS_PLUGINS", "nan-tenser", "did you mean 'nan-tensor'?"),
+        ("HOOKBUS_PLUGINS", "progress,no:", "empty"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "plugins"])
+def test_a_variable_that_makes_no_sense_is_named(
+    variable, value, hint, command, hookbus, script
+):
+    """The environment is read as strictly as the command line: exit code 4."""
+    done = hookbus(command, *([script()] * (command == "run")), **{variable: value})
+    assert done.returncode == 4
+    assert variable in done.stderr
+    assert hint in done.stderr
+
+
+def test_a_plugin_switched_off_in_the_environment_may_be_missing(hookbus, script):
+    """It is warned about, for it may be a typing error, and the script runs."""
+    done = hookbus("run", script(), HOOKBUS_PLUGINS="no:progres")
+    assert (done.returncode, done.stdout) == (0, "steps 5\n")
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    assert "HOOKBUS_PLUGINS=no:progres" in warnings[0]
+
+
+def test_a_flag_is_stronger_than_the_environment(hookbus, script):
+    """A setting on the command line switches on what the environment switched off."""
+    done = hookbus(
+        "run", "--stop-at-step", "2", script(), HOOKBUS_PLUGINS="no:stop-at-step"
+    )
+    assert (done.returncode, done.stdout) == (0, "steps 2\n")
+
+
+def test_flags_after_the_script_are_the_scripts(hookbus, script):
+    """They arrive verbatim, with one warning that names the first."""
+    path = script("import sys; print(sys.argv[1:])", before="")
+    arguments = ["--epochs", "3", "--stop-at-step", "4", "--progress-every-secs=1"]
+    done = hookbus("run", path, *arguments)
+    assert (done.returncode, done.stdout) == (0, f"{arguments}\n")
+    (warning,) = done.stderr.splitlines()
+    assert "warning" in warning
+    assert "--stop-at-step" in warning
+    assert hookbus("run", path, "--epochs", "3").stderr == ""
+
+
+def test_flags_of_one_plugin_come_together(hookbus, script):
+    """Main and other settings of one plugin make one hook."""
+    done = hookbus(
+        *("run", "--logging-tensor", "loss,w", "--logging-tensor-every-n-iter", "2"),
+        *("--logging-tensor-at-end=true", "--stop-at-step=5", script()),
+    )
+    assert (done.returncode, done.stdout) == (0, "steps 5\n")
+    assert sum("loss" in line for line in done.stderr.splitlines()) == 4

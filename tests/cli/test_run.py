@@ -1,0 +1,344 @@
+"""``hookbus run``: the script sees what it sees under Python; the exit code tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ABOUT = '''
+"""Tells how it was started."""
+import atexit, json, os, pickle, sys
+from helper import WORD
+
+class Thing:
+    pass
+
+def same():
+    return sys.modules["__main__"].__dict__ is globals()
+
+names = ["__name__", "__file__", "__package__", "__spec__", "__doc__", "__cached__"]
+seen = {name: globals().get(name, "missing") for name in names}
+seen["argv"], seen["path"], seen["word"] = sys.argv, sys.path[0], WORD
+seen["main"] = same()
+seen["pickled"] = type(pickle.loads(pickle.dumps(Thing()))) is Thing
+seen["folder"] = os.getcwd()
+print(json.dumps(seen))
+atexit.register(lambda: print("at exit", same(), pickle.dumps(Thing()) != b""))
+'''
+
+
+@pytest.mark.parametrize("name", ["about.py", "sub/about.py", "absolute", "link.py"])
+def test_the_script_sees_what_it_sees_under_python(name, hookbus, process, script):
+    """Arguments, path, ``__main__`` and what is there at exit are the same."""
+    place = "sub/about.py" if name.startswith("sub") else "about.py"
+    path = script(ABOUT, place, before="")
+    script(
+        "WORD = 'from the folder of the script'", str(path.parent / "helper.py"), before=""
+    )
+    if name == "absolute":
+        path = path.absolute()
+    elif name == "link.py":
+        Path("links").mkdir()
+        path = Path("links/link.py")
+        path.symlink_to(Path("about.py").absolute())
+    arguments = ("-v", "--epochs=3", "--", "-x", "a b", "")
+    mine = hookbus("run", path, *arguments)
+    theirs = process(path, *arguments)
+    assert (mine.returncode, mine.stderr) == (0, "")
+    first, *rest = mine.stdout.splitlines()
+    expected, *more = theirs.stdout.splitlines()
+    assert json.loads(first) == json.loads(expected)
+    assert rest == more == ["at exit True True"]
+
+
+def test_a_safe_path_stays_safe(hookbus, process, script):
+    """Where Python was told not to put the script's folder on the path, it is not there."""
+    path = script("import sys; print(sys.path)", before="")
+    mine = hookbus("run", path, PYTHONSAFEPATH="1")
+    assert mine.stdout == process(path, PYTHONSAFEPATH="1").stdout
+
+
+def test_processes_that_the_script_spawns_find_its_functions(hookbus, script):
+    """A pool of fresh processes works as in any script."""
+    code = """
+        import multiprocessing
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+    """
+    done = hookbus("run", script(code, before=""))
+    assert (done.stdout, done.returncode) == ("[2, 4]\n", 0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    raise ValueError('broken')\nf()\n",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('x') from e\n",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    import no_such_module\n",
+        "error = ValueError('broken')\nerror.add_note('a note')\nraise error\n",
+        "raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])\n",
+        "x = = 3\n",
+        "def f():\nreturn\n",
+    ],
+)
+def test_an_error_of_the_script_looks_as_under_python(code, hookbus, process, script):
+    """The traceback starts in the script; exit code 1."""
+    path = script(code, before="")
+    mine, theirs = hookbus("run", path), process(path)
+    assert mine.stderr == theirs.stderr
+    assert mine.returncode == theirs.returncode == 1
+
+
+def test_an_excepthook_of_the_script_is_called(hookbus, process, script):
+    """A script that shows errors in its own way does so here too."""
+    code = """
+        import sys, traceback
+
+        def show(kind, error, trace):
+            print(kind.__name__, error, [f.name for f in traceback.extract_tb(trace)])
+
+        sys.excepthook = show
+        raise ValueError("broken")
+    """
+    path = script(code, before="")
+    mine, theirs = hookbus("run", path), process(path)
+    assert mine.stdout == theirs.stdout == "ValueError broken ['<module>']\n"
+    assert (mine.returncode, mine.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("value", ["", "0", "None", "3", "True", "77", "'no disk left'"])
+def test_the_exit_code_of_the_script_is_kept(value, hookbus, process, script):
+    """``sys.exit`` does what it does under Python, its text included."""
+    path = script(f"import sys\nsys.exit({value})\n", before="")
+    mine, theirs = hookbus("run", path), process(path)
+    assert (mine.returncode, mine.stderr) == (theirs.returncode, theirs.stderr)
+
+
+def test_a_session_that_completes_is_a_success(hookbus, script):
+    """Exit code 0, and what the script prints is all of stdout."""
+    done = hookbus("run", script())
+    assert (done.returncode, done.stdout) == (0, "steps 5\n")
+    assert "completed" in done.stderr
+
+
+def test_a_session_that_is_stopped_is_a_success(hookbus, script):
+    """A plugin that was switched on by its flag stops the script's session: 0."""
+    done = hookbus("run", "--stop-at-step", "3", script())
+    assert (done.returncode, done.stdout) == (0, "steps 3\n")
+    assert "who=stop-at-step" in done.stderr
+
+
+def test_a_script_without_a_session_is_a_success(hookbus, script):
+    """A script need not train."""
+    done = hookbus("run", script("print('hello')", before=""))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+
+
+def test_an_error_in_a_step_is_a_failure_with_a_note(hookbus, script):
+    """Exit code 1; the traceback starts in the script and names the op."""
+    code = """
+        @graph.op
+        def bad(w):
+            raise ArithmeticError("no good")
+
+        with MonitoredTrainingSession(graph) as session:
+            session.run("bad")
+    """
+    done = hookbus("run", script(code))
+    assert done.returncode == 1
+    trace = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert "train.py" in trace[1]
+    assert trace[-2:] == ["ArithmeticError: no good", "hookbus: raised in op 'bad'"]
+    for inner in ("hookbus/cli", "runpy"):
+        assert inner not in done.stderr
+
+
+LOOP = """
+with MonitoredTrainingSession(graph) as session:
+    session.run("train")
+print("trained")
+"""
+
+
+HOOK = """
+import hookbus
+
+class Hook(hookbus.SessionRunHook):
+    def {event}(self):
+        {body}
+"""
+
+
+def test_an_error_in_a_plugin_is_a_failure_with_a_note(hookbus, install, script):
+    """The note has the plugin, its distribution and version, and the event."""
+    install("weak", HOOK.format(event="after_run", body="raise OSError('disk')"), "Hook")
+    done = hookbus("run", "-p", "weak", script())
+    assert done.returncode == 1
+    assert "OSError: disk" in done.stderr
+    assert "raised by plugin 'weak' (fake-weak 1.0) in after_run()" in done.stderr
+
+
+def test_an_error_of_a_plugin_before_the_first_step(hookbus, install, script):
+    """A plugin that fails while the session is made: exit code 3."""
+    install("weak", HOOK.format(event="begin", body="raise OSError('disk')"), "Hook")
+    done = hookbus("run", "-p", "weak", script())
+    assert done.returncode == 3
+    assert "raised by plugin 'weak' (fake-weak 1.0) in begin()" in done.stderr
+
+
+def test_a_plugin_that_misbehaves_after_steps_were_done_is_a_failed_run(
+    hookbus, install, script
+):
+    """Exit code 3 means that nothing was trained; later it is 1."""
+    body = "self.n = getattr(self, 'n', 0) + 1; return None if self.n < 3 else 5"
+    install("late", HOOK.format(event="before_run", body=body), "Hook")
+    done = hookbus("run", "-p", "late", script())
+    assert "'late'" in done.stderr
+    assert done.returncode == 1
+
+
+def test_an_error_that_hookbus_raises_is_one_message(hookbus, script):
+    """What hookbus refuses is told without a traceback, with the line of the script."""
+    code = """
+        with MonitoredTrainingSession(graph) as session:
+            session.run("tran")
+    """
+    path = script(code)
+    lines = path.read_text().splitlines()
+    place = next(i for i, line in enumerate(lines, 1) if "session.run" in line)
+    done = hookbus("run", path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "ERROR: the graph has no node 'tran'" in done.stderr
+    assert "did you mean 'train'?" in done.stderr
+    assert f"train.py:{place}" in done.stderr
+
+
+def test_a_keyboard_interrupt_is_told_in_a_word(hookbus, script):
+    """Exit code 2 without a traceback."""
+    code = """
+        with MonitoredTrainingSession(graph) as session:
+            session.run("train")
+            raise KeyboardInterrupt
+    """
+    done = hookbus("run", script(code))
+    assert done.returncode == 2
+    assert done.stderr.endswith("interrupted\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failure_that_the_script_handled_is_a_success(hookbus, script):
+    """Exit code 0, with one warning that says why the session failed."""
+    code = """
+        try:
+            with MonitoredTrainingSession(graph) as session:
+                session.run("train")
+                raise ValueError("broken")
+        except ValueError:
+            print("handled")
+    """
+    done = hookbus("run", script(code))
+    assert (done.returncode, done.stdout) == (0, "handled\n")
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "ValueError: broken" in warning
+
+
+SESSION = "\nwith MonitoredTrainingSession(graph{}) as session:\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        (SESSION.format("", "pass"), 5),
+        (SESSION.format("", "session.run('loss')"), 5),
+        (SESSION.format("", "pass") * 2, 5),
+        (SESSION.format("", "pass") + SESSION.format("", "session.run('train')"), 0),
+    ],
+)
+def test_sessions_without_a_step_have_an_exit_code_of_their_own(
+    code, exit_code, hookbus, script
+):
+    """A job that opened sessions and trained nothing is told by 5."""
+    done = hookbus("run", script(code))
+    assert done.returncode == exit_code
+    assert ("no session ran a step" in done.stderr) is (exit_code == 5)
+
+
+def test_a_resumed_session_may_do_no_step(hookbus, script):
+    """Started at a later step than 0, there was just nothing left to do."""
+    loop = "[session.run('train') for _ in range(3 - session.global_step)]"
+    path = script(SESSION.format(", checkpoint_dir='runs'", loop))
+    assert [hookbus("run", path).returncode for _ in range(2)] == [0, 0]
+
+
+def test_plugins_that_cannot_be_imported_are_told_all_at_once(hookbus, install, script):
+    """Exit code 3 before the first step, three lines a plugin, no traceback."""
+    install("broken-one", "import no_such_module_anywhere")
+    install("broken-two", "", "MissingHook")
+    done = hookbus("run", "-p", "broken-two", script("print('before')\n" + LOOP))
+    assert (done.returncode, done.stdout) == (3, "before\n")
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    for name, why in (("broken-one", "No module named"), ("broken-two", "MissingHook")):
+        (place,) = [
+            i for i, line in enumerate(lines) if f"cannot load plugin '{name}'" in line
+        ]
+        assert f"fake-{name} 1.0" in lines[place]
+        assert why in lines[place + 1]
+        assert f"-p no:{name}" in lines[place + 2]
+
+
+def test_a_broken_plugin_that_is_blocked_harms_nobody(hookbus, install, script):
+    """What the message of a broken plugin advises does help."""
+    install("broken-one", "import no_such_module_anywhere")
+    done = hookbus("run", "-p", "no:broken-one", script(LOOP))
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+
+
+def test_a_plugin_that_leaves_python_does_not_look_like_success(hookbus, install, script):
+    """``sys.exit(0)`` at import is a plugin that does not load."""
+    install("leaver", "import sys; sys.exit(0)")
+    done = hookbus("run", script(LOOP))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "cannot load plugin 'leaver'" in done.stderr
+
+
+NOISY = """
+import hookbus
+with MonitoredTrainingSession(graph) as session:
+    for _ in session.loop():
+        hookbus.log.warning("two\\nlines", value={}, thing=sys)
+"""
+
+
+def test_log_lines_can_be_json(hookbus, script):
+    """With ``--log-format json`` each line on stderr is one JSON object."""
+    flags = ("--log-format=json", "--stop-at-step", "3", "--logging-tensor", "loss,w")
+    done = hookbus("run", *flags, script(NOISY.format("1.5")))
+    assert done.returncode == 0
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
+    noisy = [line for line in lines if line["event"] == "two\nlines"]
+    assert [line["value"] for line in noisy] == [1.5] * 3
+    ended = next(line for line in lines if line["event"] == "session ended")
+    assert (ended["kind"], ended["step"]) == ("stopped", 3)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_json_log_lines_are_json_for_every_number(number, hookbus, script):
+    """JSON has no NaN and no infinity; a loss that is one must not spoil the line."""
+    flags = ("--log-format", "json", "--stop-at-step", "1")
+    done = hookbus("run", *flags, script(NOISY.format(f"float('{number}')")))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    for line in done.stderr.splitlines():
+        assert json.loads(line, parse_constant=refuse)

@@ -1,0 +1,126 @@
+"""The bus: in which order each event reaches the hooks, and which runs reach whom."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from hookbus import PluginError, hookimpl
+from hookbus.bus import Bus, Member
+
+
+def bus(*plugins: Any, **named: Any) -> Bus:
+    """Return a bus with plugins called p0, p1, …, then those with names of their own."""
+    made = Bus()
+    for name, plugin in [*((f"p{n}", p) for n, p in enumerate(plugins)), *named.items()]:
+        made.register(Member(name.replace("_", "-"), plugin, "hooks="))
+    return made
+
+
+def called(made: Bus, event: str = "before_run", kind: Any = None) -> list[str]:
+    """Return who answers an event of one argument, in order."""
+    return [name for name, _ in made.caller(event, kind).collect("context")]
+
+
+def answering(**options: Any) -> Any:
+    """Return a hook that answers before_run, with these hookimpl options."""
+
+    class Answering:
+        @hookimpl(**options)
+        def before_run(self) -> str:
+            return "here"
+
+    return Answering()
+
+
+def test_the_first_registered_is_called_first() -> None:
+    """Every event goes in the order of registration, the end included."""
+
+    class Recorder:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def begin(self) -> str:
+            return self.name
+
+        def end(self) -> str:
+            return self.name
+
+    made = bus(Recorder("a"), Recorder("b"), Recorder("c"))
+    assert list(made.members) == ["p0", "p1", "p2"]
+    assert made.emit("begin", graph=None, checkpoints=None) == ["a", "b", "c"]
+    assert made.emit("end", session=None, outcome=None) == ["a", "b", "c"]
+
+
+def test_tryfirst_and_trylast_come_around_the_others() -> None:
+    """Tryfirst is called before, trylast after; within each class registration counts."""
+    made = bus(
+        answering(trylast=True),
+        answering(),
+        answering(tryfirst=True),
+        answering(),
+        answering(trylast=True),
+        answering(tryfirst=True),
+    )
+    assert called(made) == ["p2", "p5", "p1", "p3", "p0", "p4"]
+
+
+def test_the_first_registered_wrapper_is_the_outermost() -> None:
+    """Wrappers are entered in the same order as hooks, and left the other way round."""
+    seen = []
+
+    def wrapping(name: str, **options: Any) -> Any:
+        class Wrapping:
+            @hookimpl(wrapper=True, **options)
+            def before_run(self) -> Generator[None, Any, Any]:
+                seen.append(name)
+                result = yield
+                seen.append(name.upper())
+                return result
+
+        return Wrapping()
+
+    called(bus(wrapping("a"), answering(), wrapping("b"), wrapping("c", tryfirst=True)))
+    assert seen == ["c", "a", "b", "B", "A", "C"]
+
+
+class Ordered:
+    """A hook that declares its place among others."""
+
+    def __init__(self, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
+        self.before, self.after = before, after
+
+    def before_run(self) -> str:
+        return "here"
+
+
+def test_before_and_after_name_plugins_to_come_around() -> None:
+    """A plugin's before= and after= move it inside its class; absent names are ignored."""
+    made = bus(
+        late=Ordered(after=("last", "absent-one")),
+        other=Ordered(),
+        last=Ordered(),
+        early=Ordered(before=("other",)),
+    )
+    order = called(made)
+    assert order.index("early") < order.index("other")
+    assert order.index("last") < order.index("late")
+    assert sorted(order) == ["early", "last", "late", "other"]
+
+
+def test_contradicting_orders_are_an_error_that_names_the_members() -> None:
+    """Two plugins that each want to be first are refused, both named."""
+    with pytest.raises(PluginError, match=r"(?s)'one'.*'two'|'two'.*'one'"):
+        called(bus(one=Ordered(before=("two",)), two=Ordered(before=("one",))))
+
+
+def test_kinds_decide_which_runs_reach_a_hook() -> None:
+    """A hook without kinds serves the session's kind, one with kinds just those."""
+    made = Bus("eval")
+    made.register(Member("own", answering(), "hooks="))
+    made.register(Member("aux", answering(), "hooks=", kinds=("aux", "train")))
+    assert called(made) == called(made, kind="eval") == ["own"]
+    assert called(made, kind="aux") == called(made, kind="train") == ["aux"]
+    assert called(made, kind="predict") == []

@@ -1,0 +1,382 @@
+"""One event's caller: its order and answers, wrappers as in pluggy, turns and blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pluggy
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hookbus.caller import Caller, Implementation, bind
+from hookbus.errors import culprit_of
+from hookbus.hook import Turn
+
+spec, impl = pluggy.HookspecMarker("differ"), pluggy.HookimplMarker("differ")
+
+
+class Spec:
+    @spec
+    def event(self, arg: Any) -> None: ...
+
+
+class FirstSpec:
+    @spec(firstresult=True)
+    def event(self, arg: Any) -> None: ...
+
+
+def returns_number(arg: list) -> Any:
+    return len(arg)
+
+
+def returns_zero(arg: list) -> Any:
+    return 0
+
+
+def returns_none(arg: list) -> Any:
+    return None
+
+
+def raises(arg: list) -> Any:
+    raise ValueError
+
+
+def raises_stop(arg: list) -> Any:
+    raise StopIteration
+
+
+def raises_interrupt(arg: list) -> Any:
+    raise KeyboardInterrupt
+
+
+RAISED = (Exception, KeyboardInterrupt)
+"""What hooks raise here; GeneratorExit is Python's, when it drops a generator."""
+
+PLAIN = [
+    returns_number,
+    returns_zero,
+    returns_none,
+    raises,
+    raises_stop,
+    raises_interrupt,
+]
+
+
+def passes(arg: list) -> Generator[None, Any, Any]:
+    return (yield)
+
+
+def drops(arg: list) -> Generator[None, Any, Any]:
+    yield
+
+
+def replaces(arg: list) -> Generator[None, Any, Any]:
+    yield
+    return [42]
+
+
+def extends(arg: list) -> Generator[None, Any, Any]:
+    return [*(yield), 43]
+
+
+def swallows(arg: list) -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except RAISED as error:
+        return [type(error).__name__]
+
+
+def translates(arg: list) -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except Exception as error:
+        raise KeyError from error
+
+
+def reraises(arg: list) -> Generator[None, Any, Any]:
+    try:
+        result = yield
+    except RAISED as error:
+        arg.append(type(error).__name__)
+        raise
+    return result
+
+
+def raises_before(arg: list) -> Generator[None, Any, Any]:
+    raise ValueError
+    yield
+
+
+def raises_after(arg: list) -> Generator[None, Any, Any]:
+    yield
+    raise ValueError
+
+
+def stops_before(arg: list) -> Generator[None, Any, Any]:
+    raise StopIteration
+    yield
+
+
+def stops_after(arg: list) -> Generator[None, Any, Any]:
+    yield
+    raise StopIteration
+
+
+def never_yields(arg: list) -> Generator[None, Any, Any]:
+    return
+    yield
+
+
+def yields_twice(arg: list) -> Generator[None, Any, Any]:
+    yield
+    yield
+
+
+def swallows_and_yields_twice(arg: list) -> Generator[None, Any, Any]:
+    try:
+        yield
+    except RAISED:
+        arg.append("swallowed")
+    yield
+
+
+def fails_when_closed(arg: list) -> Generator[None, Any, Any]:
+    yield
+    try:
+        yield
+    finally:
+        raise OSError
+
+
+WRAPPERS = [
+    passes,
+    drops,
+    replaces,
+    extends,
+    swallows,
+    translates,
+    reraises,
+    raises_before,
+    raises_after,
+    stops_before,
+    stops_after,
+    never_yields,
+    yields_twice,
+    swallows_and_yields_twice,
+    fails_when_closed,
+]
+
+
+def traced(place: int, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *behaviour* as a function that also notes its call in *arg*."""
+    if behaviour in WRAPPERS:
+
+        def wrapper(arg: list) -> Generator[None, Any, Any]:
+            arg.append(place)
+            return (yield from behaviour(arg))
+
+        return wrapper
+
+    def plain(arg: list) -> Any:
+        arg.append(place)
+        return behaviour(arg)
+
+    return plain
+
+
+def implementation(
+    place: int, behaviour: Callable[..., Any], traces: bool = True
+) -> Implementation:
+    function = traced(place, behaviour) if traces else behaviour
+    return Implementation(
+        f"p{place}", f"'p{place}'", function, ("arg",), behaviour in WRAPPERS
+    )
+
+
+def caller(*behaviours: Callable[..., Any], first: bool = False) -> Caller:
+    stack = [implementation(place, one) for place, one in enumerate(behaviours)]
+    return Caller("event", ("arg",), stack, Turn(), first)
+
+
+def ours(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, list]:
+    arg: list = []
+    try:
+        answers = caller(*behaviours, first=first).collect(arg)
+    except BaseException as error:
+        return type(error), arg
+    if answers is None:
+        return None, arg
+    values = [answer[1] if isinstance(answer, tuple) else answer for answer in answers]
+    return values, arg
+
+
+def pluggys(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, list]:
+    manager = pluggy.PluginManager("differ")
+    manager.add_hookspecs(FirstSpec if first else Spec)
+    # pluggy calls the last registered first, hookbus the first.
+    for place, behaviour in reversed(list(enumerate(behaviours))):
+        plugin = type("Plugin", (), {})()
+        plugin.event = impl(wrapper=behaviour in WRAPPERS)(traced(place, behaviour))
+        manager.register(plugin)
+    arg: list = []
+    try:
+        answers = manager.hook.event(arg=arg)
+    except BaseException as error:
+        return type(error), arg
+    if first and not isinstance(answers, list):
+        answers = [] if answers is None else [answers]
+    return answers, arg
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(st.sampled_from(PLAIN + WRAPPERS), max_size=7))
+@example([swallows, yields_twice])
+@example([swallows, raises_stop])
+@example([reraises, reraises, raises_stop])
+@example([swallows, never_yields, returns_number])
+def test_a_stack_behaves_as_in_pluggy(behaviours: list[Callable[..., Any]]) -> None:
+    """Any stack of hooks and wrappers gives pluggy's answers or its exception type.
+
+    Equal is also who is called, in which order.
+    """
+    assert ours(behaviours, first=False) == pluggys(behaviours, first=False)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*PLAIN, passes, reraises]), max_size=7))
+def test_the_first_result_ends_the_call_as_in_pluggy(
+    behaviours: list[Callable[..., Any]],
+) -> None:
+    """Where an event wants one answer, those after the first that has one are not asked."""
+    assert ours(behaviours, first=True) == pluggys(behaviours, first=True)
+
+
+def test_answers_bear_names_and_none_is_left_out() -> None:
+    """Each answer comes as (plugin, value), in calling order; 0 is an answer."""
+    answers = caller(returns_number, returns_none, returns_zero).collect([])
+    assert answers == [("p0", 1), ("p2", 0)]
+
+
+def test_an_implementation_gets_only_the_arguments_it_names() -> None:
+    """A function that names some arguments of its event, in any order, gets those."""
+    wants = Implementation("p", "'p'", lambda c, a: (c, a), ("c", "a"))
+    assert bind(wants, ("a", "b", "c"))(1, 2, 3) == (3, 1)
+    nothing = Implementation("p", "'p'", lambda: "called", ())
+    assert bind(nothing, ("a", "b"))(1, 2) == "called"
+
+
+def test_each_is_delivered_its_own_entry() -> None:
+    """Deliver hands out own entries, wrappers' too, and the default to all others."""
+    seen = {}
+
+    def plain(name: str) -> Callable[..., None]:
+        return lambda context, values: seen.update({name: (context, values)})
+
+    def wrapper(context: Any, values: Any) -> Generator[None, Any, Any]:
+        seen["w"] = (context, values)
+        return (yield)
+
+    both = ("context", "values")
+    stack = [
+        Implementation("a", "'a'", plain("a"), both),
+        Implementation("w", "'w'", wrapper, both, wrapper=True),
+        Implementation("b", "'b'", plain("b"), both),
+    ]
+    deliver = Caller("after_run", both, stack, Turn()).deliver
+    deliver("context", {"b": 2, "w": 3}, "nothing")
+
+    assert seen == {"a": ("context", "nothing"), "b": ("context", 2), "w": ("context", 3)}
+
+
+def test_the_turn_names_who_is_called_and_goes_back() -> None:
+    """While a hook or a wrapper's part runs it is its turn; afterwards the caller's."""
+    turn, seen = Turn(), []
+
+    def wrapper() -> Generator[None, Any, Any]:
+        seen.append(turn.name)
+        try:
+            yield
+        finally:
+            seen.append(turn.name)
+
+    def plain() -> None:
+        seen.append(turn.name)
+        raise ValueError
+
+    stack = [
+        Implementation("w", "'w'", wrapper, (), wrapper=True),
+        Implementation("p", "'p'", plain, ()),
+    ]
+    with pytest.raises(ValueError):  # noqa: PT011
+        Caller("event", (), stack, turn).collect()
+
+    assert seen == ["w", "p", "w"]
+    assert turn.name == "caller"
+
+
+def test_an_error_names_the_plugin_and_the_event() -> None:
+    """An exception out of a hook carries one note: plugin and event."""
+    with pytest.raises(ValueError) as info:  # noqa: PT011
+        caller(returns_number, reraises, raises).collect([])
+    assert info.value.__notes__ == ["hookbus: raised by plugin 'p2' in event()"]
+    assert culprit_of(info.value) == "p2"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "what"), [(never_yields, "did not yield"), (yields_twice, "second yield")]
+)
+def test_a_wrapper_that_yields_wrongly_is_named(behaviour: Any, what: str) -> None:
+    """The message says whose wrapper it was, for which event, and the rule."""
+    with pytest.raises(RuntimeError, match=f"'p1' for event.*{what}.*yields exactly once"):
+        caller(returns_zero, behaviour).collect([])
+
+
+def test_finish_calls_all_though_some_raise() -> None:
+    """Finish goes through all hooks and returns who raised what."""
+    arg: list = []
+    stack = caller(raises, returns_zero, raises_interrupt, returns_none)
+    failures = stack.finish((arg,), {"p0", "p1", "p2", "p3"})
+
+    assert arg == [0, 1, 2, 3]
+    assert [(name, type(error)) for name, error in failures] == [
+        ("p0", ValueError),
+        ("p2", KeyboardInterrupt),
+    ]
+
+
+def test_finish_calls_only_those_named() -> None:
+    """Finish leaves out plugins and wrappers that never started."""
+    arg: list = []
+    assert (
+        caller(passes, returns_zero, returns_none, passes).finish((arg,), {"p2", "p3"})
+        == []
+    )
+    assert arg == [3, 2]
+
+
+def test_finish_reports_a_wrapper_that_raises() -> None:
+    """An error of a wrapper is reported under its name, and the hooks are still called."""
+    arg: list = []
+    failures = caller(raises_after, returns_zero).finish((arg,), {"p0", "p1"})
+    assert [(name, type(error)) for name, error in failures] == [("p0", ValueError)]
+    assert arg == [0, 1]
+
+
+def test_finish_calls_the_hooks_though_a_wrapper_fails_before_its_yield() -> None:
+    """All hooks are called though a wrapper raises before they come."""
+    arg: list = []
+    failures = caller(raises_before, passes, returns_zero).finish(
+        (arg,), {"p0", "p1", "p2"}
+    )
+    assert [(name, type(error)) for name, error in failures] == [("p0", ValueError)]
+    assert 2 in arg
+
+
+def test_start_knows_who_was_called_before_an_error() -> None:
+    """Start notes each name before its call: the one that raises counts as started."""
+    started: set[str] = set()
+    with pytest.raises(ValueError):  # noqa: PT011
+        caller(returns_zero, raises, returns_none).start(([],), started)
+    assert started == {"p0", "p1"}

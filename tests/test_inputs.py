@@ -1,0 +1,229 @@
+"""Inputs: pulled once a run when needed, counted, and brought back to a position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookbus import CheckpointError, Graph, GraphError, OutOfRangeError
+from hookbus.inputs import Input
+from hookbus.session import EmbeddedSession
+
+
+class Stateful:
+    """An iterator with a position of its own."""
+
+    def __init__(self, data: list[int]) -> None:
+        self.data, self.place, self.pulls = data, 0, 0
+
+    def __iter__(self) -> Stateful:
+        return self
+
+    def __next__(self) -> int:
+        self.pulls += 1
+        if self.place == len(self.data):
+            raise StopIteration
+        self.place += 1
+        return self.data[self.place - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+def session(*data: list[Any]) -> EmbeddedSession:
+    """Return a session with an input a, b, … for each list, and ops that read them."""
+    graph = Graph()
+    for name, values in zip("abc", data, strict=False):
+        graph.input(name, lambda values=values: values)
+        graph.op(lambda v: v, name=f"first_{name}", reads={"v": name})
+        graph.op(lambda v: v, name=f"second_{name}", reads={"v": name})
+    return EmbeddedSession(graph)
+
+
+def test_a_run_pulls_one_value_however_many_read_it() -> None:
+    """Within a run all ops and fetches see the same value; the next run sees the next."""
+    made = session([10, 20])
+    assert made.run(["a", "first_a", "second_a"]) == [10, 10, 10]
+    assert made.run(["second_a", "a"]) == [20, 20]
+
+
+def test_only_runs_that_need_an_input_pull() -> None:
+    """A run of other nodes leaves the input where it is."""
+    made = session([10, 20], [1])
+    assert made.run("global_step") == 0
+    assert made.run("b") == 1
+    assert made.positions() == {"a": {"pulled": 0}, "b": {"pulled": 1}}
+    assert made.run("a") == 10
+
+
+def test_a_fed_input_is_not_pulled() -> None:
+    """A value fed in place of an input leaves its position alone."""
+    made = session([10, 20])
+    assert made.run("first_a", {"a": 99}) == 99
+    assert made.run("first_a") == 10
+
+
+def test_the_factory_is_called_at_the_first_need() -> None:
+    """An input that nobody needs is never opened."""
+    opened = []
+    graph = Graph()
+    graph.input("a", lambda: opened.append("a") or [1])
+    made = EmbeddedSession(graph)
+    made.run("global_step")
+    assert opened == []
+    made.run("a")
+    assert opened == ["a"]
+
+
+def test_the_end_is_out_of_range() -> None:
+    """The iterator's end leaves the run as OutOfRangeError that names the input."""
+    made = session([10, 20])
+    made.run("a")
+    made.run("a")
+    for _ in range(2):
+        with pytest.raises(OutOfRangeError, match="input 'a' has ended after 2 values"):
+            made.run("a")
+
+
+def test_a_subclass_of_stop_iteration_is_the_end_too() -> None:
+    """A library's own StopIteration means the end of input."""
+
+    class Drained(StopIteration):
+        pass
+
+    class Source:
+        def __iter__(self) -> Source:
+            return self
+
+        def __next__(self) -> int:
+            raise Drained
+
+    with pytest.raises(OutOfRangeError):
+        Input("a", Source).pull()
+
+
+def test_another_error_of_the_iterator_leaves_as_itself() -> None:
+    """A broken input is no end of input."""
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("disk")
+
+    source = Input("a", broken)
+    assert source.pull() == 1
+    with pytest.raises(OSError, match="disk"):
+        source.pull()
+
+
+def test_at_the_end_of_one_input_no_other_moves() -> None:
+    """A run that fails at the end of an input changes nothing, other inputs included."""
+    made = session([1, 2, 3], [10])
+    made.run(["a", "b"])
+    before = made.positions()
+    with pytest.raises(OutOfRangeError, match="'b'"):
+        made.run(["a", "b"])
+    assert made.positions() == before
+    assert made.run("a") == 2
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(), max_size=20), st.data())
+def test_a_position_leads_back(data: list[int], draw: st.DataObject) -> None:
+    """An input brought to a position goes on exactly where the other one stood."""
+    pulled = draw.draw(st.integers(0, len(data)))
+    factory = draw.draw(st.sampled_from([lambda: data, lambda: iter(data)]))
+    old, new = Input("a", factory), Input("a", factory)
+    for _ in range(pulled):
+        old.pull()
+
+    new.load_state_dict(old.state_dict())
+
+    assert new.state_dict() == old.state_dict()
+    assert [new.pull() for _ in data[pulled:]] == data[pulled:]
+    with pytest.raises(OutOfRangeError):
+        new.pull()
+
+
+def test_an_input_goes_back_as_well_as_forward() -> None:
+    """An earlier position is reached by starting anew."""
+    source = Input("a", lambda: [1, 2, 3])
+    for _ in range(3):
+        source.pull()
+    source.load_state_dict({"pulled": 1})
+    assert source.pull() == 2
+
+
+def test_an_iterators_own_position_is_used() -> None:
+    """An iterator with state_dict and load_state_dict is not skipped through."""
+    made: list[Stateful] = []
+
+    def factory() -> Stateful:
+        made.append(Stateful([1, 2, 3]))
+        return made[-1]
+
+    old = Input("a", factory)
+    old.pull()
+    old.pull()
+    assert old.state_dict() == {"pulled": 2, "iterator": {"place": 2}}
+
+    new = Input("a", factory)
+    new.load_state_dict(old.state_dict())
+
+    assert made[-1].pulls == 0
+    assert new.pull() == 3
+    assert new.state_dict()["pulled"] == 3
+
+
+def test_a_position_without_the_iterators_state_is_skipped_to() -> None:
+    """A stateful iterator restored from a plain position reads its way there."""
+    source = Input("a", lambda: Stateful([1, 2, 3]))
+    source.load_state_dict({"pulled": 2})
+    assert source.pull() == 3
+
+
+def test_an_input_shorter_than_its_position_is_an_error() -> None:
+    """Data that ends before the checkpoint's position is not the same data."""
+    with pytest.raises(CheckpointError, match=r"value 5 of input 'a'.*ends after 2"):
+        Input("a", lambda: [1, 2]).load_state_dict({"pulled": 5})
+
+
+def test_what_is_left_is_known_where_the_iterable_has_a_length() -> None:
+    """Remaining counts down for a sized iterable and is None for another."""
+    sized, endless = Input("a", lambda: [1, 2, 3]), Input("a", lambda: iter([1]))
+    assert sized.remaining() == 3
+    sized.pull()
+    assert sized.remaining() == 2
+    sized.load_state_dict({"pulled": 3})
+    assert sized.remaining() == 0
+    assert endless.remaining() is None
+
+
+def test_a_session_ends_with_its_shortest_input() -> None:
+    """The session's remaining runs are those of the first input to end, where one tells."""
+    made = session([1, 2, 3], [1, 2])
+    assert made.remaining() == 2
+    made.run("b")
+    assert made.remaining() == 1
+    assert EmbeddedSession(Graph()).remaining() is None
+
+
+def test_a_session_seeks_the_inputs_it_has() -> None:
+    """Positions are taken by name; one of an input that is gone is left alone."""
+    made = session([1, 2, 3], [10, 20])
+    made.seek({"a": {"pulled": 2}, "gone": {"pulled": 7}})
+    assert made.run(["a", "b"]) == [3, 10]
+
+
+def test_an_input_without_a_value_to_iterate_names_itself() -> None:
+    """A factory that returns no iterable is an error that names the input."""
+    graph = Graph()
+    graph.input("batch", lambda: 3)  # type: ignore[arg-type, return-value]
+    with pytest.raises(GraphError, match="input 'batch'"):
+        EmbeddedSession(graph).run("batch")

@@ -1,0 +1,122 @@
+"""Where log lines go, and that a program's own structlog setup is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import sys
+import hookbus
+
+graph = hookbus.Graph()
+graph.train_op(lambda: (), name="train")
+
+def train():
+    with hookbus.MonitoredSession(graph, config=hookbus.Config(autoload=False)) as session:
+        session.run("train")
+"""
+
+
+def python(code: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has a session to train, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *flags, "-c", RUN + code],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_importing_hookbus_does_not_import_structlog():
+    """Nothing happens at import; structlog comes with the first line."""
+    done = python(
+        "print('structlog' in sys.modules); train(); print('structlog' in sys.modules)"
+    )
+    assert done.stdout == "False\nTrue\n"
+
+
+def test_core_never_configures_structlog():
+    """A program that did not configure structlog has it as it was, after any line."""
+    done = python("train(); import structlog; print(structlog.is_configured())")
+    assert done.stdout == "False\n"
+
+
+def test_lines_go_to_stderr():
+    """One line tells how the session ended; stdout belongs to the program."""
+    done = python("train(); hookbus.log.warning('careful', part=3)")
+    assert done.stdout == ""
+    ended, own = done.stderr.splitlines()
+    for word in ("[info", "session ended", "kind=completed", "step=1"):
+        assert word in ended
+    assert "[warning" in own
+    assert own.endswith("careful part=3")
+
+
+def test_lines_bear_no_colours():
+    """Lines are plain text unless the program or the command sets them up."""
+    assert "\x1b" not in python("train()").stderr
+
+
+def test_lines_go_to_what_stderr_is_at_the_moment():
+    """A program that swaps ``sys.stderr``, as a progress bar does, gets them there."""
+    done = python(
+        "import io\n"
+        "train()\n"
+        "old, sys.stderr = sys.stderr, io.StringIO()\n"
+        "train()\n"
+        "print(sys.stderr.getvalue().count('session ended'))\n"
+    )
+    assert done.stdout == "1\n"
+    assert done.stderr.count("session ended") == 1
+
+
+CONFIGURE = """
+import structlog
+structlog.configure(
+    processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],
+    logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+)
+"""
+
+
+@pytest.mark.parametrize("when", ["before the first line", "after it"])
+def test_the_programs_own_configuration_is_respected(when):
+    """Whenever the program configures structlog, the lines after that follow it."""
+    first = "" if when.startswith("before") else "train()"
+    done = python(f"{first}\n{CONFIGURE}\ntrain()\nprint(structlog.is_configured())")
+    line, configured = done.stdout.splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["kind"], told["level"]) == (
+        "session ended",
+        "completed",
+        "info",
+    )
+    assert configured == "True"
+    assert done.stderr.count("session ended") == (1 if first else 0)
+
+
+def test_the_programs_configuration_beats_the_commands():
+    """Under ``hookbus run`` too, a script that configures structlog has its way."""
+    Path("script.py").write_text(RUN + CONFIGURE + "train()")
+    done = subprocess.run(
+        [sys.executable, "-m", "hookbus", "run", "script.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["event"] == "session ended"
+    assert "session ended" not in done.stderr
+
+
+def test_debug_lines_are_dropped():
+    """Lines below info are for those who configure structlog themselves."""
+    assert "detail" not in python("hookbus.log.debug('detail')").stderr
+    shown = python(f"{CONFIGURE}\nhookbus.log.debug('detail')").stdout
+    assert json.loads(shown)["event"] == "detail"

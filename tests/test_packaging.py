@@ -1,0 +1,254 @@
+"""How the distributions are laid out: one shape for all plugins, nothing else on top."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from hookbus.cli.flags import parse
+from hookbus.config.settings import fields_of, flag_of
+from hookbus.selection import installed_plugins
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = sorted(path for path in ROOT.glob("plugins/*") if (path / "setup.cfg").exists())
+TOP_LEVEL = {
+    ".ci",
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "benchmarks",
+    "docs",
+    "examples",
+    "hookbus",
+    "plugins",
+    "pyproject.toml",
+    "setup.cfg",
+    "tests",
+    "tox.ini",
+}
+SHARED = {
+    "metadata": [
+        "version",
+        "long_description",
+        "long_description_content_type",
+        "license",
+        "license_files",
+        "classifiers",
+    ],
+    "options": ["python_requires"],
+}
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def folder(request) -> Path:
+    """Return each plugin's folder in turn."""
+    return request.param
+
+
+@pytest.fixture
+def setup(folder) -> configparser.ConfigParser:
+    """Return the plugin's setup.cfg."""
+    return read(folder / "setup.cfg")
+
+
+def read(path: Path) -> configparser.ConfigParser:
+    """Read a setup.cfg."""
+    parser = configparser.ConfigParser()
+    parser.read(path, "utf-8")
+    return parser
+
+
+def entries_of(setup: configparser.ConfigParser) -> dict[str, str]:
+    """Return the entry points in the group hookbus: name to module:attribute."""
+    lines = setup["options.entry_points"]["hookbus"].strip().splitlines()
+    return dict(re.split(r"\s*=\s*", line) for line in lines)
+
+
+def blocks(folder: Path, language: str) -> list[str]:
+    """Return the code blocks of a language in the README of a folder."""
+    text = (folder / "README.md").read_text("utf-8")
+    found = re.findall(rf"^```{language}\b.*?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return list(found)
+
+
+def test_the_top_level_is_fixed():
+    """Nothing else is kept at the top of the repository."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = {path.split("/")[0] for path in listed.stdout.split("\0") if path}
+    assert {name for name in found if not name.startswith(".git")} <= TOP_LEVEL
+
+
+def test_the_requirements_name_every_distribution():
+    """plugins/requirements.txt installs the core and exactly the plugins that there are."""
+    lines = (ROOT / "plugins" / "requirements.txt").read_text("utf-8").splitlines()
+    plugins = [f"-e plugins/{folder.name}" for folder in FOLDERS]
+    assert lines == ["-e .", *plugins]
+
+
+def test_every_folder_below_plugins_is_a_distribution():
+    """A folder without setup.cfg would be overlooked everywhere."""
+    folders = {path for path in ROOT.glob("plugins/*") if path.is_dir()}
+    assert {path for path in folders if path.name != "__pycache__"} == set(FOLDERS)
+
+
+def test_a_plugin_has_all_parts(folder):
+    """Metadata, build backend, description, licence and tests."""
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        assert (folder / name).is_file(), name
+    assert list((folder / "tests").glob("test_*.py"))
+
+
+def test_a_plugin_is_under_the_licence_of_the_core(folder):
+    """The licence's text is the same everywhere."""
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_a_plugin_does_not_claim_to_be_typed(setup):
+    """A single module cannot carry the marker that type checkers look for."""
+    assert "Typed" not in setup["metadata"]["classifiers"]
+
+
+@pytest.mark.parametrize("place", [ROOT, *FOLDERS], ids=lambda place: place.name)
+def test_pyproject_names_the_build_backend_only(place):
+    """All else is in setup.cfg, and the same backend builds every distribution."""
+    said = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))
+    assert said == {
+        "build-system": {
+            "requires": ["setuptools>=77"],
+            "build-backend": "setuptools.build_meta",
+        }
+    }
+
+
+def test_all_plugins_are_described_in_one_shape(setup):
+    """Sections and keys come in the same order in every setup.cfg."""
+    assert {section: list(setup[section]) for section in setup.sections()[:2]} == {
+        "metadata": [
+            "name",
+            "version",
+            "description",
+            "long_description",
+            "long_description_content_type",
+            "license",
+            "license_files",
+            "classifiers",
+        ],
+        "options": ["py_modules", "python_requires", "install_requires"],
+    }
+    assert setup.sections()[2:] == ["options.entry_points"]
+
+
+def test_all_plugins_share_version_licence_and_python(setup):
+    """What is not a plugin's own is the same in every setup.cfg, and in the core's."""
+    model = read(FOLDERS[0] / "setup.cfg")
+    core = read(ROOT / "setup.cfg")
+    for section, keys in SHARED.items():
+        for key in keys:
+            assert setup[section][key] == model[section][key], key
+    for section, key in [
+        ("metadata", "version"),
+        ("metadata", "license"),
+        ("options", "python_requires"),
+    ]:
+        assert setup[section][key] == core[section][key], key
+
+
+def test_names_follow_from_the_folder(folder, setup):
+    """Distribution, entry point and module bear the plugin's one name."""
+    plugin = folder.name.removeprefix("hookbus-")
+    module = folder.name.replace("-", "_")
+    (entry,) = entries_of(setup).items()
+    assert setup["metadata"]["name"] == folder.name
+    assert entry[0] == plugin
+    assert entry[1].partition(":")[0] == module
+    assert setup["options"]["py_modules"].split()[0] == module
+
+
+def test_every_module_of_a_plugin_is_shipped(folder, setup):
+    """py_modules lists the modules in the folder, all and no other."""
+    modules = {path.stem for path in folder.glob("*.py")}
+    assert set(setup["options"]["py_modules"].split()) == modules
+
+
+def test_entry_points_lead_to_modules_that_are_shipped(setup):
+    """Every entry point of every group names something in py_modules."""
+    shipped = set(setup["options"]["py_modules"].split())
+    for group, text in setup["options.entry_points"].items():
+        for line in text.strip().splitlines():
+            module, _, attribute = line.partition("=")[2].strip().partition(":")
+            assert module in shipped, group
+            assert not attribute or hasattr(import_module(module), attribute)
+
+
+def test_a_plugin_depends_on_the_core_and_on_no_other_plugin(setup):
+    """Each can be installed alone; the core's next minor version may break it."""
+    required = setup["options"]["install_requires"].split()
+    assert required[0] == "hookbus>=0.1,<0.2"
+    assert [name for name in required[1:] if name.startswith("hookbus")] == []
+
+
+def test_a_plugin_imports_no_other_plugin(folder):
+    """Nor does its code; and of the core it takes public names only."""
+    own = {path.stem for path in folder.glob("*.py")}
+    for path in folder.glob("*.py"):
+        text = path.read_text("utf-8")
+        imported = set(
+            re.findall(r"^\s*(?:from|import) (hookbus[\w.]*)", text, re.MULTILINE)
+        )
+        assert imported - own <= {"hookbus"}, path.name
+
+
+def test_a_plugin_requires_what_it_imports(folder, setup):
+    """Every top-level import is the standard library's, the plugin's own or required."""
+    required = re.findall(r"^[A-Za-z0-9_-]+", setup["options"]["install_requires"], re.M)
+    known = {*sys.stdlib_module_names, *setup["options"]["py_modules"].split(), *required}
+    for path in folder.glob("*.py"):
+        text = path.read_text("utf-8")
+        imported = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.M))
+        assert imported <= known, path.name
+
+
+def test_the_readme_names_every_setting(folder, setup):
+    """Each field of the hook class stands there, with its flag."""
+    ((plugin, value),) = entries_of(setup).items()
+    module, _, attribute = value.partition(":")
+    text = (folder / "README.md").read_text("utf-8")
+    for field in fields_of(getattr(import_module(module), attribute)):
+        assert f"`{field}`" in text
+        assert re.search(rf"`{flag_of(plugin, field)}[` ]", text), field
+
+
+def test_the_command_lines_in_the_readme_are_understood(folder):
+    """Every flag in a `hookbus run` line belongs to a plugin that has that setting."""
+    lines = "".join(blocks(folder, "console")).replace("\\\n", " ").splitlines()
+    commands = [line for line in lines if line.startswith("$ hookbus run")]
+    assert commands
+    installed = installed_plugins()
+    for command in commands:
+        flags = parse(shlex.split(command)[3:], installed)
+        assert flags.rest, command
+        for setting in flags.settings:
+            fields = fields_of(installed[setting.plugin].entry.load())
+            assert setting.field in ("", *fields), command
+
+
+def test_the_examples_in_the_readme_run(folder, capsys):
+    """Every Python block of a README runs as it stands, one after the other."""
+    examples = blocks(folder, "python")
+    assert examples
+    names: dict[str, object] = {"__name__": "__main__"}
+    for example in examples:
+        exec(compile(example, str(folder / "README.md"), "exec"), names)
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""Settings of hooks: how text becomes a value, and which place wins."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hookbus
+from hookbus import UsageError
+from hookbus.config.settings import Place, Setting, boolean, build, fields_of, flag_of
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+TRUE, FALSE = ["1", "true", "yes", "on"], ["0", "false", "no", "off"]
+
+
+def flag(field: str, text: Any, place: Place = Place.FLAG) -> Setting:
+    """Return what ``--demo-FIELD TEXT`` gives."""
+    source = f"{flag_of('demo', field)} {text}" if field else f"--demo {text}"
+    return Setting("demo", field, text, source, place)
+
+
+@attrs.define(eq=False)
+class Demo(hookbus.SessionRunHook):
+    """Has a field of each type that text can be turned into."""
+
+    steps: int = 1
+    rate: float = 1.0
+    on: bool = False
+    word: str = "word"
+    names: Sequence[str] = ()
+    pair: tuple[str, ...] = ()
+    path: Path | None = None
+    maybe: int | None = 7
+    number: int | float | None = None
+    either: Sequence[str] | str | None = None
+    function: Callable[..., Any] | None = None
+    table: Mapping[str, str] | None = None
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("steps", "12", 12),
+        ("steps", "-3", -3),
+        ("rate", "0.5", 0.5),
+        ("rate", "3", 3.0),
+        ("on", "Yes", True),
+        ("on", "0", False),
+        ("word", "12", "12"),
+        ("word", "", ""),
+        ("names", "loss", ("loss",)),
+        ("names", " loss, accuracy,", ("loss", "accuracy")),
+        ("pair", "a,b", ("a", "b")),
+        ("path", "runs/a", Path("runs/a")),
+        ("maybe", "none", None),
+        ("maybe", "None", None),
+        ("maybe", "3", 3),
+        ("number", "3", 3),
+        ("number", "3.5", 3.5),
+        ("either", "a,b", ("a", "b")),
+        ("function", "os.path:join", os.path.join),
+        ("table", "os:environ", os.environ),
+    ],
+)
+def test_text_becomes_what_the_field_is_annotated_with(field, text, value):
+    """The annotation decides what the text of a flag means."""
+    found = getattr(build(Demo, "demo", [flag(field, text)]), field)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "wanted"),
+    [
+        ("steps", "abc", "a whole number"),
+        ("steps", "1.5", "a whole number"),
+        ("steps", "none", "a whole number"),
+        ("rate", "fast", "a number"),
+        ("on", "maybe", "true or false"),
+        ("maybe", "few", "a whole number"),
+        ("number", "few", "a whole number or a number"),
+        ("function", "join", "module:attribute"),
+        ("function", "os.path:jion", "module:attribute"),
+        ("function", "no.such.module:join", "module:attribute"),
+    ],
+)
+def test_text_that_does_not_fit_names_the_flag(field, text, wanted):
+    """The message has the flag as it was written and what would fit."""
+    setting = flag(field, text)
+    with pytest.raises(UsageError) as caught:
+        build(Demo, "demo", [setting])
+    assert setting.source in str(caught.value)
+    assert wanted in str(caught.value)
+
+
+@given(st.sampled_from(TRUE + FALSE), st.data())
+def test_booleans_are_read_whatever_their_case(word, data):
+    """Upper case and spaces around do not matter."""
+    letters = [data.draw(st.sampled_from([c.upper(), c.lower()])) for c in word]
+    assert boolean(f" {''.join(letters)}\t") is (word in TRUE)
+
+
+@given(st.text().filter(lambda t: t.strip().lower() not in TRUE + FALSE))
+def test_any_other_text_is_no_boolean(text):
+    """There is no third truth value, the empty text included."""
+    with pytest.raises(ValueError, match="expected one of 1, true"):
+        boolean(text)
+
+
+@given(st.integers() | st.floats(allow_nan=False) | st.booleans())
+def test_numbers_survive_being_written_as_text(value):
+    """What Python prints for a value is read as that value."""
+    field = {int: "steps", float: "rate", bool: "on"}[type(value)]
+    assert getattr(build(Demo, "demo", [flag(field, str(value))]), field) == value
+
+
+def test_a_value_that_is_no_text_is_taken_as_it_is():
+    """A setting given in code is an object already."""
+    names = ["a"]
+    hook = build(Demo, "demo", [flag("names", names, Place.CODE)])
+    assert hook.names is names
+
+
+def test_an_unknown_field_gets_a_suggestion():
+    """The message names the flag, the plugin, and the field that was probably meant."""
+    with pytest.raises(UsageError, match=r"--demo-step 3.*'demo'.*'step'.*'steps'"):
+        build(Demo, "demo", [flag("step", "3")])
+    with pytest.raises(UsageError, match="it has steps, rate"):
+        build(Demo, "demo", [flag("zzz", "3")])
+
+
+@attrs.define(eq=False)
+class Timed(hookbus.SessionRunHook):
+    """Has a pair of fields of which exactly one counts, and a main one."""
+
+    main_setting = "steps"
+    exclusive_settings = (("secs", "steps"),)
+    default_settings: ClassVar = {"secs": 600.0}
+
+    name: str = "timed"
+    secs: float | None = None
+    steps: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if (self.secs is None) == (self.steps is None):
+            raise UsageError("give one of secs and steps.")
+
+
+def test_the_main_setting_is_the_flag_without_a_field():
+    """``--NAME VALUE`` sets ``main_setting``, by default the first field."""
+    assert build(Timed, "demo", [flag("", "5")]).steps == 5
+    assert build(Demo, "demo", [flag("", "5")]).steps == 5
+
+
+def test_a_plugin_without_settings_takes_no_value():
+    """``--NAME VALUE`` of such a plugin says to use -p."""
+    with pytest.raises(UsageError, match=r"--demo takes no value.*-p"):
+        build(hookbus.SessionRunHook, "demo", [flag("", "5")])
+
+
+def test_defaults_of_the_class_stand_back():
+    """``default_settings`` count where nothing was said about the pair."""
+    assert build(Timed, "demo", []).secs == 600.0
+    assert build(Timed, "demo", [flag("name", "x")]).secs == 600.0
+
+
+@pytest.mark.parametrize("weaker", [Place.DEFAULT, Place.CODE, Place.ENVIRONMENT])
+def test_one_of_a_pair_clears_the_other_from_weaker_places(weaker):
+    """Steps on the command line beat seconds from anywhere else, and the defaults."""
+    settings = [flag("steps", "5"), flag("secs", "9", weaker)]
+    for order in (settings, settings[::-1]):
+        hook = build(Timed, "demo", order)
+        assert (hook.secs, hook.steps) == (None, 5)
+
+
+def test_both_of_a_pair_from_one_place_are_left_to_the_hook():
+    """The hook's own refusal is shown, with the flags that were given and all others."""
+    with pytest.raises(UsageError, match="give one of secs and steps") as caught:
+        build(Timed, "demo", [flag("secs", "9"), flag("steps", "5")])
+    text = str(caught.value)
+    assert "Given: --demo-secs 9, --demo-steps 5" in text
+    assert "Flags: --demo-name, --demo-secs, --demo-steps" in text
+
+
+PLACES = st.lists(st.sampled_from(list(Place)[1:]), min_size=1, max_size=6)
+
+
+@given(PLACES)
+def test_the_strongest_place_wins_and_inside_it_the_last(places):
+    """The order in which settings are listed counts only within one place."""
+    settings = [flag("word", str(i), place) for i, place in enumerate(places)]
+    strongest = max(places)
+    last = max(i for i, place in enumerate(places) if place is strongest)
+    assert build(Demo, "demo", settings).word == str(last)
+
+
+def test_settings_that_do_not_suffice_name_the_flags():
+    """A hook that lacks a setting tells the flag that gives it."""
+
+    @attrs.define(eq=False)
+    class Limit(hookbus.SessionRunHook):
+        below: float
+        patience: int = 0
+
+    with pytest.raises(UsageError, match=r"loss-limit.*--loss-limit-below"):
+        build(Limit, "loss-limit", [])
+
+
+def test_validators_of_fields_refuse_settings():
+    """A validator's error becomes a usage error that names the flag."""
+
+    @attrs.define(eq=False)
+    class Positive(hookbus.SessionRunHook):
+        steps: int = attrs.field(default=1, validator=attrs.validators.gt(0))
+
+    assert build(Positive, "demo", [flag("steps", "2")]).steps == 2
+    with pytest.raises(UsageError, match="--demo-steps -2"):
+        build(Positive, "demo", [flag("steps", "-2")])
+
+
+def test_converters_of_fields_get_the_text():
+    """A field with a converter can be set by text as well as any other."""
+
+    @attrs.define(eq=False)
+    class Converts(hookbus.SessionRunHook):
+        steps: int = attrs.field(default=1, converter=int)
+        upper: str = attrs.field(default="", converter=lambda text: text.upper())
+
+    settings = [flag("steps", "2"), flag("upper", "abc")]
+    hook = build(Converts, "demo", settings)
+    assert (hook.steps, hook.upper) == (2, "ABC")
+
+
+def test_a_name_that_only_the_type_checker_sees_spoils_no_other_field():
+    """A field annotated with an import under TYPE_CHECKING leaves the others typed."""
+
+    @attrs.define(eq=False)
+    class Checked(hookbus.SessionRunHook):
+        steps: int = 1
+        limit: Decimal | None = None
+
+    assert build(Checked, "demo", [flag("steps", "2")]).steps == 2
+
+
+def test_a_class_without_attrs_has_its_parameters_as_settings():
+    """Any hook class's constructor tells its settings."""
+
+    class Plain(hookbus.SessionRunHook):
+        def __init__(self, steps: int = 3, *, name: str = "x") -> None:
+            self.steps, self.name = steps, name
+
+    assert fields_of(Plain) == {"steps": (int, 3), "name": (str, "x")}
+    hook = build(Plain, "demo", [flag("steps", "4")])
+    assert (hook.steps, hook.name) == (4, "x")

@@ -1,0 +1,285 @@
+"""What each distribution is and does when it is installed alone, from its wheel."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import zipfile
+from collections.abc import Callable
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import TypeAlias
+
+import pytest
+
+import hookbus
+
+pytestmark = pytest.mark.wheels
+
+ROOT = Path(__file__).parents[2]
+
+TOY = """
+import json, sys
+import hookbus
+
+graph = hookbus.Graph()
+graph.variable("w", 1.0)
+graph.op(lambda global_step: float("nan") if global_step >= 12 else 0.5, name="loss")
+graph.train_op(lambda w: w + 1, name="train", updates="w")
+
+with hookbus.MonitoredSession(graph) as session:
+    for _ in range(20):
+        if not session.should_stop():
+            session.run("train")
+modules = [name for name in sys.modules if name.startswith("hookbus_")]
+print(json.dumps({"steps": session.global_step, "modules": modules}))
+"""
+
+Ran: TypeAlias = CompletedProcess[str]
+
+ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
+    "checkpoint-saver": (
+        ["--checkpoint-saver-checkpoint-dir", "saved"],
+        lambda _: any(Path("saved").glob("ckpt-*")),
+    ),
+    "logging-tensor": (
+        ["--logging-tensor", "loss"],
+        lambda ran: "logged step=1" in ran.stderr,
+    ),
+    "nan-tensor": (
+        ["--nan-tensor", "loss"],
+        lambda ran: ran.returncode == 1 and "loss is NaN at step 13" in ran.stderr,
+    ),
+    "progress": (
+        ["--progress-every-secs", "0"],
+        lambda ran: "progress step=2" in ran.stderr,
+    ),
+    "step-counter": (
+        ["--step-counter", "5"],
+        lambda ran: "speed step=6" in ran.stderr,
+    ),
+    "stop-at-step": (
+        ["--stop-at-step", "7"],
+        lambda ran: json.loads(ran.stdout or "{}").get("steps") == 7,
+    ),
+    "summary-saver": (
+        ["--summary-saver-output-dir", "curves"],
+        lambda _: any(Path("curves").glob("events.*")),
+    ),
+}
+"""For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
+
+
+@pytest.fixture
+def toy() -> str:
+    """Write TOY into the current folder."""
+    Path("toy.py").write_text(TOY, "utf-8")
+    return "toy.py"
+
+
+def wheel_of(distribution: str, wheelhouse: Path) -> zipfile.ZipFile:
+    """Open the one wheel of a distribution."""
+    stem = distribution.replace("-", "_")
+    (path,) = wheelhouse.glob(f"{stem}-[0-9]*.whl")
+    return zipfile.ZipFile(path)
+
+
+def setup_of(folder: Path) -> configparser.ConfigParser:
+    """Read the setup.cfg of a folder."""
+    setup = configparser.ConfigParser()
+    setup.read(folder / "setup.cfg", "utf-8")
+    return setup
+
+
+def metadata_of(wheel: zipfile.ZipFile) -> Message:
+    """Return the metadata of a wheel."""
+    (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def tops(wheel: zipfile.ZipFile) -> set[str]:
+    """Return what a wheel puts into site-packages, its metadata left out."""
+    found = {name.split("/")[0] for name in wheel.namelist()}
+    return {name for name in found if not name.endswith(".dist-info")}
+
+
+def test_the_wheel_of_a_plugin_holds_its_modules_only(plugin, wheelhouse):
+    """No tests, no README, no strays: the modules that setup.cfg lists, and the licence."""
+    modules = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]["py_modules"]
+    wheel = wheel_of(f"hookbus-{plugin}", wheelhouse)
+    assert tops(wheel) == {f"{module}.py" for module in modules.split()}
+    assert any(name.endswith("/LICENSE") for name in wheel.namelist())
+
+
+def test_the_metadata_of_a_plugin(plugin, wheelhouse):
+    """It asks for the core's minor version, and the README is its description."""
+    metadata = metadata_of(wheel_of(f"hookbus-{plugin}", wheelhouse))
+    readme = (ROOT / "plugins" / f"hookbus-{plugin}" / "README.md").read_text("utf-8")
+    assert metadata["Name"] == f"hookbus-{plugin}"
+    assert "hookbus<0.2,>=0.1" in metadata.get_all("Requires-Dist")
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Apache-2.0" in (metadata["License-Expression"], metadata["License"])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().strip() == readme.strip()
+
+
+def test_the_wheel_of_the_core_holds_the_package_only(wheelhouse):
+    """One package with its type marker and licence; no tests, plugins or examples."""
+    wheel = wheel_of("hookbus", wheelhouse)
+    assert tops(wheel) == {"hookbus"}
+    assert "hookbus/py.typed" in wheel.namelist()
+    assert any(name.endswith("/LICENSE") for name in wheel.namelist())
+    sources = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("hookbus/**/*.py")}
+    assert {name for name in wheel.namelist() if name.endswith(".py")} == sources
+
+
+def test_the_metadata_of_the_core(wheelhouse):
+    """It needs no array library and no plugin."""
+    metadata = metadata_of(wheel_of("hookbus", wheelhouse))
+    needed = {req.split(">")[0].split("<")[0] for req in metadata.get_all("Requires-Dist")}
+    assert needed == {"attrs", "optree", "pluggy", "structlog"}
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata.get_payload().strip() == (ROOT / "README.md").read_text("utf-8").strip()
+
+
+def test_an_installed_plugin_is_one_entry_point(plugin, with_plugin):
+    """It bears the plugin's name and leads to a file inside the environment."""
+    found = with_plugin.run(
+        "-c",
+        "import json, sys; from importlib.metadata import entry_points\n"
+        "entries = entry_points(group='hookbus')\n"
+        "files = [sys.modules[e.load().__module__].__file__ for e in entries]\n"
+        "print(json.dumps([[e.name, e.dist.name] for e in entries] + files))",
+    )
+    assert found.returncode == 0, found.stderr
+    entry, file = json.loads(found.stdout)
+    assert entry == [plugin, f"hookbus-{plugin}"]
+    assert Path(file).is_relative_to(with_plugin.folder)
+
+
+def test_an_installed_plugin_is_listed(plugin, with_plugin):
+    """`hookbus plugins --json` shows it, and nothing else."""
+    done = with_plugin.hookbus("plugins", "--json")
+    (row,) = json.loads(done.stdout)["plugins"]
+    version = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["metadata"]["version"]
+    shown = (row["name"], row["distribution"], row["version"])
+    assert shown == (plugin, f"hookbus-{plugin}", version)
+
+
+def test_an_installed_plugin_acts_when_it_is_switched_on(plugin, with_plugin, toy):
+    """Its flags alone make it take part in a script that knows nothing of it."""
+    flags, acted = ACTS[plugin]
+    ran = with_plugin.hookbus("run", *flags, toy)
+    assert acted(ran), ran.stderr
+
+
+def test_a_blocked_plugin_does_not_act_and_is_not_imported(
+    plugin, with_plugin, toy, monkeypatch
+):
+    """-p no:NAME beats the environment that switches it on, before any import."""
+    monkeypatch.setenv("HOOKBUS_PLUGINS", plugin)
+    ran = with_plugin.hookbus("run", "-p", f"no:{plugin}", toy)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"steps": 20, "modules": []}
+    assert not ACTS[plugin][1](ran)
+
+
+def test_an_environment_with_a_plugin_is_consistent(with_plugin):
+    """Everything that the wheels ask for is there in a version that fits."""
+    done = with_plugin.pip("check")
+    assert done.returncode == 0, done.stdout
+
+
+def test_all_plugins_work_together(with_all, toy):
+    """One session with every plugin on: each acts, and nobody is in another's way."""
+    listed = json.loads(with_all.hookbus("plugins", "--json").stdout)["plugins"]
+    assert [row["name"] for row in listed] == sorted(ACTS)
+    flags = [flag for flags, _ in ACTS.values() for flag in flags]
+    ran = with_all.hookbus("run", *flags, toy)
+    assert ran.returncode == 0, ran.stderr
+    # The session stops before the step at which nan-tensor would have to act.
+    silent = [name for name, (_, acted) in ACTS.items() if not acted(ran)]
+    assert silent == ["nan-tensor"]
+
+
+def test_the_core_alone_runs_a_loop(core_alone, toy):
+    """Without any plugin, and without NumPy, a session trains."""
+    ran = core_alone.hookbus("run", toy)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"steps": 20, "modules": []}
+    assert core_alone.run("-c", "import numpy").returncode == 1
+
+
+def test_the_core_alone_says_that_there_are_no_plugins(core_alone):
+    """`hookbus plugins` says so in words, and as an empty list in JSON."""
+    assert core_alone.hookbus("plugins").stdout == "no plugins are installed\n"
+    listed = json.loads(core_alone.hookbus("plugins", "--json").stdout)
+    assert listed["plugins"] == []
+
+
+def test_the_core_alone_cannot_save_and_says_what_to_install(core_alone):
+    """checkpoint_dir= without a saver is an error before the first step."""
+    source = "import hookbus; hookbus.MonitoredTrainingSession(checkpoint_dir='saved')"
+    Path("saving.py").write_text(source, "utf-8")
+    done = core_alone.hookbus("run", "saving.py")
+    assert done.returncode == hookbus.ExitCode.USAGE
+    assert "pip install hookbus-checkpoint-saver" in done.stderr
+    assert not Path("saved").exists()
+
+
+SHOUT = '''"""A hook from somewhere else."""
+
+import hookbus
+
+
+class ShoutHook(hookbus.SessionRunHook):
+    def before_run(self):
+        return hookbus.SessionRunArgs("loss")
+
+    def after_run(self, run_values):
+        if run_values.global_step % 10 == 0:
+            print(f"STEP {run_values.global_step}: {run_values.results:.2f}!")
+'''
+
+SHOUT_SETUP = """
+[metadata]
+name = shouting
+version = 1.0
+
+[options]
+py_modules = shouting
+install_requires = hookbus>=0.1,<0.2
+
+[options.entry_points]
+hookbus =
+    shout = shouting:ShoutHook
+"""
+
+
+@pytest.fixture
+def shouting(build, tmp_path) -> str:
+    """Build a distribution that is no part of this project; return its wheel."""
+    folder = tmp_path / "shouting"
+    folder.mkdir()
+    (folder / "shouting.py").write_text(SHOUT, "utf-8")
+    (folder / "setup.cfg").write_text(SHOUT_SETUP, "utf-8")
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\n'
+        'build-backend = "setuptools.build_meta"\n',
+        "utf-8",
+    )
+    (wheel,) = build(folder).glob("*.whl")
+    return str(wheel)
+
+
+def test_a_hook_from_elsewhere_takes_part_without_any_change(with_all, shouting):
+    """A dozen lines in a distribution of their own: install it, -p NAME, and it acts."""
+    with_all.install("--no-deps", "--no-index", shouting)
+    digits = [str(ROOT / "examples" / "digits.py"), "--epochs", "1"]
+    assert "STEP" not in with_all.hookbus("run", *digits).stdout
+    done = with_all.hookbus("run", "-p", "shout", *digits, "--checkpoint-dir", "new")
+    assert done.returncode == 0, done.stderr
+    shouts = [line for line in done.stdout.splitlines() if line.startswith("STEP")]
+    assert [line.split(":")[0] for line in shouts] == ["STEP 10", "STEP 20"]
