@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# A deadline for an example would make tests depend on what else the machine does.
+settings.register_profile("hookbus", deadline=None)
+settings.load_profile("hookbus")
 
 
 @pytest.fixture(autouse=True)
