@@ -21,7 +21,9 @@ REQUIREMENT = "tox>=4.22,<5"
 def main():
     """Make the environment if need be, then run tox in the clone."""
     if sys.version_info < (3, 11):
-        sys.exit(f"hookbus needs Python 3.11 or later, and this is {sys.version.split()[0]}")
+        sys.exit(
+            f"hookbus needs Python 3.11 or later, and this is {sys.version.split()[0]}"
+        )
     if not TOX.exists():
         print(f"making {HOME}", file=sys.stderr)
         venv.create(HOME, clear=True, with_pip=True)

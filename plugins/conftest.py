@@ -13,7 +13,9 @@ settings.load_profile("hookbus")
 
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _clean(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     for name in os.environ:
         if name.startswith("HOOKBUS_"):
             monkeypatch.delenv(name)
