@@ -136,7 +136,7 @@ types; a library that subclasses StopIteration means the same)."""
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'loss'?"`` or, where nothing is close, ``""``.
 
-    >>> did_you_mean("los", ["loss", "logits"])
+    >>> did_you_mean("los", ["loss", "accuracy"])
     "; did you mean 'loss'?"
     >>> did_you_mean("zzz", ["loss"])
     ''
