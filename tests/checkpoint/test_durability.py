@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 COMMON = '''
-import json, os, resource, shutil, signal, sys
+import io, json, os, resource, shutil, signal, sys
 from pathlib import Path
 
 import numpy as np
@@ -48,18 +48,24 @@ def opened(directory, size=4, keep=2):
 
 def watch(tell):
     """Call *tell* with event and path before whatever changes the disk or makes it safe."""
-    fsync = os.fsync
+    fsync, opening = os.fsync, io.open
 
-    def watched(descriptor):
+    def synced(descriptor):
         tell("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
+
+    def empty(path, mode="r", *arguments, **settings):
+        file = opening(path, mode, *arguments, **settings)
+        if "r" not in mode:  # there, and nothing is written yet
+            tell("empty", str(path))
+        return file
 
     def audit(event, arguments):
         writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir"):
             tell(event, str(arguments[0]))
 
-    os.fsync = watched
+    os.fsync, io.open = synced, empty
     sys.addaudithook(audit)
 '''
 
@@ -156,6 +162,8 @@ def test_a_kill_at_any_moment_of_training_loses_at_most_one_step(
     """The newest checkpoint is whole, and that of the last step done or of the next."""
     killed(tmp_path / "before", 2)
     for directory, reported in killed_at_each("train", tmp_path / "before", stride):
+        store = Store(directory)
+        assert len(store.found()) == len(list(store.good()))
         with opened(directory) as session:
             step = session.global_step
             assert step in (2 + reported, 3 + reported)

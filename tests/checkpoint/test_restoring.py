@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 
 import attrs
 import numpy as np
@@ -127,7 +128,7 @@ def test_another_graph_is_refused_and_every_difference_named(
     told = str(caught.value)
     assert "'bias' is only in the graph" in told
     assert "'seen' is only in the checkpoint" in told
-    assert "'w' has the shape (2, 2) in the graph and (4,) in the checkpoint" in told
+    assert re.search(r"'w' .*\(2, 2\) in the graph .*\(4,\) in the checkpoint", told)
     assert names(tmp_path) == ["ckpt-0", "ckpt-1"]
 
 

@@ -31,10 +31,10 @@ def counting(increment: int = 1, length: int = 1000) -> hookbus.Graph:
 
 def session(*hooks: Any, graph: Any = None, **arguments: Any) -> hookbus.MonitoredSession:
     """Open a session with the hooks given and no plugins."""
+    if "session_creator" not in arguments:
+        arguments["graph"] = graph or counting()
     config = hookbus.Config(autoload=False)
-    return hookbus.MonitoredSession(
-        graph or counting(), hooks=hooks, config=config, **arguments
-    )
+    return hookbus.MonitoredSession(hooks=hooks, config=config, **arguments)
 
 
 def train(*hooks: Any, runs: int, graph: Any = None) -> None:

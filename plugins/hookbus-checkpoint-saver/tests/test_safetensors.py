@@ -27,15 +27,8 @@ PLAIN = st.one_of(
     st.sampled_from([np.dtype("V3"), np.dtype(np.longdouble), np.dtype(np.clongdouble)]),
 )
 STRUCTURED = hnp.array_dtypes(st.one_of(PLAIN, hnp.array_dtypes(PLAIN, max_size=2)))
-DTYPES = st.one_of(PLAIN, STRUCTURED.filter(lambda dtype: not _titled(dtype)))
+DTYPES = st.one_of(PLAIN, STRUCTURED)
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
-
-
-def _titled(dtype: np.dtype[Any]) -> bool:
-    if dtype.subdtype is not None:
-        return _titled(dtype.subdtype[0])
-    fields = dtype.fields or {}
-    return any(len(f) > 2 or _titled(f[0]) for f in fields.values())
 
 
 @st.composite
