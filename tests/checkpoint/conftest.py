@@ -97,13 +97,14 @@ def names() -> Callable[[Path], list[str]]:
 def python(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a program in a Python of its own.
 
-    It writes no bytecode: some programs count what they write, or may write very little.
+    It writes no bytecode, since some programs count what they write, and buffers nothing,
+    since some do not come to their end.
     """
 
     def python(program: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(program, "utf-8")
-        command = [sys.executable, "-B", str(script), *map(str, arguments)]
+        command = [sys.executable, "-B", "-u", str(script), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     return python
