@@ -6,9 +6,14 @@ from hookbus.checkpoint.listener import CheckpointSaverListener
 from hookbus.checkpoint.saving import Checkpoints
 from hookbus.config import Config
 from hookbus.coordinator import Coordinator
+from hookbus.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookbus.errors import (
+    AbortedError,
+    ArgumentTypeError,
+    CheckpointDirectoryError,
     CheckpointError,
     CheckpointMismatchError,
+    DeadlineExceededError,
     DuplicateNodeError,
     ExitCode,
     FeedConflictError,
@@ -17,11 +22,14 @@ from hookbus.errors import (
     GraphFinalizedError,
     HookbusError,
     NoGoodCheckpointError,
+    NotReadyError,
     OutOfRangeError,
     PluginError,
     RunAfterStopError,
     SessionClosedError,
+    SessionInterruptedError,
     ThreadsStillRunningError,
+    UnavailableError,
     UnfedPlaceholderError,
     UnknownNodeError,
     UsageError,
@@ -37,13 +45,21 @@ from hookbus.hook import (
 )
 from hookbus.hookspecs import hookimpl, hookspec
 from hookbus.logs import log
-from hookbus.monitored import ChiefSessionCreator, MonitoredSession
-from hookbus.session import RunMetadata, RunOptions, Session
+from hookbus.monitored import MonitoredSession
+from hookbus.ownloop import Step
+from hookbus.recovery import Recovery
+from hookbus.scaffold import Scaffold
+from hookbus.session import EmbeddedSession, RunMetadata, RunOptions, Session
+from hookbus.singular import SingularMonitoredSession
+from hookbus.step_fn import StepContext
 from hookbus.timer import SecondOrStepTimer
 from hookbus.training import MonitoredTrainingSession
 
 __all__ = [
+    "AbortedError",
+    "ArgumentTypeError",
     "Bus",
+    "CheckpointDirectoryError",
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointSaverListener",
@@ -52,7 +68,9 @@ __all__ = [
     "Codec",
     "Config",
     "Coordinator",
+    "DeadlineExceededError",
     "DuplicateNodeError",
+    "EmbeddedSession",
     "ExitCode",
     "FeedConflictError",
     "FetchTypeError",
@@ -64,23 +82,33 @@ __all__ = [
     "MonitoredTrainingSession",
     "NoGoodCheckpointError",
     "Node",
+    "NotReadyError",
     "OutOfRangeError",
     "Outcome",
     "PluginError",
+    "Recovery",
     "RunAfterStopError",
     "RunMetadata",
     "RunOptions",
+    "Scaffold",
     "SecondOrStepTimer",
     "Session",
     "SessionClosedError",
+    "SessionCreator",
+    "SessionInterruptedError",
     "SessionRunArgs",
     "SessionRunContext",
     "SessionRunHook",
     "SessionRunValues",
+    "SingularMonitoredSession",
+    "Step",
+    "StepContext",
     "ThreadsStillRunningError",
+    "UnavailableError",
     "UnfedPlaceholderError",
     "UnknownNodeError",
     "UsageError",
+    "WorkerSessionCreator",
     "WriteConflictError",
     "hookimpl",
     "hookspec",

@@ -12,7 +12,7 @@ import pluggy
 
 from hookbus import hookspecs
 from hookbus.caller import Caller, Implementation
-from hookbus.errors import PluginError, UsageError, did_you_mean
+from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
 from hookbus.hook import Kind, SessionRunHook, Turn
 from hookbus.ordering import arrange, check_names
 
@@ -100,6 +100,7 @@ class Bus:
             PluginError: one of its implementations does not fit its event, or the
                 object compares by value.
         """
+        self._check_is_hook(member)
         _check_identity(member)
         for other in self._members.values():
             if other.plugin is member.plugin:
@@ -205,6 +206,16 @@ class Bus:
             # A parameter with a default that the event does not have keeps its default.
             tuple(name for name in impl.kwargnames if name in known),
         )
+
+    def _check_is_hook(self, member: Member) -> None:
+        plugin = member.plugin
+        if isinstance(plugin, type | SessionRunHook | types.ModuleType):
+            return
+        if not _implementations(plugin, self._registry):
+            raise ArgumentTypeError(
+                f"{member.origin} has {plugin!r}, which is no hook: it has no method of "
+                "any event"
+            )
 
     def _check_events(self, member: Member) -> None:
         """Refuse what pluggy would only notice when the event comes, or never."""

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from hookbus.errors import blame, culprit_of
-from hookbus.hook import Turn
+from hookbus.hook import SessionRunValues, Turn
+from hookbus.session import RunMetadata, RunOptions
 
 Result: TypeAlias = tuple[str, Any]
 """A plugin's name and what it answered."""
@@ -92,16 +93,29 @@ class Caller:
             return results
         return self._collect(args)
 
-    def deliver(self, context: Any, own: Mapping[str, Any], otherwise: Any) -> None:
-        """Call each with *context* and its own entry of *own*, else *otherwise*."""
-        if self._wrappers:
-            for_wrappers = [
-                (name, call, (context, own.get(name, otherwise)))
-                for name, call in self._wrappers
-            ]
-            self._around(for_wrappers, lambda: self._deliver(context, own, otherwise))
-        else:
-            self._deliver(context, own, otherwise)
+    def deliver(
+        self,
+        context: Any,
+        splits: Mapping[str, Callable[[Any], Any]],
+        values: Any,
+        common: tuple[RunOptions, RunMetadata, int],
+    ) -> None:
+        """Call each with *context* and a SessionRunValues of its own.
+
+        Args:
+            context: that of the run.
+            splits: by plugin, what takes its results out of *values*.
+            values: what was fetched for all.
+            common: what else is in every SessionRunValues.
+        """
+        if not self._wrappers:
+            self._deliver(context, splits, values, common)
+            return
+        for_wrappers = [
+            (name, call, (context, _own(splits.get(name), values, common)))
+            for name, call in self._wrappers
+        ]
+        self._around(for_wrappers, lambda: self._deliver(context, splits, values, common))
 
     def start(self, args: tuple[Any, ...], started: set[str]) -> None:
         """Call all, as :meth:`collect` does; *started* gets each name before its call."""
@@ -135,7 +149,7 @@ class Caller:
         try:
             self._around(wrappers, inner)
         except BaseException as error:
-            failures.append((culprit_of(error) or self.event, error))
+            failures.append((culprit_of(error, self._turn) or self.event, error))
             if not reached:  # a wrapper that fails must not keep the hooks from this
                 inner()
         return failures
@@ -169,13 +183,22 @@ class Caller:
             turn.name = before
         return results
 
-    def _deliver(self, context: Any, own: Mapping[str, Any], otherwise: Any) -> None:
+    def _deliver(
+        self,
+        context: Any,
+        splits: Mapping[str, Callable[[Any], Any]],
+        values: Any,
+        common: tuple[RunOptions, RunMetadata, int],
+    ) -> None:
         turn, before = self._turn, self._turn.name
-        get = own.get
+        get = splits.get
+        options, metadata, step = common
         try:
             for name, call in self.rows:
                 turn.name = name
-                call(context, get(name, otherwise))
+                split = get(name)
+                results = None if split is None else split(values)
+                call(context, SessionRunValues(results, options, metadata, step))
         except BaseException as error:
             self._blame(error, turn.name)
             raise
@@ -184,7 +207,7 @@ class Caller:
 
     def _blame(self, error: BaseException, name: str) -> None:
         label = self._labels.get(name, repr(name))
-        blame(error, name, f"raised by plugin {label} in {self.event}()")
+        blame(error, name, f"raised by plugin {label} in {self.event}()", self._turn)
 
     def _wrapped(self, args: tuple[Any, ...], inner: Callable[[], Any]) -> Any:
         return self._around([(n, call, args) for n, call in self._wrappers], inner)
@@ -260,3 +283,11 @@ class Caller:
             f"the wrapper of plugin {self._labels[name]} for {self.event}() {what}; "
             "a wrapper yields exactly once"
         )
+
+
+def _own(
+    split: Callable[[Any], Any] | None,
+    values: Any,
+    common: tuple[RunOptions, RunMetadata, int],
+) -> SessionRunValues:
+    return SessionRunValues(None if split is None else split(values), *common)

@@ -6,8 +6,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import TypeAlias
 
 from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError
+from hookbus.logs import log
+
+ExcInfo: TypeAlias = (
+    tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+)
+"""What ``sys.exc_info()`` returns."""
 
 
 class Coordinator:
@@ -39,17 +47,29 @@ class Coordinator:
         self._threads: list[threading.Thread] = []
         self.joined = False
 
-    def request_stop(self, ex: BaseException | None = None) -> None:
+    @property
+    def exception(self) -> BaseException | None:
+        """The error that was reported, or None."""
+        return self._error
+
+    def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
         """Ask everybody to stop; the first error reported is kept for ``join``.
 
-        An error reported after the join has nobody left to raise it: it is raised here.
+        Args:
+            ex: the error, or what ``sys.exc_info()`` returns; None for a plain stop. An
+                error reported after the join has nobody left to raise it: it is raised
+                here.
         """
+        if isinstance(ex, tuple):
+            ex = ex[1]
         if isinstance(ex, self._clean):
             ex = None
         with self._lock:
             if self.joined and ex is not None:
                 raise ex
             if not self._stop.is_set():
+                if ex is not None:
+                    log.error("an error was reported to the coordinator", error=repr(ex))
                 self._error = ex
                 self._stop.set()
 
@@ -99,18 +119,27 @@ class Coordinator:
         Raises:
             ThreadsStillRunningError: some live on, unless *ignore_live_threads*.
         """
-        waited = [*self._threads, *threads]
+        me = threading.current_thread()
+        waited = [t for t in (*self._threads, *threads) if t is not me]
         while any(t.is_alive() for t in waited) and not self._stop.wait(0.05):
             pass
         deadline = time.monotonic() + stop_grace_period_secs
         for thread in waited:
+            if not thread.is_alive():
+                continue
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self.joined = True
             self._threads.clear()
         self.raise_requested_exception()
         alive = [thread.name for thread in waited if thread.is_alive()]
-        if alive and not ignore_live_threads:
+        if alive and ignore_live_threads:
+            log.warning(
+                "threads still run after the grace period",
+                secs=stop_grace_period_secs,
+                threads=alive,
+            )
+        elif alive:
             raise ThreadsStillRunningError(
                 f"threads still run after {stop_grace_period_secs} s: {', '.join(alive)}"
             )

@@ -4,6 +4,7 @@
 
     HookbusError
     ├── UsageError                     ValueError      what was asked cannot be done
+    │   └── ArgumentTypeError          TypeError
     ├── PluginError                    RuntimeError    a plugin cannot take part
     ├── GraphError                     ValueError
     │   ├── UnknownNodeError
@@ -16,10 +17,16 @@
     ├── SessionClosedError             RuntimeError
     ├── RunAfterStopError              RuntimeError
     ├── ThreadsStillRunningError       RuntimeError
+    ├── NotReadyError                  RuntimeError
+    ├── DeadlineExceededError          TimeoutError
+    ├── AbortedError                                   preempted: the backend went away
+    ├── UnavailableError                               preempted: it cannot be reached
+    ├── SessionInterruptedError                        a signal ended the session
     ├── OutOfRangeError                                end of input
     └── CheckpointError                RuntimeError
+        ├── CheckpointDirectoryError   (UsageError)    it cannot be written
         ├── CheckpointMismatchError    ValueError
-        └── NoGoodCheckpointError
+        └── NoGoodCheckpointError      ValueError
 
 Each also subclasses what TensorFlow raises in that case, so that code written for it
 keeps catching it.
@@ -85,7 +92,19 @@ class FetchTypeError(GraphError, TypeError):
 
 
 class UnfedPlaceholderError(GraphError):
-    """A placeholder that a run needs and nobody feeds."""
+    """A placeholder that a run needs and nobody feeds.
+
+    Attributes:
+        node: the placeholder's name.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class ArgumentTypeError(UsageError, TypeError):
+    """An argument of a session is of a type that it cannot be."""
 
 
 class GraphFinalizedError(HookbusError, RuntimeError):
@@ -112,6 +131,26 @@ class ThreadsStillRunningError(HookbusError, RuntimeError):
     """Threads outlive the grace period of ``Coordinator.join``."""
 
 
+class NotReadyError(HookbusError, RuntimeError):
+    """A session does not become ready: its scaffold names what is missing."""
+
+
+class DeadlineExceededError(HookbusError, TimeoutError):
+    """A worker has waited for its chief as long as it may."""
+
+
+class AbortedError(HookbusError):
+    """The backend gave up what it was doing, as after a preemption; trying again helps."""
+
+
+class UnavailableError(HookbusError):
+    """The backend cannot be reached, as after a preemption; trying again helps."""
+
+
+class SessionInterruptedError(HookbusError):
+    """A loop goes on after a signal; leaves it, and the session's block takes it in."""
+
+
 class OutOfRangeError(HookbusError):
     """The input has ended; a session's block takes it as a clean end."""
 
@@ -124,7 +163,11 @@ class CheckpointMismatchError(CheckpointError, ValueError):
     """A checkpoint was written by another graph."""
 
 
-class NoGoodCheckpointError(CheckpointError):
+class CheckpointDirectoryError(CheckpointError, UsageError):
+    """The directory for checkpoints cannot be made or written."""
+
+
+class NoGoodCheckpointError(CheckpointError, ValueError):
     """There are checkpoints, and not one of them can be read."""
 
 
@@ -147,18 +190,31 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?"
 
 
-_CULPRIT = "_hookbus_culprit"
+_CULPRITS = "_hookbus_culprits"
 
 
-def blame(error: BaseException, culprit: str, note: str) -> None:
-    """Note on *error* who raised it, unless somebody deeper in has done so already."""
-    if culprit_of(error) is not None:
+def blame(error: BaseException, culprit: str, note: str, scope: object = None) -> None:
+    """Note on *error* who raised it, unless somebody deeper in has done so already.
+
+    Args:
+        error: gets the note.
+        culprit: a plugin's name, ``op 'NAME'`` or ``input 'NAME'``.
+        note: what to write on the error.
+        scope: what tells the session apart; an error that leaves a session inside
+            another one's event is that of a hook of each.
+    """
+    known: list[tuple[object, str]] = getattr(error, _CULPRITS, [])
+    if any(scope is None or where is None or where is scope for where, _ in known):
         return
     with contextlib.suppress(Exception):  # some errors are frozen; they leave as they are
         error.add_note(f"hookbus: {note}")
-        setattr(error, _CULPRIT, culprit)
+        setattr(error, _CULPRITS, [*known, (scope, culprit)])
 
 
-def culprit_of(error: BaseException) -> str | None:
-    """Return who was blamed for *error*: a plugin's name, ``op 'NAME'``, or None."""
-    return getattr(error, _CULPRIT, None)
+def culprit_of(error: BaseException, scope: object = None) -> str | None:
+    """Return who was blamed for *error*, in a session if *scope* tells one, or None."""
+    known: list[tuple[object, str]] = getattr(error, _CULPRITS, [])
+    for where, culprit in known:
+        if scope is None or where is None or where is scope:
+            return culprit
+    return None

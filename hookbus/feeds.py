@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hookbus.errors import FeedConflictError
+from hookbus.errors import FeedConflictError, GraphError
 from hookbus.graph import Node
 
 
@@ -25,6 +25,11 @@ def unite_feeds(
     united: dict[str, Any] = {}
     owners: dict[str, str] = {}
     for who, feeds in parties:
+        if feeds is not None and not isinstance(feeds, Mapping):
+            raise GraphError(
+                f"the feeds of {who} are a {type(feeds).__name__}; give a dict from node "
+                "or name to value"
+            )
         for key, value in (feeds or {}).items():
             name = resolve(key, f"the feeds of {who}").name
             if name in united:

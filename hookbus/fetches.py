@@ -37,12 +37,12 @@ class Merge:
 
     Attributes:
         leaves: each node or name once, in the order in which they were first asked for.
-        askers: leaf to the parties that asked for it.
+        askers: leaf to the parties that asked for it, in order.
         splits: one for each asker, in the order of the askers.
     """
 
     leaves: tuple[Any, ...]
-    askers: dict[Any, tuple[str, ...]]
+    askers: dict[Any, dict[str, None]]
     splits: tuple[Split, ...]
 
 
@@ -54,7 +54,10 @@ def shape_of(fetches: Any) -> Hashable:
     """
     if is_leaf(fetches):
         return fetches  # type: ignore[no-any-return]
-    leaves, spec = optree.tree_flatten(fetches, none_is_leaf=True, namespace=_NAMESPACE)
+    try:
+        leaves, spec = optree.tree_flatten(fetches, none_is_leaf=True, namespace=_NAMESPACE)
+    except RecursionError:
+        raise FetchTypeError("a fetch is nested too deeply, or contains itself") from None
     records = {type(leaf) for leaf in leaves if not is_leaf(leaf)}
     if not records:
         return Shape(tuple(leaves), spec)
@@ -83,12 +86,12 @@ def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
     [0.5, {'l': 0.5, 'a': 0.9}]
     """
     places: dict[Any, int] = {}
-    askers: dict[Any, tuple[str, ...]] = {}
+    askers: dict[Any, dict[str, None]] = {}
     splits = []
     for party, shape in requests:
         for leaf in leaves_of(shape):
             places.setdefault(leaf, len(places))
-            askers[leaf] = (*askers.get(leaf, ()), party)
+            askers.setdefault(leaf, {})[party] = None
         splits.append(_split(shape, places))
     return Merge(tuple(places), askers, tuple(splits))
 

@@ -21,7 +21,8 @@ from hookbus.errors import (
 from hookbus.operation import XP, Operation, describe, reads_of
 
 GLOBAL_STEP = "global_step"
-_METRICS = ("loss", "accuracy")
+METRICS = "hookbus.metrics"
+"""The node behind :attr:`Graph.metrics`."""
 
 NodeKind: TypeAlias = Literal["placeholder", "variable", "input", "op", "output"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -67,6 +68,8 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._finalized = False
+        self._sessions = 0
+        self._before: tuple[bool, frozenset[str]] = False, frozenset()
         self.global_step = self._add(GLOBAL_STEP, "variable", 0)
 
     @property
@@ -89,12 +92,20 @@ class Graph:
         )
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def metrics(self) -> Node | None:
         """What hooks watch when they are told no names: ``loss`` and ``accuracy``.
 
-        Those of the two that the graph has, in this order.
+        A node whose value is a dict of those of the two that the graph has; None where it
+        has neither. It is made at the first need, so ask for it in ``begin``.
         """
-        return tuple(name for name in _METRICS if name in self._nodes)
+        names = metrics_of(self._nodes)
+        if METRICS in self._nodes or not names:
+            return self._nodes.get(METRICS)
+
+        def collect(*values: Any) -> dict[str, Any]:
+            return dict(zip(names, values, strict=True))
+
+        return self._add_op(Operation(METRICS, collect, names))
 
     def __contains__(self, name: object) -> bool:
         return name in self._nodes
@@ -110,7 +121,15 @@ class Graph:
             name: the node's name.
             value: the initial value, an array of any shape or a number; copied when a
                 session starts, so a graph can serve several sessions.
+
+        Raises:
+            GraphError: the value is a container, which an op could change unseen.
         """
+        if isinstance(value, (list, tuple, dict, set, bytearray)):
+            raise GraphError(
+                f"variable {name!r} is given a {type(value).__name__}; give an array, a "
+                "number, or several variables"
+            )
         return self._add(name, "variable", value)
 
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:
@@ -253,6 +272,10 @@ class Graph:
                 increment=increment,
             )
         own_name = name or describe(fn)
+        if not isinstance(increment, int) or increment < 0:
+            raise GraphError(
+                f"op {own_name!r}: increment is a whole number from 0 on, not {increment!r}"
+            )
         one = isinstance(updates, str | Node)
         targets = (updates,) if isinstance(updates, str | Node) else tuple(updates)
         return self._add_op(
@@ -314,15 +337,23 @@ class Graph:
         """Let no more nodes come."""
         self._finalized = True
 
-    def mark(self) -> tuple[bool, int]:
-        """Return where the graph stands, for :meth:`rewind`."""
-        return self._finalized, len(self._nodes)
+    def enter(self) -> None:
+        """Note that a session begins."""
+        if self._sessions == 0:
+            self._before = self._finalized, frozenset(self._nodes)
+        self._sessions += 1
 
-    def rewind(self, mark: tuple[bool, int]) -> None:
-        """Go back to *mark*: nodes added since vanish, finalization is undone."""
-        self._finalized, size = mark
-        for name in list(self._nodes)[size:]:
-            del self._nodes[name]
+    def leave(self) -> None:
+        """Undo what sessions did to the graph, once none of them is left.
+
+        Nodes that were added since the first one began vanish, and so does its
+        finalization.
+        """
+        self._sessions -= 1
+        if self._sessions == 0:
+            self._finalized, names = self._before
+            for name in [name for name in self._nodes if name not in names]:
+                del self._nodes[name]
 
     def _check_open(self, what: object) -> None:
         if self._finalized:
@@ -345,17 +376,21 @@ class Graph:
             raise DuplicateNodeError(
                 f"there is a node {name!r} already: {self._nodes[name]!r}"
             )
+        return self._note(name, kind, source)
+
+    def _note(self, name: str, kind: NodeKind, source: Any = None) -> Node:
         node = self._nodes[name] = Node(name, kind, source)
         return node
 
     def _add_op(self, operation: Operation) -> Node:
-        before = self.mark()
+        before = set(self._nodes)
         try:
             node = self._add(operation.name, "op", operation)
             for _, output in operation.outputs:
                 self._add(output, "output", operation)
         except GraphError:
-            self.rewind(before)
+            for name in set(self._nodes) - before:
+                del self._nodes[name]
             raise
         return node
 
@@ -381,6 +416,12 @@ class Graph:
 
     def _listing(self) -> str:
         return f"; it has {', '.join(map(repr, self._nodes))}"
+
+
+def metrics_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``loss`` and ``accuracy`` that are among *names*, in this order."""
+    known = set(names)
+    return tuple(name for name in ("loss", "accuracy") if name in known)
 
 
 def _words(outputs: Iterable[str] | str) -> tuple[str, ...]:

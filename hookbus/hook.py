@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 
-from hookbus.errors import WriteConflictError
+from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.session import RunMetadata, RunOptions
 
 if TYPE_CHECKING:
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
 """What a session or a run is for."""
+
+
+def check_kind(kind: str | None) -> None:
+    """Refuse a kind that there is none of.
+
+    Raises:
+        UsageError: it is none.
+    """
+    kinds = get_args(Kind)
+    if kind is not None and kind not in kinds:
+        raise UsageError(
+            f"kind={kind!r}: expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}"
+        )
+
 
 NOBODY = "caller"
 """Whose turn it is while no hook is called."""
@@ -89,6 +103,7 @@ class Asks:
 
     stop: tuple[str, str] | None = None
     save: tuple[str, str] | None = None
+    save_anyway: tuple[str, str] | None = None
     writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
     _writers: dict[str, str] = attrs.field(factory=dict)
 
@@ -104,10 +119,21 @@ class Asks:
         if self.stop is None:
             self.stop = (who, why)
 
-    def request_save(self, who: str, why: str) -> None:
-        """Ask for a checkpoint; one is written however many ask."""
+    def request_save(self, who: str, why: str, anyway: bool = False) -> None:
+        """Ask for a checkpoint; one is written however many ask.
+
+        *anyway* asks for it whatever becomes of the run.
+        """
+        if anyway and self.save_anyway is None:
+            self.save_anyway = (who, why)
         if self.save is None:
             self.save = (who, why)
+
+    def take_save(self) -> tuple[str, str] | None:
+        """Return who asked for a checkpoint and why, and forget it."""
+        wish = self.save or self.save_anyway
+        self.save = self.save_anyway = None
+        return wish
 
     def assign(self, who: str, values: Mapping[str, Any]) -> None:
         """Ask for variables to be written; one party a variable and run."""

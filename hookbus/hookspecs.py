@@ -122,7 +122,7 @@ def measured(values: Mapping[str, float], global_step: int) -> None:
 
 @hookspec
 def end(session: Session, outcome: Outcome) -> None:
-    """Come last when the session ended well; *session* can still be read."""
+    """Come when the session ended well; *session* can still be read and will be saved."""
 
 
 @hookspec

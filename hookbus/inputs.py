@@ -5,23 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus.errors import CheckpointError, GraphError, OutOfRangeError
+import attrs
+
+from hookbus.checkpoint import randomness
+from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, blame
+
+
+@attrs.frozen
+class Generators:
+    """The random generators that an input may draw from.
+
+    Attributes:
+        capture: returns their states by name.
+        restore: puts them back to states that *capture* returned.
+        fork: returns states of a stream of its own that follows from today's.
+    """
+
+    capture: Callable[[], dict[str, Any]] = randomness.capture
+    restore: Callable[[Mapping[str, Any]], None] = randomness.restore
+    fork: Callable[[], dict[str, Any]] = randomness.fork
 
 
 class Input:
     """One iterator of a session, made at the first need.
 
+    A position is reached again by making the iterator anew and skipping values, so the
+    iterator has to give the same values again. One that draws from the generators when it
+    is made or gives its first value, for a shuffle as a rule, then draws from the same
+    states as before; and all it draws later comes from a stream of its own, which does not
+    depend on what the steps between two values draw.
+
     Args:
         name: the input's name, for messages.
         factory: returns the iterable.
+        generators: saves and restores the generators.
     """
 
-    def __init__(self, name: str, factory: Callable[[], Iterable[Any]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        factory: Callable[[], Iterable[Any]],
+        generators: Generators = Generators(),
+    ) -> None:
         self._name = name
         self._factory = factory
+        self._generators = generators
+        self._drawn_from: dict[str, Mapping[str, Any]] = {}
         self._iterator: Iterator[Any] | None = None
         self._length: int | None = None
         self._pulled = 0
+        self._started = False
+        self._stream: Mapping[str, Any] | None = None
         self._put_back: list[Any] = []
 
     def pull(self) -> Any:
@@ -31,11 +65,20 @@ class Input:
             OutOfRangeError: the iterator has ended.
         """
         try:
-            value = self._put_back.pop() if self._put_back else next(self._open())
+            iterator = self._open()
+            if self._put_back:
+                value = self._put_back.pop()
+            elif self._started:
+                value = next(iterator) if self._stream is None else self._apart(iterator)
+            else:
+                value = self._start(iterator)
         except StopIteration:
             raise OutOfRangeError(
                 f"input {self._name!r} has ended after {self._pulled} values"
             ) from None
+        except Exception as error:
+            blame(error, f"input {self._name!r}", f"raised by input {self._name!r}")
+            raise
         self._pulled += 1
         return value
 
@@ -45,28 +88,51 @@ class Input:
         self._pulled -= 1
 
     def remaining(self) -> int | None:
-        """Return how many values are left, where the iterable knows its length."""
-        self._open()
+        """Return how many values are left, where an iterable in use knows its length."""
         return None if self._length is None else max(0, self._length - self._pulled)
+
+    @property
+    def keeps_position(self) -> bool:
+        """Whether the iterator knows itself where it stands."""
+        return hasattr(self._iterator, "state_dict")
+
+    @property
+    def pulled(self) -> int:
+        """How many values were given out."""
+        return self._pulled
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
+        return self.state_at(self._pulled)
+
+    def state_at(self, pulled: int) -> dict[str, Any]:
+        """Return the position after *pulled* values.
+
+        Where the iterator keeps its own position, that is where it stands now.
+        """
+        state: dict[str, Any] = {"pulled": pulled}
         own = getattr(self._iterator, "state_dict", None)
         if own is not None:
-            return {"pulled": self._pulled, "iterator": own()}
-        return {"pulled": self._pulled}
+            return {**state, "iterator": own()}
+        return {**state, "drawn_from": self._drawn_from} if self._drawn_from else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position: by the iterator's own means, else by skipping values.
+
+        The generators are left where skipping takes them.
 
         Raises:
             CheckpointError: the input is shorter than the position.
         """
         self._iterator, self._pulled, self._put_back = None, 0, []
+        self._started, self._stream = False, None
+        self._drawn_from = dict(state.get("drawn_from", {}))
+        if not state["pulled"]:
+            return  # it is made when it is needed, as in a session that starts
         iterator = self._open()
         if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(state["iterator"])
-            self._pulled = state["pulled"]
+            self._pulled, self._started = state["pulled"], True
             return
         while self._pulled < state["pulled"]:
             try:
@@ -80,13 +146,13 @@ class Input:
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
-            iterable = self._factory()
-            length = getattr(iterable, "__len__", None)
-            self._length = None if length is None else length()
-            self._iterator = self._iterate(iterable)
+            self._iterator = self._watched("open", self._make)
         return self._iterator
 
-    def _iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
+    def _make(self) -> Iterator[Any]:
+        iterable = self._factory()
+        length = getattr(iterable, "__len__", None)
+        self._length = None if length is None else length()
         try:
             return iter(iterable)
         except TypeError as error:
@@ -94,3 +160,33 @@ class Input:
                 f"input {self._name!r}: its function returned "
                 f"{type(iterable).__name__}, which cannot be iterated over"
             ) from error
+
+    def _start(self, iterator: Iterator[Any]) -> Any:
+        value = self._watched("start", lambda: next(iterator))
+        self._started = True
+        if self._drawn_from:
+            self._stream = self._generators.fork()
+        return value
+
+    def _apart(self, iterator: Iterator[Any]) -> Any:
+        """Pull a value while the generators give the input's own stream."""
+        outside = self._generators.capture()
+        assert self._stream is not None
+        self._generators.restore(self._stream)
+        try:
+            return next(iterator)
+        finally:
+            self._stream = self._generators.capture()
+            self._generators.restore(outside)
+
+    def _watched(self, when: str, do: Callable[[], Any]) -> Any:
+        """Do something that may draw numbers: from where it drew them before, if known."""
+        known = self._drawn_from.get(when)
+        if known is not None:
+            self._generators.restore(known)
+            return do()
+        before = self._generators.capture()
+        result = do()
+        if not randomness.same(before, self._generators.capture()):
+            self._drawn_from[when] = before
+        return result

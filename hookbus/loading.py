@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import attrs
@@ -11,7 +12,12 @@ import attrs
 from hookbus.bus import Member
 from hookbus.config import Config
 from hookbus.config.settings import Place, Setting, build
-from hookbus.errors import HookbusError, PluginError, UsageError
+from hookbus.errors import (
+    ArgumentTypeError,
+    HookbusError,
+    PluginError,
+    UsageError,
+)
 from hookbus.hook import Kind
 from hookbus.names import canonical, of_class, unique
 from hookbus.selection import (
@@ -33,9 +39,8 @@ class Automatic:
     Attributes:
         plugin: its name.
         why: the argument, as the user wrote it.
-        settings: field to value, as the argument implies.
+        settings: field to value and how strong it is, as the argument implies.
         required: whether it must be installed.
-        place: whether the settings were given in code or are the session's defaults.
     """
 
     plugin: str
@@ -50,8 +55,11 @@ def members(
     hooks: Sequence[Any],
     chief_only_hooks: Sequence[Any] = (),
     automatic: Sequence[Automatic] = (),
+    worker: bool = False,
 ) -> list[Member]:
     """Return the hooks of a session in their order.
+
+    A worker, a process that is not chief, has none of the plugins that write files.
 
     The order: *chief_only_hooks*, *automatic* ones, autoloaded plugins by name,
     switched-on plugins by name, *hooks*.
@@ -65,6 +73,8 @@ def members(
     # Words of the code are weaker than those of the environment and command line.
     words = [Word(a.plugin, True, a.why) for a in wanted]
     verdicts = _decided(installed, config, words, wanted)
+    if worker:
+        verdicts = {n: v for n, v in verdicts.items() if n not in AUTOMATIC_ORDER}
     loaded = _load([v for v in verdicts.values() if v.on])
     order = _order(verdicts)
     found: dict[str, Member] = {}
@@ -79,17 +89,54 @@ def members(
     return list(found.values())
 
 
+def as_hooks(hooks: Any, argument: str) -> tuple[Any, ...]:
+    """Return the hooks that an argument holds.
+
+    Raises:
+        ArgumentTypeError: it is no iterable, or one of them is no hook.
+    """
+    try:
+        found = tuple(hooks or ())
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{argument} takes a list of hooks, and a {type(hooks).__name__} is none: "
+            f"write {argument}=[...]"
+        ) from None
+    for place, hook in enumerate(found):
+        if hook is None:
+            raise ArgumentTypeError(
+                f"{argument}[{place}] is None: is a return missing where it is made?"
+            )
+    return found
+
+
+def versions(taking_part: Iterable[Member]) -> dict[str, str]:
+    """Return the versions of what takes part in a session, for its checkpoints."""
+    shipped = (member.distribution for member in taking_part)
+    plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
+    return {"hookbus": version("hookbus"), "backend": "embedded", **plugins}
+
+
 def broken(verdict: Verdict, error: BaseException) -> str:
     """Say in three lines who cannot load, why, and how to go on without it."""
     plugin = verdict.installed
     assert plugin is not None
     frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" ({error.filename}:{error.lineno})"
+        return _three_lines(verdict, plugin, error, where)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return _three_lines(verdict, plugin, error, where)
+
+
+def _three_lines(
+    verdict: Verdict, plugin: Installed, error: BaseException, where: str
+) -> str:
     return (
         f"cannot load plugin {verdict.name!r} ({plugin.shipped_by or 'no distribution'}, "
         f"entry point {plugin.entry.value}), which is on because of: {verdict.why}\n"
         f"  {type(error).__name__}: {error}{where}\n"
-        f"  Run without it: -p no:{verdict.name}"
+        f"  Run without it: -p no:{verdict.name} (or HOOKBUS_PLUGINS=no:{verdict.name})"
         + (
             f"    Remove it: pip uninstall {plugin.distribution}"
             if plugin.distribution

@@ -2,68 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import attrs
-
 from hookbus import ending, nesting
-from hookbus.bus import Bus, Member
-from hookbus.checkpoint import randomness
-from hookbus.checkpoint.saving import Checkpoints, Keeper, load_hooks, stateful
-from hookbus.config import Config, SessionRecord
-from hookbus.coordinator import Coordinator
+from hookbus.assembly import assemble
+from hookbus.attempt import Attempt
+from hookbus.bus import Member
+from hookbus.config import Config
+from hookbus.creators import SessionCreator, chief
+from hookbus.engine import Done
 from hookbus.errors import (
     END_OF_INPUT,
-    RunAfterStopError,
     SessionClosedError,
+    SessionInterruptedError,
     UsageError,
 )
 from hookbus.graph import Graph, Node
-from hookbus.hook import Asks, Kind, Outcome, SessionRunContext
-from hookbus.loading import members
-from hookbus.logs import log
-from hookbus.operation import Operation
-from hookbus.runner import Runner
-from hookbus.session import EmbeddedSession, RunMetadata, RunOptions, Session
-
-
-@attrs.frozen(eq=False)
-class ChiefSessionCreator:
-    """Makes the backend session of the process that initializes and restores.
-
-    Args:
-        graph: what to run.
-        checkpoint_dir: where to restore from, if there is anything.
-    """
-
-    graph: Graph
-    checkpoint_dir: str | Path | None = None
-
-    def create_session(self) -> Session:
-        """Make a backend session with initial values."""
-        return EmbeddedSession(self.graph)
+from hookbus.hook import NOBODY, Kind, Outcome, check_kind
+from hookbus.loading import as_hooks, members
+from hookbus.ownloop import Step
+from hookbus.program import inputs_of, nodes_of, train_ops
+from hookbus.recovery import Recovery
+from hookbus.reports import ReportGraph
+from hookbus.session import RunMetadata, RunOptions
+from hookbus.signals import KINDS
+from hookbus.step_fn import StepContext, check_step_fn
 
 
 class MonitoredSession:
-    """A session whose runs reach hooks.
+    """A session whose runs reach hooks, and that survives preemptions.
 
     Making one calls every hook's ``begin``, finalizes the graph, creates and restores the
     backend session and calls ``after_create_session``; leaving its block calls ``end`` or
     ``on_exception``, exactly one of them for each hook that began.
 
     Args:
-        graph: what to run; by default an empty one.
-        session_creator: makes the backend session, by default a
+        graph: what to run; without one the session is for a loop of one's own, with
+            :meth:`track`, :meth:`iterate` and :meth:`step`.
+        session_creator: makes the backend sessions, by default a
             :class:`ChiefSessionCreator` without a checkpoint directory.
         hooks: hook objects, called after all plugins, in this order.
         stop_grace_period_secs: how long to wait at the end for the threads that hooks
             registered with the coordinator.
         config: which plugins are on; by default the process's.
         kind: what the session is for.
+        recovery: how often a preempted session is opened again.
 
     Raises:
         UsageError: arguments, flags or settings that do not fit.
@@ -82,63 +67,53 @@ class MonitoredSession:
     'completed'
     """
 
+    _raises = False
+
     def __init__(
         self,
         graph: Graph | None = None,
-        session_creator: ChiefSessionCreator | None = None,
-        hooks: Sequence[Any] | None = None,
+        session_creator: SessionCreator | None = None,
+        hooks: Iterable[Any] | None = None,
         stop_grace_period_secs: float = 120.0,
         *,
         config: Config | None = None,
         kind: Kind = "train",
+        recovery: Recovery | None = None,
     ) -> None:
         config = config or nesting.config_here()
-        creator = session_creator or ChiefSessionCreator(graph or Graph())
+        check_kind(kind)
+        creator = session_creator or chief(graph)
         if graph is not None and creator.graph is not graph:
             raise UsageError(
                 "the session is given one graph, and its session_creator another; name it "
                 "in one place"
             )
-        taking_part = members(config, kind, tuple(hooks or ()))
-        self._setup(creator, taking_part, kind, config, stop_grace_period_secs)
+        taking_part = members(config, kind, as_hooks(hooks, "hooks"))
+        recovery = recovery or Recovery()
+        self._setup(creator, taking_part, kind, config, stop_grace_period_secs, recovery)
 
     def _setup(
         self,
-        creator: ChiefSessionCreator,
+        creator: SessionCreator,
         taking_part: Sequence[Member],
         kind: Kind,
         config: Config,
         grace: float,
+        recovery: Recovery | None,
     ) -> None:
         self.kind = kind
         self.outcome: Outcome | None = None
-        self._creator = creator
-        self._config = config
-        self._grace = grace
         self._graph: Graph | None = creator.graph
-        self._bus = Bus(kind)
-        for member in taking_part:
-            self._bus.register(member)
-        self._asks = Asks()
-        self._stop: tuple[str, str] | None = None
-        self._input_end: BaseException | None = None
-        self._closed = False
-        self._begun: set[str] = set()
-        self._coord = Coordinator(clean_stop_exception_types=())
-        self._session: Session | None = None
-        given = creator.checkpoint_dir
-        self._checkpoints = Checkpoints(
-            Path(given) if given else None, self._asks, self._bus.turn
+        parts = assemble(
+            creator, taking_part, kind, config, grace, recovery, self._last_step
         )
-        self._keeper = Keeper(self._checkpoints, _versions(taking_part))
-        self._mark = creator.graph.mark()
-        self._first_step = 0
-        self._runner: Runner | None = None
-        self._opened = False
+        self._bus, self._engine, self._closing = parts.bus, parts.engine, parts.closing
+        self._engine.raises = self._raises
+        self._own = parts.own_loop
+        self._engine.watch.install()
         nesting.enter(self._bus.turn)
         try:
             self._open(creator)
-            self._opened = True
         except BaseException as error:
             self._finish(error)
             raise
@@ -151,7 +126,8 @@ class MonitoredSession:
     @property
     def global_step(self) -> int:
         """The global step after the last run; readable after close."""
-        return self._session.global_step if self._session is not None else 0
+        attempt = self._engine.attempt
+        return attempt.session.global_step if attempt is not None else 0
 
     def run(
         self,
@@ -165,7 +141,10 @@ class MonitoredSession:
         """Run part of the graph once, hooks before and after it.
 
         What hooks asked for is done before it returns: variables are written, a
-        checkpoint is saved, a stop takes effect.
+        checkpoint is saved, a stop takes effect. After a preemption the session is opened
+        again from the newest good checkpoint, and the run is repeated.
+
+        In a loop of one's own it reads, between two steps, what was reported last.
 
         Args:
             fetches: a node, its name, or any nesting of these.
@@ -182,22 +161,62 @@ class MonitoredSession:
             OutOfRangeError: an input has ended.
             RunAfterStopError: a hook asked to stop before.
             SessionClosedError: the session is closed.
+            SessionInterruptedError: a signal came; the session's block takes it in.
         """
-        if self._closed or self._runner is None:
-            raise SessionClosedError("run() on a session that is closed; make a new one")
-        if self._stop is not None and kind != "aux":
-            raise RunAfterStopError(
-                "Run called even after should_stop requested: "
-                f"{self._stop[0]} stopped the session ({self._stop[1]}); loop on "
-                "while not session.should_stop()"
-            )
-        values, context = self._runner.run(
-            fetches, feed_dict, options, run_metadata, kind or self.kind
-        )
-        asks = self._asks
-        if asks.save is not None or asks.stop is not None or asks.writes:
-            self._act(context)
-        return values
+        engine = self._engine
+        if engine.own_loop:
+            return self._own.read(fetches, feed_dict)
+        if kind is not None:
+            check_kind(kind)
+        if self._bus.turn.name is not NOBODY:
+            self._check_turn()
+        attempt = engine.usable(kind)
+        request = (fetches, feed_dict, options, run_metadata, kind or self.kind)
+        done: Done | None = None
+        try:
+            values, context = attempt.runner.run(*request)
+            done = values, attempt.session.global_step
+            engine.after_run(attempt, context)
+            return values
+        except Exception as error:
+            cause = engine.preemption(error)
+            if cause is None:
+                raise
+        return engine.repeat(cause, lambda new: self._run_once(new, *request), done)
+
+    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+        """Call a function that runs the backend session as it likes, hooks or not.
+
+        After a preemption anywhere in it the whole function is called again.
+
+        Args:
+            step_fn: takes ``step_context``, or ``self`` and ``step_context``.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            UsageError: it has other parameters.
+            StopIteration: it asked to stop; the session's block takes it in.
+        """
+        check_step_fn(step_fn)
+        if isinstance(self._graph, ReportGraph):
+            raise UsageError("run_step_fn() is for a session with a graph; use step()")
+
+        def call(attempt: Attempt) -> Any:
+            def run_with_hooks(*args: Any, **kwargs: Any) -> Any:
+                self._engine.usable(kwargs.get("kind"))
+                return self._run_once(attempt, *args, **kwargs)
+
+            return step_fn(StepContext(attempt.session, run_with_hooks))
+
+        try:
+            return call(self._engine.usable(None))
+        except Exception as error:
+            cause = self._engine.preemption(error)
+            if cause is None:
+                raise
+        return self._engine.repeat(cause, call)
 
     def loop(
         self,
@@ -210,25 +229,80 @@ class MonitoredSession:
         generator just ends; the block goes on behind it.
         """
         graph = self._graph
-        nodes = graph.nodes.values() if graph is not None else ()
-        train_ops = [n.name for n in nodes if n.kind == "op" and _trains(n)]
-        request = train_ops if fetches is None else (fetches, train_ops)
+        if graph is None:
+            return
+        if isinstance(graph, ReportGraph):
+            raise UsageError(
+                "loop() is for a session with a graph; use iterate() and step()"
+            )
+        names = [node.name for node in train_ops(graph)]
+        if not names and not inputs_of(graph, nodes_of(graph, fetches)):
+            raise UsageError(
+                "loop() would never end: the graph has no train op (made by "
+                "graph.train_op) and what is fetched reads no input"
+            )
+        request = names if fetches is None else (fetches, names)
         while not self.should_stop():
             try:
                 values = self.run(request, feed_dict)
+            except SessionInterruptedError:  # the signal came after should_stop()
+                return
             except END_OF_INPUT as error:
-                self._end_input(error)
+                self._engine.end_input(error)
                 return
             yield None if fetches is None else values[0]
 
+    def track(self, /, **things: Any) -> Any:
+        """Have objects of a loop of one's own saved with every checkpoint.
+
+        They are restored at once, if a checkpoint knows them.
+
+        Args:
+            things: name to object: anything with ``state_dict`` and ``load_state_dict``,
+                an array, a NumPy Generator, or a pair of functions ``(get, set)``.
+
+        Returns:
+            What to go on with: the value, restored or not, or for several a dict by name.
+
+        Raises:
+            UsageError: an object cannot be tracked, or its name is taken.
+        """
+        self._for_own_loops("track()")
+        return self._own.track(things)
+
+    def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Go through the input of a loop of one's own; stop where the session stops.
+
+        Checkpoints hold the position: a loop that was killed starts at its top again, and
+        the values that it was through with are skipped.
+
+        Args:
+            iterable: gives the same values each time the program is started; a shuffle
+                belongs into it.
+        """
+        self._for_own_loops("iterate()")
+        return self._own.iterate(iterable)
+
+    def step(self, *, kind: Kind | None = None) -> Step:
+        """Do one step of a loop of one's own: a block around what the step computes.
+
+        Entering it is ``before_run``, leaving it normally counts the step and is
+        ``after_run``. An error in it leaves it, the session fails, and is not retried.
+
+        Args:
+            kind: what the step is for, by default what the session is for.
+
+        Raises:
+            UsageError: the session has a graph.
+        """
+        self._for_own_loops("step()")
+        check_kind(kind)
+        self._check_turn()
+        return Step(self._own, kind or self.kind)
+
     def should_stop(self) -> bool:
         """Say whether to leave the loop: closed, stopped, or at the end of input."""
-        return (
-            self._stop is not None
-            or self._closed
-            or self._input_end is not None
-            or self._coord.should_stop()
-        )
+        return self._engine.should_stop()
 
     def close(self) -> None:
         """End the session as at the end of its block, with nothing raised.
@@ -236,7 +310,7 @@ class MonitoredSession:
         Raises:
             SessionClosedError: it is closed already.
         """
-        if self._closed:
+        if self._engine.closed:
             raise SessionClosedError("Session is already closed.")
         self._finish(None)
 
@@ -249,193 +323,101 @@ class MonitoredSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if self._closed and error is None:
+        if self._engine.closed and error is None:
             raise SessionClosedError("Session is already closed.")
-        if not self._closed:
+        if not self._engine.closed:
             self._finish(error)
-        return isinstance(error, END_OF_INPUT)
+        return isinstance(error, ending.SWALLOWED)
 
-    def _open(self, creator: ChiefSessionCreator) -> None:
+    def _open(self, creator: SessionCreator) -> None:
         """Go through the events up to the first run."""
-        graph = creator.graph
+        engine = self._engine
         self._bus.check_order()
-        self._begin(graph)
-        graph.finalize()
-        self._keeper.prepare()
-        session = self._session = creator.create_session()
-        hooks = self._stateful()
-        restored = self._keeper.restore(session, strict=self.kind == "train")
-        if restored is not None:
-            load_hooks(hooks, restored)
-        self._first_step = session.global_step
-        self._runner = Runner(self._bus, session, self._asks, self._last_step)
-        self._bus.caller("after_create_session").collect(session, self._coord)
-        if restored is not None and self.kind == "train":
-            # Last of all: whatever drew numbers before must not matter.
-            randomness.restore(restored.state.get("random", {}))
-        self._act(None)
+        self._closing.begin()
+        creator.scaffold.finalize()
+        engine.keeper.saved_names = creator.scaffold.saved_names
+        engine.keeper.prepare()
+        engine.start()
+        self._closing.first_step = self.global_step
 
-    def _begin(self, graph: Graph) -> None:
-        """Call all ``begin``s; a hook without one has begun when its turn is over."""
-        caller = self._bus.caller("begin")
-        silent = set(self._bus.members) - {name for name, _ in caller.rows}
-        try:
-            caller.start((graph, self._checkpoints), self._begun)
-        except BaseException:
-            order = list(self._bus.members)
-            reached = max(map(order.index, self._begun), default=-1)
-            self._begun.update(silent.intersection(order[: reached + 1]))
-            raise
-        self._begun.update(silent)
-
-    def _act(self, context: SessionRunContext | None) -> None:
-        """Do what hooks asked for; the one place for it."""
-        asks, session = self._asks, self._session
-        assert session is not None
-        writes = asks.take_writes()
-        if writes:
-            session.write({name: value for name, (_, value) in writes.items()})
-            for name, (who, _) in writes.items():
-                log.debug("variable assigned", variable=name, by=who)
-        if asks.save is not None:
-            (who, why), asks.save = asks.save, None
-            self._save(session, who, why, context)
-        if asks.stop is not None and self._stop is None:
-            self._stop = asks.stop
-            self._keeper.hold_position(session)
-
-    def _save(
-        self, session: Session, who: str, why: str, context: SessionRunContext | None
-    ) -> None:
-        """Write a checkpoint, unless it is safe already or a hook refuses."""
-        step = session.global_step
-        if self._keeper.last_step == step:
-            return
-        if self._checkpoints.enabled_by is None:
-            log.info("a checkpoint was asked for, and no saver is on", by=who, why=why)
-            return
-        refusals = self._bus.caller("before_save").collect(
-            session, session.variables(), step, context
+    def _run_once(
+        self,
+        attempt: Attempt,
+        fetches: Any,
+        feed_dict: Mapping[Node | str, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+        kind: Kind | None = None,
+    ) -> Any:
+        values, context = attempt.runner.run(
+            fetches, feed_dict, options, run_metadata, kind or self.kind
         )
-        if refusals:
-            refuser, reason = refusals[0]
-            log.warning("checkpoint refused", step=step, by=refuser, why=reason)
-            return
-        self._bus.caller("saving").collect(session, step)
-        path = self._keeper.write(session, self._stateful(), who, why)
-        answers = self._bus.caller("after_save").collect(session, step, path)
-        if answers and context is not None:
-            self._asks.request_stop(answers[0][0], str(answers[0][1]))
+        self._engine.after_run(attempt, context)
+        return values
 
     def _finish(self, error: BaseException | None) -> None:
-        """End the session: tell every hook that began, save, close, write it down."""
-        self._closed = True
-        # A session that was never made has not ended well, whatever kept it from it.
-        clean = self._opened and ending.is_clean(error)
-        if clean and isinstance(error, END_OF_INPUT):
-            self._end_input(error)
-        elif self._session is not None:
-            self._keeper.hold_position(self._session)
-        self.outcome = outcome = (
-            ending.well(self._stop, self._input_end, self.global_step)
-            if clean
-            else ending.badly(error, self.global_step)
-        )
-        failures: list[BaseException] = []
+        """End the session, once."""
+        engine, closing = self._engine, self._closing
+        engine.closed, self._graph = True, None
+        reached = error
+        error, clean = self._settle(error)
+        self.outcome = outcome = engine.outcome(error, clean)
+        session = engine.attempt.session if engine.attempt is not None else None
+
+        def last_save(well: bool) -> None:
+            if session is not None:
+                moved = session.global_step != closing.first_step
+                engine.actor.last_save(session, outcome, moved, well)
+
         try:
-            if clean:
-                failures += self._tell("end", outcome)
-                failures += self._last_save(outcome)
-                failures += self._tell("finished", outcome)
-            elif error is not None:
-                self._tell_exception(error, outcome)
+            closing.finish(error, clean, session, outcome, last_save, engine.close)
+            if error is not None and error is not reached:
+                raise error
         finally:
-            failures += self._give_up()
-            self._write_down(outcome)
-        if clean and len(failures) == 1:
-            raise failures[0]
-        if clean and failures:
-            raise BaseExceptionGroup("several hooks failed at the end", failures)
-        for other in failures:
-            log.error("an error at the end", error=repr(other))
+            nesting.leave(self._bus.turn)
+            engine.watch.restore(served=outcome.kind in KINDS.values())
 
-    def _end_input(self, error: BaseException) -> None:
-        ending.warn_about_input_end(error)
-        self._input_end = error
-        if self._session is not None:
-            self._keeper.hold_position(self._session)
-
-    def _tell(self, event: str, outcome: Outcome) -> list[BaseException]:
-        caller = self._bus.caller(event)
-        failures = caller.finish((self._session, outcome), self._begun)
-        return [error for _, error in failures]
-
-    def _tell_exception(self, error: BaseException, outcome: Outcome) -> None:
-        caller = self._bus.caller("on_exception")
-        arguments = (self._session, error, outcome)
-        for name, other in caller.finish(arguments, self._begun):
-            log.error("a hook failed in on_exception", hook=name, error=repr(other))
-            error.add_note(f"hookbus: on_exception() of {name!r} failed: {other!r}")
-
-    def _last_save(self, outcome: Outcome) -> list[BaseException]:
-        """Save the state that all ``end``s left, and note that the session ended."""
-        session, saver = self._session, self._checkpoints.enabled_by
-        if saver is None or session is None:
-            return []
+    def _settle(self, error: BaseException | None) -> tuple[BaseException | None, bool]:
+        """Return what the session ends with, and whether that is well."""
+        engine = self._engine
+        clean = self._closing.is_clean(error)
+        if clean and engine.thread_error() is not None:
+            return engine.thread_error(), False
         try:
-            self._save(session, saver, f"end: {outcome.kind}", None)
-            moved = session.global_step != self._first_step
-            if moved or outcome.kind == "end_of_input":
-                self._keeper.mark_ended(session.global_step, outcome.kind)
-        except BaseException as error:
-            return [error]
-        return []
+            if clean and isinstance(error, END_OF_INPUT):
+                engine.end_input(error)
+            engine.notice_signal()
+            engine.hold_position()
+        except BaseException as late:  # an input that cannot tell where it stands
+            return (late, False) if clean else (error, False)
+        return error, clean
 
-    def _give_up(self) -> list[BaseException]:
-        """Stop the threads, close the backend, open the graph again."""
-        failures: list[BaseException] = []
-        self._coord.request_stop()
-        try:
-            self._coord.join(stop_grace_period_secs=self._grace, ignore_live_threads=True)
-        except BaseException as error:
-            failures.append(error)
-        if self._session is not None:
-            self._session.close()
-        self._creator.graph.rewind(self._mark)
-        self._graph = self._runner = None
-        return failures
+    def _check_turn(self) -> None:
+        """Refuse a run inside an event: it would take away what hooks asked for."""
+        who = self._bus.turn.name
+        if who is not NOBODY:
+            raise UsageError(
+                f"hook {who!r} runs the session that it is called by; run_context.session."
+                "run() runs the backend without any hook"
+            )
 
-    def _write_down(self, outcome: Outcome) -> None:
-        nesting.leave(self._bus.turn)
-        opened = self._opened
-        self._config.records.append(SessionRecord(self._first_step, outcome, opened))
-        if self._checkpoints.directory is not None:
-            ending.write(outcome, self._checkpoints.directory)
-        where = self._keeper.last_path
-        extra = {"checkpoint": str(where)} if where is not None else {}
-        log.info("session ended", **attrs.asdict(outcome), **extra)
+    def _for_own_loops(self, what: str) -> None:
+        if self._engine.closed:
+            raise SessionClosedError(f"{what} on a session that is closed; make a new one")
+        if not isinstance(self._graph, ReportGraph):
+            raise UsageError(
+                f"{what} is for a loop of one's own, and this session has a graph: use "
+                "run() or loop()"
+            )
 
     def _last_step(self) -> int | None:
         """Return the earliest end that a hook plans or an input has."""
-        assert self._session is not None
-        caller = self._bus.caller("planned_last_step")
-        ends = [answer for _, answer in caller.collect()]
-        left = self._session.remaining()
+        attempt = self._engine.attempt
+        if attempt is None:
+            return None
+        session = attempt.session
+        ends = [answer for _, answer in self._bus.caller("planned_last_step").collect()]
+        left = session.remaining()
         if left is not None:
-            ends.append(self._session.global_step + left)
+            ends.append(session.global_step + left)
         return min(ends, default=None)
-
-    def _stateful(self) -> dict[str, Any]:
-        plugins = {name: m.plugin for name, m in self._bus.members.items()}
-        return stateful(plugins)
-
-
-def _trains(node: Node) -> bool:
-    return isinstance(node.source, Operation) and node.source.trains
-
-
-def _versions(taking_part: Sequence[Member]) -> dict[str, str]:
-    """Return what takes part, for the manifest of a checkpoint."""
-    shipped = (member.distribution for member in taking_part)
-    plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
-    return {"hookbus": version("hookbus"), "backend": "embedded", **plugins}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
-from hookbus.graph import GLOBAL_STEP, Graph
+from hookbus.fetches import leaves_of, shape_of
+from hookbus.graph import GLOBAL_STEP, Graph, Node
 from hookbus.operation import XP, Operation
 
 Call: TypeAlias = tuple[Operation, tuple[int, ...], int, tuple[tuple[str, int], ...]]
@@ -21,7 +22,8 @@ class Program:
 
     Attributes:
         size: how many slots there are.
-        variables, feeds, inputs: (slot, name) to fill before the ops run.
+        variables, arrays, feeds, inputs: (slot, name) to fill before the ops run; arrays
+            are the variables that can be changed in place.
         step_slot: the slot of ``global_step``, or None.
         xp_slot: the slot of the array namespace, or None.
         calls: the ops, in order.
@@ -32,6 +34,7 @@ class Program:
 
     size: int
     variables: tuple[tuple[int, str], ...]
+    arrays: tuple[tuple[int, str], ...]
     feeds: tuple[tuple[int, str], ...]
     inputs: tuple[tuple[int, str], ...]
     step_slot: int | None
@@ -52,6 +55,36 @@ def plan(graph: Graph, fetches: Sequence[str], feeds: frozenset[str]) -> Program
     return _Planner(graph, feeds).plan(fetches)
 
 
+def train_ops(graph: Graph) -> list[Node]:
+    """Return the nodes of all train ops of a graph."""
+    ops = [node for node in graph.nodes.values() if node.kind == "op"]
+    return [node for node in ops if node.source.trains]
+
+
+def nodes_of(graph: Graph, fetches: Any) -> list[Node]:
+    """Return the nodes that a request names."""
+    leaves = () if fetches is None else leaves_of(shape_of(fetches))
+    return [graph.resolve(leaf, "the caller") for leaf in leaves]
+
+
+def inputs_of(graph: Graph, nodes: Sequence[Node]) -> set[str]:
+    """Return the names of the inputs that some nodes need, directly or not."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    waiting = [node.name for node in nodes]
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name == XP:
+            continue
+        seen.add(name)
+        node = graph.resolve(name)
+        if node.kind == "input":
+            found.add(name)
+        elif isinstance(node.source, Operation):
+            waiting += node.source.reads
+    return found
+
+
 class _Planner:
     """Finds what a request needs, depth first and without recursion, and numbers it."""
 
@@ -60,7 +93,7 @@ class _Planner:
         self._fed = fed
         self._slots: dict[str, int] = {}
         self._leaves: dict[str, list[tuple[int, str]]] = {
-            kind: [] for kind in ("variable", "input", "feed")
+            kind: [] for kind in ("variable", "array", "input", "feed")
         }
         self._calls: list[Call] = []
         self._writers: dict[str, str] = {}
@@ -70,9 +103,11 @@ class _Planner:
         for name in fetches:
             self._visit(name)
         variables = self._leaves["variable"]
+        arrays = self._leaves["array"]
         return Program(
             size=len(self._slots),
             variables=tuple(pair for pair in variables if pair[1] != GLOBAL_STEP),
+            arrays=tuple(arrays),
             feeds=tuple(self._leaves["feed"]),
             inputs=tuple(self._leaves["input"]),
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
@@ -108,8 +143,10 @@ class _Planner:
         if name not in self._fed and isinstance(node.source, Operation):
             return node.source
         if name not in self._fed and node.kind == "placeholder":
-            raise UnfedPlaceholderError(self._unfed(name))
-        kind = "feed" if name in self._fed else node.kind
+            raise UnfedPlaceholderError(self._unfed(name), name)
+        kind: str = "feed" if name in self._fed else node.kind
+        if kind == "variable" and hasattr(node.source, "setflags"):
+            kind = "array"
         self._leaves[kind].append((self._new(name), name))
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -23,7 +23,6 @@ from hookbus.hook import (
     Kind,
     SessionRunArgs,
     SessionRunContext,
-    SessionRunValues,
 )
 from hookbus.session import RunMetadata, RunOptions, Session
 
@@ -45,7 +44,13 @@ class Plan:
 
     program: Any
     split: Callable[[Sequence[Any]], Any]
-    hook_splits: tuple[tuple[str, Callable[[Sequence[Any]], Any]], ...]
+    hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
+
+
+Entered: TypeAlias = tuple[
+    SessionRunContext, tuple[Hashable, ...], Mapping[str, Any], RunOptions
+]
+"""A run of which the first half is done: context, what is asked for, feeds, options."""
 
 
 class Runner:
@@ -70,6 +75,15 @@ class Runner:
         self._asks = asks
         self._desk = Desk(session, asks, bus.turn, bus.emit, self._writable, last_step)
         self._plans: dict[Hashable, Plan] = {}
+        self._same: list[tuple[str, Any]] = []
+        self._same_fetches: Any = object()  # equal to no fetch
+        self._same_key: tuple[Hashable, ...] = ()
+
+    @property
+    def step_before(self) -> int:
+        """The global step at which the run of the moment, or the last one, began."""
+        current = self._desk.current
+        return self.session.global_step if current is None else current.global_step
 
     def run(
         self,
@@ -80,30 +94,66 @@ class Runner:
         kind: Kind,
     ) -> tuple[Any, SessionRunContext]:
         """Do one run; return the caller's values and the context that hooks saw."""
-        session, asks = self.session, self._asks
-        before, after = self._bus.around_run(kind)
+        entered = self.enter(fetches, feed_dict, options, kind)
+        return self.leave(entered, entered[2], metadata), entered[0]
+
+    def enter(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Node | str, Any] | None,
+        options: RunOptions | None,
+        kind: Kind,
+    ) -> Entered:
+        """Do the first half of a run: ask the hooks and put together what is wanted."""
         context = SessionRunContext(
-            self._desk, fetches, feed_dict, session.global_step, kind
+            self._desk, fetches, feed_dict, self.session.global_step, kind
         )
-        asks.new_run()
-        requests = before.collect(context)
-        key, special = _key(fetches, requests)
+        self._asks.new_run()
+        requests = self._bus.around_run(kind)[0].collect(context)
+        if feed_dict is None and requests == self._same and fetches == self._same_fetches:
+            return context, self._same_key, _NO_FEEDS, options or _DEFAULT_OPTIONS
+        key, special, fixed = _key(fetches, requests)
         options = options or _DEFAULT_OPTIONS
         feeds: Mapping[str, Any] = _NO_FEEDS
         if special or feed_dict:
             options = _merged_options(options, requests)
             feeds = self._feeds(feed_dict, requests)
+        elif fixed:
+            # Nothing in it can change: the same objects will mean the same next time.
+            self._same, self._same_fetches, self._same_key = requests, fetches, key
+        return context, key, feeds, options
+
+    def leave(
+        self,
+        entered: Entered,
+        feeds: Mapping[str, Any],
+        metadata: RunMetadata | None,
+        advance: int = 0,
+    ) -> Any:
+        """Do the second half: execute, split, tell the hooks; return the caller's values.
+
+        Args:
+            entered: what :meth:`enter` returned.
+            feeds: all that is fed, by name.
+            metadata: filled with what the backend records.
+            advance: what to add to the global step besides what train ops add.
+        """
+        context, key, _, options = entered
+        session = self.session
         if metadata is None:
             metadata = RunMetadata()
-        plan = self._plans.get((key, *feeds)) or self._make_plan(key, feeds)
-        values = session.execute(plan.program, feeds, asks.take_writes(), options, metadata)
-        step = session.global_step
-        own = {
-            name: SessionRunValues(split(values), options, metadata, step)
-            for name, split in plan.hook_splits
-        }
-        after.deliver(context, own, SessionRunValues(None, options, metadata, step))
-        return plan.split(values), context
+        plan = self._plans.get((key, *feeds) if feeds else key)
+        if plan is None:
+            plan = self._make_plan(key, feeds)
+        writes = self._asks.take_writes()
+        values = session.execute(plan.program, feeds, writes, options, metadata)
+        if advance:
+            session.global_step += advance
+            session.version += 1
+        common = (options, metadata, session.global_step)
+        after = self._bus.around_run(context.kind)[1]
+        after.deliver(context, plan.hook_splits, values, common)
+        return plan.split(values)
 
     def _feeds(
         self,
@@ -132,32 +182,35 @@ class Runner:
             program = self.session.compile(names, fed)
         except UnfedPlaceholderError as error:
             raise _with_askers(error, merged, names, self.session, fed) from None
-        splits = tuple(
-            (name, split)
+        splits = {
+            name: split
             for (name, _), split in zip(shapes[1:], merged.splits[1:], strict=True)
-        )
+        }
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
-        plan = self._plans[key, *feeds] = Plan(program, merged.splits[0], splits)
+        place = (key, *feeds) if feeds else key
+        plan = self._plans[place] = Plan(program, merged.splits[0], splits)
         return plan
 
     def _writable(self, node: Node | str, value: Any) -> str:
-        who = self._bus.turn.name
+        who = f"hook {self._bus.turn.name!r}"
         name = self.session.graph.variable_named(node, who)
-        self.session.check(name, value, repr(who))
+        self.session.check(name, value, who)
         return name
 
 
 def _key(
     fetches: Any, requests: Sequence[tuple[str, Any]]
-) -> tuple[tuple[Hashable, ...], bool]:
+) -> tuple[tuple[Hashable, ...], bool, bool]:
     """Say what is asked for, so that equal requests meet the same plan.
 
     Returns:
         The shape of the caller's fetches, then name and shape for each hook with some;
-        and whether there is more to a request: feeds, options, or that it is none of ours.
+        whether there is more to a request: feeds, options, or that it is none of ours;
+        and whether all fetches are mere names, which nobody can change later.
     """
-    key: list[Hashable] = [fetches if fetches.__class__ is str else shape_of(fetches)]
+    fixed = fetches.__class__ is str
+    key: list[Hashable] = [fetches if fixed else shape_of(fetches)]
     special = False
     for name, request in requests:
         if request.__class__ is not SessionRunArgs:
@@ -165,10 +218,22 @@ def _key(
         elif request.feed_dict or request.options is not None:
             special = True
         wanted = request.fetches
-        if wanted is not None:
+        if wanted.__class__ is str:
             key.append(name)
-            key.append(wanted if wanted.__class__ is str else shape_of(wanted))
-    return tuple(key), special
+            key.append(wanted)
+        elif wanted is not None:
+            fixed = False
+            key.append(name)
+            key.append(_shape_for(name, wanted))
+    return tuple(key), special, fixed
+
+
+def _shape_for(name: str, wanted: Any) -> Hashable:
+    try:
+        return shape_of(wanted)
+    except GraphError as error:
+        blame(error, name, f"plugin {name!r} asked for it in before_run()")
+        raise
 
 
 def _merged_options(options: RunOptions, requests: Sequence[tuple[str, Any]]) -> RunOptions:
@@ -190,11 +255,19 @@ def _check_request(name: str, request: Any) -> bool:
 
 
 def _parties(merged: Merge, leaf: Any) -> str:
-    return ", ".join(dict.fromkeys(merged.askers[leaf]))
+    return ", ".join(merged.askers[leaf])
+
+
+def _without(merged: Merge, leaf: Any) -> str:
+    """Say how a run that its caller could do goes on without the hook that asked."""
+    asker = next(iter(merged.askers[leaf]))
+    if asker == CALLER:
+        return ""
+    return f"; without that hook it runs as kind='aux', or with -p no:{asker}"
 
 
 def _blame_asker(error: BaseException, merged: Merge, leaf: Any) -> None:
-    asker = merged.askers[leaf][0]
+    asker = next(iter(merged.askers[leaf]))
     if asker != CALLER:
         blame(error, asker, f"plugin {asker!r} asked for it in before_run()")
 
@@ -213,6 +286,8 @@ def _with_askers(
         except UnfedPlaceholderError:
             found = UnfedPlaceholderError(
                 f"{error}. {name!r} is fetched by {_parties(merged, leaf)}"
+                f"{_without(merged, leaf)}",
+                error.node,
             )
             _blame_asker(found, merged, leaf)
             return found

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus.errors import (
+    AbortedError,
     GraphError,
     OutOfRangeError,
     SessionClosedError,
+    UnavailableError,
     WriteConflictError,
     blame,
 )
@@ -23,7 +25,7 @@ from hookbus.fetches import leaves_of, merge, shape_of
 from hookbus.graph import Graph, Node
 from hookbus.inputs import Input
 from hookbus.operation import Operation
-from hookbus.program import Program, plan
+from hookbus.program import Program, inputs_of, plan, train_ops
 
 
 @attrs.frozen
@@ -55,6 +57,9 @@ class RunMetadata:
     node_times: Sequence[tuple[str, float, float]] = ()
 
 
+PREEMPTION_ERRORS = (AbortedError, UnavailableError)
+"""What every backend may raise where it lost its machine, as in TensorFlow."""
+
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
 
 
@@ -67,6 +72,10 @@ class Session(Protocol):
 
     graph: Graph
     global_step: int
+    version: int
+    """Another number after each change of a variable or of ``global_step``."""
+    preemption_errors: tuple[type[Exception], ...]
+    """The errors after which a new session may succeed where this one failed."""
 
     def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Any:
         """Plan a run of the nodes named, with some fed."""
@@ -100,7 +109,7 @@ class Session(Protocol):
         """Go to the positions of the inputs that are named."""
 
     def remaining(self) -> int | None:
-        """Return after how many runs the first input ends, where one tells."""
+        """Return how many steps the inputs of the train ops allow, where they tell."""
 
     def close(self) -> None:
         """Give up what the session holds."""
@@ -119,7 +128,9 @@ class EmbeddedSession:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
         self.global_step: int = graph.global_step.source
+        self.version = 0
         self._closed = False
         self._values = {
             node.name: _frozen(copy.deepcopy(node.source)) for node in graph.variables
@@ -172,14 +183,18 @@ class EmbeddedSession:
                 raise
         if updates or writes:
             self._commit(updates, writes)
-        self.global_step += program.increment
+        if program.increment:
+            self.global_step += program.increment
+            self.version += 1
         return [slots[place] for place in program.results]
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without any hook being told."""
+        return self._read(fetches, unite_feeds([("run", feed_dict)], self.graph.resolve))
+
+    def _read(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
         shape = shape_of(fetches)
         names = [self.graph.resolve(leaf, "run").name for leaf in leaves_of(shape)]
-        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
         program = self.compile(names, frozenset(feeds))
         values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
         merged = merge([("run", shape)])
@@ -207,6 +222,7 @@ class EmbeddedSession:
             self.check(name, value, "write()")
         for name, value in values.items():
             self._values[name] = _frozen(copy.deepcopy(value))
+        self.version += 1
 
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out."""
@@ -223,9 +239,13 @@ class EmbeddedSession:
                 self._inputs[name].load_state_dict(position)
 
     def remaining(self) -> int | None:
-        """Return after how many runs the first input ends, where one tells."""
-        known = [source.remaining() for source in self._inputs.values()]
-        return min((left for left in known if left is not None), default=None)
+        """Return how many steps the first input of a train op allows, where one tells."""
+        trains = train_ops(self.graph)
+        feeding = inputs_of(self.graph, trains)
+        known = [self._inputs[name].remaining() for name in feeding]
+        runs = min((left for left in known if left is not None), default=None)
+        steps = sum(node.source.increment for node in trains) if trains else 1
+        return None if runs is None else runs * max(1, steps)
 
     def close(self) -> None:
         """Refuse further runs; values can still be read."""
@@ -236,6 +256,9 @@ class EmbeddedSession:
         values = self._values
         for slot, name in program.variables:
             slots[slot] = values[name]
+        for slot, name in program.arrays:
+            # A view: its shape and dtype can be set, which the variable's must not be.
+            slots[slot] = values[name].view()
         for slot, name in program.feeds:
             slots[slot] = feeds[name]
         if program.step_slot is not None:
@@ -290,6 +313,7 @@ class EmbeddedSession:
     def _commit(
         self, updates: dict[str, Any], writes: Mapping[str, tuple[str, Any]]
     ) -> None:
+        self.version += 1
         for name, (who, value) in writes.items():
             self.check(name, value, repr(who))
         for name, (_, value) in writes.items():

@@ -14,10 +14,11 @@ class SecondOrStepTimer:
     """Tells whether a step is due, and remembers when one last was.
 
     Exactly one of the two periods is given; the values are not checked, as in
-    TensorFlow (0 seconds means at every new step).
+    TensorFlow (0 seconds means at every new step). The clock is one that nobody sets:
+    TensorFlow's saved nothing for an hour where the wall clock was set back by one.
 
     Args:
-        every_secs: the period in seconds of wall-clock time.
+        every_secs: the period in seconds.
         every_steps: the period in global steps.
 
     Raises:
@@ -50,7 +51,7 @@ class SecondOrStepTimer:
             return False
         if self.every_steps is not None:
             return step >= last + self.every_steps
-        return time.time() >= self._last_time + (self.every_secs or 0.0)
+        return time.monotonic() >= self._last_time + (self.every_secs or 0.0)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Record *step* as triggered now.
@@ -58,7 +59,7 @@ class SecondOrStepTimer:
         Returns:
             Seconds and steps since the trigger before, ``(None, None)`` at the first.
         """
-        now = time.time()
+        now = time.monotonic()
         last, then = self._last_step, self._last_time
         self._last_step, self._last_time = step, now
         if last is None:

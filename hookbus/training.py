@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hookbus import nesting
 from hookbus.config import Config
 from hookbus.config.settings import Place
-from hookbus.graph import Graph
-from hookbus.loading import Automatic, members
-from hookbus.monitored import ChiefSessionCreator, MonitoredSession
+from hookbus.creators import WorkerSessionCreator, chief
+from hookbus.graph import Graph, Node
+from hookbus.loading import Automatic, as_hooks, members
+from hookbus.monitored import MonitoredSession
+from hookbus.recovery import Recovery
+from hookbus.reports import ReportGraph, ReportSession
+from hookbus.scaffold import Scaffold
+from hookbus.session import EmbeddedSession
 
 
 class Unset(enum.Enum):
@@ -34,8 +39,11 @@ class MonitoredTrainingSession(MonitoredSession):
     installed, summary-saver and step-counter; flags can set them or switch them off.
 
     Args:
-        graph: what to run; by default an empty one.
+        graph: what to run; without one the session is for a loop of one's own.
+        is_chief: whether this process initializes, restores and saves. One that does not
+            has only *hooks* and plugins, and waits until its scaffold is ready.
         checkpoint_dir: where to restore from and save into.
+        scaffold: how to initialize the backend session, what to summarize and to save.
         hooks: hook objects, called last, in this order.
         chief_only_hooks: hook objects, called first, in this order.
         save_checkpoint_secs: seconds between checkpoints; 600 by default. None or 0, with
@@ -48,6 +56,8 @@ class MonitoredTrainingSession(MonitoredSession):
         log_step_count_steps: steps between measurements of the speed; 100 by default,
             None for none.
         stop_grace_period_secs: as in :class:`MonitoredSession`.
+        max_wait_secs: how long a process that is not chief waits, in seconds.
+        recovery: as in :class:`MonitoredSession`.
         config: as in :class:`MonitoredSession`.
 
     Raises:
@@ -58,9 +68,11 @@ class MonitoredTrainingSession(MonitoredSession):
         self,
         graph: Graph | None = None,
         *,
+        is_chief: bool = True,
         checkpoint_dir: str | Path | None = None,
-        hooks: Sequence[Any] | None = None,
-        chief_only_hooks: Sequence[Any] | None = None,
+        scaffold: Scaffold | None = None,
+        hooks: Iterable[Any] | None = None,
+        chief_only_hooks: Iterable[Any] | None = None,
         save_checkpoint_secs: float | Unset | None = UNSET,
         save_checkpoint_steps: int | Unset | None = UNSET,
         save_summaries_steps: int | Unset | None = UNSET,
@@ -68,9 +80,25 @@ class MonitoredTrainingSession(MonitoredSession):
         summary_dir: str | Path | None = None,
         log_step_count_steps: int | None = 100,
         stop_grace_period_secs: float = 120.0,
+        max_wait_secs: float = 7200.0,
+        recovery: Recovery | None = None,
         config: Config | None = None,
     ) -> None:
         config = config or nesting.config_here()
+        recovery = recovery or Recovery()
+        own = as_hooks(hooks, "hooks")
+        if not is_chief:
+            taking_part = members(config, "train", own, worker=True)
+            worker = WorkerSessionCreator(
+                graph or ReportGraph(),
+                scaffold,
+                max_wait_secs,
+                backend=EmbeddedSession if graph is not None else ReportSession,
+            )
+            self._setup(
+                worker, taking_part, "train", config, stop_grace_period_secs, recovery
+            )
+            return
         saving = _periods(save_checkpoint_secs, save_checkpoint_steps, (600, None))
         writing = _periods(save_summaries_secs, save_summaries_steps, (None, 100))
         output, named = summary_dir, "summary_dir"
@@ -81,23 +109,24 @@ class MonitoredTrainingSession(MonitoredSession):
             every = {"every_n_steps": (log_step_count_steps, Place.DEFAULT)}
             automatic.append(_automatic("step-counter", named, output, every))
         if output and writing:
-            to = {"output_dir": (str(output), Place.CODE)}
-            automatic.append(_automatic("summary-saver", named, output, writing | to))
+            writing["output_dir"] = (str(output), Place.CODE)
+            if scaffold is not None and scaffold.summary_op is not None:
+                writing["tensors"] = (_nodes(scaffold.summary_op), Place.CODE)
+            automatic.append(_automatic("summary-saver", named, output, writing))
         if checkpoint_dir and saving:
             automatic.append(
                 _automatic(
                     "checkpoint-saver", "checkpoint_dir", checkpoint_dir, saving, True
                 )
             )
-        taking_part = members(
-            config,
-            "train",
-            tuple(hooks or ()),
-            tuple(chief_only_hooks or ()),
-            automatic,
-        )
-        creator = ChiefSessionCreator(graph or Graph(), checkpoint_dir)
-        self._setup(creator, taking_part, "train", config, stop_grace_period_secs)
+        first = as_hooks(chief_only_hooks, "chief_only_hooks")
+        taking_part = members(config, "train", own, first, automatic)
+        creator = chief(graph, scaffold, checkpoint_dir)
+        self._setup(creator, taking_part, "train", config, stop_grace_period_secs, recovery)
+
+
+def _nodes(summary_op: Any) -> tuple[Node | str, ...]:
+    return (summary_op,) if isinstance(summary_op, str | Node) else tuple(summary_op)
 
 
 def _automatic(

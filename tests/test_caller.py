@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from operator import itemgetter
 from typing import Any
 
 import pluggy
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hookbus.caller import Caller, Implementation, bind
 from hookbus.errors import culprit_of
 from hookbus.hook import Turn
+from hookbus.session import RunMetadata, RunOptions
 
 spec, impl = pluggy.HookspecMarker("differ"), pluggy.HookimplMarker("differ")
 
@@ -268,7 +270,7 @@ def test_an_implementation_gets_only_the_arguments_it_names() -> None:
 
 
 def test_each_is_delivered_its_own_entry() -> None:
-    """Deliver hands out own entries, wrappers' too, and the default to all others."""
+    """Deliver hands out own results, wrappers' too, and to all others None."""
     seen = {}
 
     def plain(name: str) -> Callable[..., None]:
@@ -285,9 +287,18 @@ def test_each_is_delivered_its_own_entry() -> None:
         Implementation("b", "'b'", plain("b"), both),
     ]
     deliver = Caller("after_run", both, stack, Turn()).deliver
-    deliver("context", {"b": 2, "w": 3}, "nothing")
+    options, metadata = RunOptions(), RunMetadata()
+    splits = {"b": itemgetter(0), "w": itemgetter(1)}
+    deliver("context", splits, [2, 3], (options, metadata, 7))
 
-    assert seen == {"a": ("context", "nothing"), "b": ("context", 2), "w": ("context", 3)}
+    assert {name: values.results for name, (_, values) in seen.items()} == {
+        "a": None,
+        "b": 2,
+        "w": 3,
+    }
+    for context, values in seen.values():
+        common = (values.options, values.run_metadata, values.global_step)
+        assert (context, *common) == ("context", options, metadata, 7)
 
 
 def test_the_turn_names_who_is_called_and_goes_back() -> None:

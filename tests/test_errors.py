@@ -16,6 +16,7 @@ from hookbus.errors import ExitCode, HookbusError, blame, culprit_of, did_you_me
 
 BASES = {
     "UsageError": ValueError,
+    "ArgumentTypeError": TypeError,
     "PluginError": RuntimeError,
     "GraphError": ValueError,
     "FetchTypeError": TypeError,
@@ -24,8 +25,12 @@ BASES = {
     "WriteConflictError": RuntimeError,
     "SessionClosedError": RuntimeError,
     "RunAfterStopError": RuntimeError,
+    "ThreadsStillRunningError": RuntimeError,
+    "NotReadyError": RuntimeError,
+    "DeadlineExceededError": TimeoutError,
     "CheckpointError": RuntimeError,
     "CheckpointMismatchError": ValueError,
+    "NoGoodCheckpointError": ValueError,
 }
 
 
@@ -57,7 +62,7 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
             stack.append(found[2])
 
     actual = {
-        name: cls.__base__.__name__ if cls is not HookbusError else None
+        name: cls.__bases__[0].__name__ if cls is not HookbusError else None
         for name, cls in defined_errors().items()
     }
     assert drawn == actual

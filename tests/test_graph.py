@@ -10,6 +10,7 @@ import pytest
 
 from hookbus import (
     DuplicateNodeError,
+    EmbeddedSession,
     Graph,
     GraphError,
     GraphFinalizedError,
@@ -65,12 +66,22 @@ def test_a_node_shows_its_kind_and_name(graph: Graph) -> None:
 
 
 def test_metrics_are_loss_and_accuracy_where_they_exist(graph: Graph) -> None:
-    """What hooks watch by default: loss, then accuracy, in this order."""
-    assert graph.metrics == ()
-    graph.placeholder("accuracy")
-    assert graph.metrics == ("accuracy",)
-    graph.placeholder("loss")
-    assert graph.metrics == ("loss", "accuracy")
+    """What hooks watch by default: one node, a dict of loss, then accuracy."""
+    assert graph.metrics is None
+    graph.op(lambda: 0.9, name="accuracy")
+    graph.op(lambda: 0.1, name="loss")
+    node = graph.metrics
+    assert list(EmbeddedSession(graph).run(node).items()) == [
+        ("loss", 0.1),
+        ("accuracy", 0.9),
+    ]
+    assert graph.metrics is node
+
+
+def test_metrics_of_one_kind(graph: Graph) -> None:
+    """A graph with an accuracy and no loss has the accuracy alone."""
+    graph.op(lambda: 0.9, name="accuracy")
+    assert EmbeddedSession(graph).run(graph.metrics) == {"accuracy": 0.9}
 
 
 def test_every_way_to_add_an_op_returns_the_node(graph: Graph) -> None:
@@ -287,23 +298,37 @@ def test_a_finalized_graph_is_a_runtime_error() -> None:
     assert issubclass(GraphFinalizedError, RuntimeError)
 
 
-def test_rewind_takes_back_nodes_and_finalization(graph: Graph) -> None:
+def test_leaving_takes_back_nodes_and_finalization(graph: Graph) -> None:
     """What a session's hooks added vanishes with it, and the graph is open again."""
-    mark = graph.mark()
+    graph.enter()
     graph.placeholder("derived")
     graph.finalize()
     assert graph.finalized
 
-    graph.rewind(mark)
+    graph.leave()
 
     assert "derived" not in graph
     assert not graph.finalized
     assert graph.placeholder("derived").name == "derived"
 
 
-def test_rewind_keeps_a_graph_finalized_that_was(graph: Graph) -> None:
+def test_leaving_keeps_a_graph_finalized_that_was(graph: Graph) -> None:
     """A graph that was finalized before the session stays so."""
     graph.finalize()
-    mark = graph.mark()
-    graph.rewind(mark)
+    graph.enter()
+    graph.leave()
     assert graph.finalized
+
+
+def test_the_last_session_to_leave_takes_everything_back(graph: Graph) -> None:
+    """While another one runs the graph, its nodes stay, whoever added them."""
+    graph.enter()
+    graph.enter()
+    graph.placeholder("derived")
+    graph.finalize()
+    graph.leave()
+    assert "derived" in graph
+    assert graph.finalized
+    graph.leave()
+    assert "derived" not in graph
+    assert not graph.finalized

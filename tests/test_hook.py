@@ -334,9 +334,9 @@ def test_one_hook_may_assign_a_variable_again(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "why"),
     [
-        ("y", GraphError, "probe writes 'y', which is no variable"),
-        ("global_step", GraphError, "probe writes 'global_step'"),
-        ("ww", UnknownNodeError, "wanted by probe.*did you mean 'w'"),
+        ("y", GraphError, "hook 'probe' writes 'y', which is no variable"),
+        ("global_step", GraphError, "hook 'probe' writes 'global_step'"),
+        ("ww", UnknownNodeError, "wanted by hook 'probe'.*did you mean 'w'"),
     ],
 )
 def test_only_variables_can_be_assigned(

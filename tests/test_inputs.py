@@ -196,21 +196,35 @@ def test_an_input_shorter_than_its_position_is_an_error() -> None:
 
 def test_what_is_left_is_known_where_the_iterable_has_a_length() -> None:
     """Remaining counts down for a sized iterable and is None for another."""
-    sized, endless = Input("a", lambda: [1, 2, 3]), Input("a", lambda: iter([1]))
-    assert sized.remaining() == 3
+    sized, endless = Input("a", lambda: [1, 2, 3]), Input("a", lambda: iter([1, 2]))
     sized.pull()
     assert sized.remaining() == 2
     sized.load_state_dict({"pulled": 3})
     assert sized.remaining() == 0
+    endless.pull()
     assert endless.remaining() is None
 
 
-def test_a_session_ends_with_its_shortest_input() -> None:
-    """The session's remaining runs are those of the first input to end, where one tells."""
-    made = session([1, 2, 3], [1, 2])
-    assert made.remaining() == 2
-    made.run("b")
-    assert made.remaining() == 1
+def test_asking_what_is_left_makes_no_iterable() -> None:
+    """Its function is called when a value is needed, and not to be asked its length."""
+    made: list[str] = []
+    waiting = Input("a", lambda: made.append("made") or [1, 2, 3])
+    assert waiting.remaining() is None
+    assert made == []
+
+
+def test_a_session_ends_with_the_shortest_input_that_trains() -> None:
+    """What is left are the steps that the train ops' inputs allow, where they tell."""
+    graph = Graph()
+    for name, length in (("long", 6), ("short", 4), ("other", 2)):
+        graph.input(name, lambda length=length: range(length))
+    graph.train_op(lambda long, short: (), name="train", increment=2)
+    made = EmbeddedSession(graph)
+    assert made.remaining() is None
+    made.run(["train", "other"])
+    assert made.remaining() == 6
+    made.run("train")
+    assert made.remaining() == 4
     assert EmbeddedSession(Graph()).remaining() is None
 
 

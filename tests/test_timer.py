@@ -12,19 +12,19 @@ from hookbus import SecondOrStepTimer, UsageError
 
 
 class Clock:
-    """A wall clock that stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def time(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     still = Clock()
-    monkeypatch.setattr(time, "time", still.time)
+    monkeypatch.setattr(time, "monotonic", still.monotonic)
     return still
 
 

@@ -70,19 +70,19 @@ class Manifest:
         """
         try:
             raw: dict[str, Any] = json.loads((directory / NAME).read_bytes())
+            if raw.pop("sha256") != _digest(raw):
+                raise CheckpointError(f"its {NAME} was altered (hash differs)")
             if raw["format"] != FORMAT:
                 raise UsageError(
                     f"{directory} has the checkpoint format {raw['format']}, and this "
                     f"version of hookbus reads {FORMAT}; upgrade hookbus"
                 )
-            if raw.pop("sha256") != _digest(raw):
-                raise CheckpointError(f"its {NAME} was altered (hash differs)")
             files = {name: FileRecord(**entry) for name, entry in raw["files"].items()}
             return cls(**{**raw, "files": files})
         except (UsageError, CheckpointError):
             raise
-        except OSError as error:
-            raise CheckpointError(f"its {NAME} is missing or unreadable") from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise CheckpointError(f"its {NAME} is missing") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"its {NAME} is damaged: {error!r}") from error
 
@@ -95,7 +95,7 @@ class Manifest:
         for name, record in self.files.items():
             try:
                 found = FileRecord.of(directory / name)
-            except OSError as error:
+            except (FileNotFoundError, NotADirectoryError) as error:
                 raise CheckpointError(f"its file {name} is missing") from error
             if found.bytes != record.bytes:
                 raise CheckpointError(

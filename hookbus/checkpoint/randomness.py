@@ -24,3 +24,29 @@ def restore(state: Mapping[str, Any]) -> None:
         random.setstate(state["python"])
     if "numpy" in state:
         importlib.import_module("numpy").random.set_state(state["numpy"])
+
+
+def fork() -> dict[str, Any]:
+    """Return states that follow from today's and lead elsewhere; today's stay."""
+    today = capture()
+    seed = random.getrandbits(32)
+    random.seed(seed)
+    if "numpy" in today:
+        numpy_random = sys.modules["numpy"].random
+        numpy_random.seed(seed ^ int(numpy_random.randint(2**31)))
+    forked = capture()
+    restore(today)
+    return forked
+
+
+def same(one: Any, other: Any) -> bool:
+    """Say whether two captured states are equal, arrays within them included."""
+    if isinstance(one, Mapping):
+        return (
+            isinstance(other, Mapping)
+            and one.keys() == other.keys()
+            and all(same(one[key], other[key]) for key in one)
+        )
+    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    return bool(one == other)

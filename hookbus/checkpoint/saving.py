@@ -14,18 +14,22 @@ import attrs
 
 from hookbus.checkpoint import randomness
 from hookbus.checkpoint.codec import Codec, load_codec
+from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest
-from hookbus.checkpoint.store import Store
+from hookbus.checkpoint.store import Store, shown
 from hookbus.errors import (
     CheckpointError,
     CheckpointMismatchError,
     GraphError,
     NoGoodCheckpointError,
     UsageError,
+    blame,
 )
 from hookbus.hook import Asks, Turn
 from hookbus.logs import log
+from hookbus.passes import Passes
 from hookbus.session import Session
+from hookbus.tracking import Tracking, leaves
 
 
 @attrs.define(eq=False)
@@ -63,17 +67,18 @@ class Checkpoints:
                 f"checkpoint_dir=, or the flag --{who}-checkpoint-dir DIR"
             )
         if directory is not None:
-            if self.directory is not None and Path(directory) != self.directory:
+            here = Path(directory).absolute()
+            if self.directory is not None and here != self.directory:
                 raise UsageError(
                     f"{who} would save into {directory}, and the session's "
                     f"checkpoint_dir is {self.directory}; a session has one directory"
                 )
-            self.directory = Path(directory)
+            self.directory = Path(directory).absolute()
         self.enabled_by, self.max_to_keep = who, max_to_keep or None
 
     def request_save(self, why: str) -> None:
-        """Ask for a checkpoint outside a run; it is written when this event is over."""
-        self._asks.request_save(self._turn.name, why)
+        """Ask for a checkpoint outside a run; it is written after the next event or run."""
+        self._asks.request_save(self._turn.name, why, anyway=True)
 
 
 @attrs.frozen(eq=False)
@@ -97,23 +102,60 @@ class Restored:
 
 
 @attrs.define(eq=False)
+class Contents:
+    """What a session's checkpoints hold besides the backend's own values.
+
+    Attributes:
+        hooks: the hooks that have a state, by name.
+        tracking: the objects of a loop of one's own.
+        passes: where such a loop stands in its input.
+    """
+
+    hooks: Mapping[str, Any]
+    tracking: Tracking
+    passes: Passes
+
+    def state(self, session: Session) -> dict[str, Any]:
+        """Return all that is saved but the position."""
+        return {
+            "variables": session.variables(),
+            "tracked": self.tracking.state_dict(),
+            "hooks": {key: _state_of(key, hook) for key, hook in self.hooks.items()},
+        }
+
+    def position(self, session: Session) -> dict[str, Any]:
+        """Return where input and generators stand."""
+        return {
+            "inputs": session.positions(),
+            "passes": self.passes.state_dict(),
+            "random": randomness.capture(),
+        }
+
+
+@attrs.define(eq=False)
 class Keeper:
     """Writes and reads the checkpoints of one session.
 
     Attributes:
         checkpoints: what hooks decided.
+        contents: what is saved besides the backend's values.
         versions: of everything that takes part, for the manifest.
+        saved_names: the variables that are saved; None for all.
         last_step: the step that was restored or saved last, or None.
         last_path: where that checkpoint lies.
     """
 
     checkpoints: Checkpoints
+    contents: Contents
     versions: Mapping[str, str]
+    saved_names: frozenset[str] | None = None
     last_step: int | None = None
     last_path: Path | None = None
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
-    _held: Mapping[str, Any] | None = None
+    _lock: DirectoryLock | None = None
+    _held: tuple[int, Mapping[str, Any]] | None = None
+    _last_version: int | None = None
 
     @property
     def store(self) -> Store:
@@ -130,38 +172,43 @@ class Keeper:
         """
         if self.checkpoints.enabled_by is not None:
             self.store.prepare()
+            self._lock = DirectoryLock(self.store.directory)
+            self._lock.take()
+            self.store.clear()
             self._codec = load_codec()
 
-    def restore(self, session: Session, strict: bool = True) -> Restored | None:
+    def close(self) -> None:
+        """Let others save into the directory."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def restore(
+        self, session: Session, training: bool = True, path: str | Path | None = None
+    ) -> Restored | None:
         """Load the newest good checkpoint: variables, step, input positions.
 
         Args:
             session: what to load it into.
-            strict: whether the graph must have all variables of the checkpoint.
+            training: whether the graph must have all variables of the checkpoint, and the
+                session goes on where it stood.
+            path: the one checkpoint to load instead.
 
         Returns:
-            The rest of it, or None where there was never a checkpoint.
+            All of it, or None where there was never a checkpoint.
 
         Raises:
             NoGoodCheckpointError: there are checkpoints, none of them good.
             CheckpointMismatchError: another graph wrote it.
         """
-        if self.checkpoints.directory is None:
-            return None
-        store = self.store
-        candidates = store.found()
-        restored = self._newest(store)
+        self.last_step, self._held = None, None
+        restored = self._one(Path(path)) if path is not None else self._newest()
         if restored is None:
-            if candidates or store.had_any():
-                raise NoGoodCheckpointError(
-                    f"{store.directory} has checkpoints and not one of them is good "
-                    "(see the warnings above); they were kept: remove the directory to "
-                    "start anew, or give another checkpoint_dir"
-                )
             return None
-        _load(session, restored, strict)
-        self.last_step = restored.manifest.global_step
-        self.last_path, self._last_manifest = restored.path, restored.manifest
+        self._load(session, restored, training)
+        if path is None:
+            self.last_step = restored.manifest.global_step
+            self._last_version = session.version
+            self.last_path, self._last_manifest = restored.path, restored.manifest
         return restored
 
     def hold_position(self, session: Session) -> None:
@@ -170,16 +217,20 @@ class Keeper:
         Called once nothing trains any more: evaluations and hooks that end may still pull
         values and draw numbers, and a resumed session must not miss those.
         """
-        if self._held is None and self.checkpoints.enabled_by is not None:
-            self._held = _position(session)
+        if self.checkpoints.enabled_by is None:
+            return
+        if self._held is None or self._held[0] != session.version:
+            self._held = session.version, self.contents.position(session)
 
-    def write(
-        self, session: Session, hooks: Mapping[str, Any], who: str, why: str
-    ) -> Path | None:
-        """Write a checkpoint of the current step, unless that step is safe already.
+    def values(self, session: Session) -> dict[str, Any]:
+        """Return each number and array that a checkpoint would hold, by name."""
+        values = dict(self._variables(session))
+        for name, state in self.contents.tracking.state_dict().items():
+            values.update(leaves(name, state))
+        return values
 
-        Returns:
-            Where it lies, or None if there was nothing to do.
+    def write(self, session: Session, who: str, why: str) -> Path:
+        """Write a checkpoint of the current step; return where it lies.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -189,18 +240,19 @@ class Keeper:
             self._codec = load_codec()
         name, codec = self._codec
         state = {
-            "variables": session.variables(),
-            "hooks": {key: hook.state_dict() for key, hook in hooks.items()},
-            **(self._held or _position(session)),
+            **self.contents.state(session),
+            "variables": self._variables(session),
+            **self._position(session),
         }
 
         def seal(files: dict[str, FileRecord]) -> Manifest:
-            return Manifest(step, name, who, why, files, dict(self.versions))
+            self._last_manifest = Manifest(step, name, who, why, files, dict(self.versions))
+            return self._last_manifest
 
         path = self.store.write(step, lambda place: codec.write(state, place), seal)
         self.last_step, self.last_path = step, path
-        self._last_manifest = Manifest.read(path)
-        log.info("checkpoint saved", path=str(path), step=step, by=who, why=why)
+        self._last_version = session.version
+        log.info("checkpoint saved", path=shown(path), step=step, by=who, why=why)
         if self.checkpoints.max_to_keep is not None:
             self.store.prune(self.checkpoints.max_to_keep, path)
         return path
@@ -212,14 +264,81 @@ class Keeper:
         manifest = attrs.evolve(self._last_manifest, ended=kind)
         self.store.rewrite_manifest(self.last_path, manifest)
 
-    def _newest(self, store: Store) -> Restored | None:
+    def is_safe(self, session: Session) -> bool:
+        """Say whether what the session holds is in the last checkpoint."""
+        version = session.version
+        return self.last_step == session.global_step and self._last_version == version
+
+    def _position(self, session: Session) -> Mapping[str, Any]:
+        """Return where input and generators stand, or stood when training was over."""
+        if self._held is not None and self._held[0] == session.version:
+            return self._held[1]
+        return self.contents.position(session)
+
+    def _variables(self, session: Session) -> dict[str, Any]:
+        values, names = session.variables(), self.saved_names
+        if names is None:
+            return values
+        return {name: value for name, value in values.items() if name in names}
+
+    def _newest(self) -> Restored | None:
+        """Read the newest checkpoint that is good; set aside those that are not."""
+        if self.checkpoints.directory is None:
+            return None
+        try:
+            return self._newest_good(self.store)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot read the checkpoints in {self.store.directory}: {error}; they "
+                "were left as they are"
+            ) from error
+
+    def _newest_good(self, store: Store) -> Restored | None:
+        seen = bool(store.found()) or store.had_any()
         for path, manifest in store.good():
             codec = load_codec(manifest.codec)[1]
             try:
                 return Restored(path, codec.read(path), manifest)
-            except (CheckpointError, OSError) as error:
+            except CheckpointError as error:
                 store.set_aside(path, str(error))
+        if seen:
+            raise NoGoodCheckpointError(
+                f"{store.directory} has checkpoints and not one of them is good (see the "
+                "warnings above); they were kept: remove the directory to start anew, or "
+                "give another checkpoint_dir"
+            )
         return None
+
+    def _one(self, path: Path) -> Restored:
+        """Read one checkpoint that was named."""
+        try:
+            manifest = Manifest.read(path)
+            manifest.verify(path)
+        except CheckpointError as error:
+            raise NoGoodCheckpointError(f"cannot restore {path}: {error}") from error
+        return Restored(path, load_codec(manifest.codec)[1].read(path), manifest)
+
+    def _load(self, session: Session, restored: Restored, training: bool) -> None:
+        here, saved = self._variables(session), restored.state["variables"]
+        if not training or self.saved_names is not None:
+            saved = {name: value for name, value in saved.items() if name in here}
+        _compare(session, here, saved, restored.path)
+        session.write(saved)
+        session.global_step = restored.manifest.global_step
+        self.contents.tracking.restore_from(restored.state.get("tracked", {}))
+        if training and not restored.starts_new_pass:
+            session.seek(restored.state.get("inputs", {}))
+            if "passes" in restored.state:
+                self.contents.passes.load_state_dict(restored.state["passes"])
+        log.info("restored", path=shown(restored.path), step=session.global_step)
+
+
+def _state_of(name: str, hook: Any) -> Any:
+    try:
+        return hook.state_dict()
+    except Exception as error:
+        blame(error, name, f"raised by plugin {name!r} in state_dict()")
+        raise
 
 
 def stateful(hooks: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,9 +350,16 @@ def stateful(hooks: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_hooks(hooks: Mapping[str, Any], restored: Restored) -> None:
-    """Give each hook its state back; report hooks that are gone or new."""
-    states = restored.state.get("hooks", {})
+def load_hooks(
+    hooks: Mapping[str, Any], states: Mapping[str, Any], ended: str | None
+) -> None:
+    """Give each hook its state back; report hooks that are gone or new.
+
+    Args:
+        hooks: the hooks that have a state, by name.
+        states: their states, by name.
+        ended: how the session ended that saved them, or None.
+    """
     for name in states.keys() - hooks.keys():
         log.info("the checkpoint has the state of a hook that is not here", hook=name)
     for name, hook in hooks.items():
@@ -241,29 +367,18 @@ def load_hooks(hooks: Mapping[str, Any], restored: Restored) -> None:
             log.info("the checkpoint has no state for this hook", hook=name)
             continue
         takes_ended = "ended" in inspect.signature(hook.load_state_dict).parameters
-        extra = {"ended": restored.manifest.ended} if takes_ended else {}
-        hook.load_state_dict(states[name], **extra)
+        extra = {"ended": ended} if takes_ended else {}
+        try:
+            hook.load_state_dict(states[name], **extra)
+        except Exception as error:
+            blame(error, name, f"raised by plugin {name!r} in load_state_dict()")
+            raise
 
 
-def _position(session: Session) -> dict[str, Any]:
-    return {"inputs": session.positions(), "random": randomness.capture()}
-
-
-def _load(session: Session, restored: Restored, strict: bool) -> None:
-    here, saved = session.variables(), restored.state["variables"]
-    if not strict:
-        saved = {name: value for name, value in saved.items() if name in here}
-    _compare(session, saved, restored.path)
-    session.write(saved)
-    session.global_step = restored.manifest.global_step
-    if not restored.starts_new_pass:
-        session.seek(restored.state.get("inputs", {}))
-    log.info("restored", path=str(restored.path), step=session.global_step)
-
-
-def _compare(session: Session, saved: Mapping[str, Any], path: Path) -> None:
+def _compare(
+    session: Session, here: Mapping[str, Any], saved: Mapping[str, Any], path: Path
+) -> None:
     """Refuse a checkpoint whose variables are not this graph's."""
-    here = session.variables()
     faults = [f"{name!r} is only in the graph" for name in here if name not in saved]
     faults += [f"{name!r} is only in the checkpoint" for name in saved if name not in here]
     for name in here.keys() & saved.keys():

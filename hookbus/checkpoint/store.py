@@ -17,7 +17,7 @@ import attrs
 
 from hookbus.checkpoint import manifest as manifests
 from hookbus.checkpoint.manifest import FileRecord, Manifest
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointDirectoryError, CheckpointError
 from hookbus.logs import log
 
 _COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
@@ -45,19 +45,18 @@ class Store:
     directory: Path = attrs.field(converter=Path)
 
     def prepare(self) -> None:
-        """Make the directory, check that it takes files, clear what crashes left.
+        """Make the directory and check that it takes files.
 
         Raises:
-            CheckpointError: it cannot be made or written.
+            CheckpointDirectoryError: it cannot be made or written.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._clear()
             probe = self.directory / f"ckpt-0.tmp-{os.getpid()}"
-            probe.mkdir()
-            probe.rmdir()
+            probe.mkdir(exist_ok=True)
+            shutil.rmtree(probe)
         except OSError as error:
-            raise CheckpointError(
+            raise CheckpointDirectoryError(
                 f"cannot write checkpoints into {self.directory}: {error.strerror}; "
                 "give a checkpoint_dir that can be written, or -p no:checkpoint-saver"
             ) from error
@@ -100,10 +99,10 @@ class Store:
             target = path.with_name(f"{path.name}.bad-{number}")
         try:
             path.rename(target)
-            kept = str(target)
+            kept = shown(target)
         except OSError:
-            kept = str(path)
-        log.warning("bad checkpoint", path=str(path), reason=reason, kept_as=kept)
+            kept = shown(path)
+        log.warning("bad checkpoint", path=shown(path), reason=reason, kept_as=kept)
 
     def write(
         self,
@@ -185,7 +184,8 @@ class Store:
                 continue
             shutil.rmtree(gone, ignore_errors=True)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Remove what saves that were cut short have left; for the one who has the lock."""
         for path in self.directory.iterdir():
             if _ABANDONED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
@@ -198,6 +198,12 @@ class Store:
         temporary.rename(path)
         _sync(self.directory)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def shown(path: Path) -> str:
+    """Return a path as log lines show it: short, where it lies below this folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _sync(path: Path) -> None:

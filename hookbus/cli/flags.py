@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -141,7 +142,7 @@ def _format(text: str) -> str:
 
 def _owner(flag: str, installed: Mapping[str, Installed]) -> tuple[str, str]:
     """Return whose flag it is and which setting: the longest plugin name that fits."""
-    spelled = flag.lstrip("-")
+    spelled = re.sub("[_.]", "-", flag.lstrip("-")).lower()
     name = _longest(spelled, installed) if flag.startswith("--") else None
     if name is None:
         known = [f.split()[0] for f in FLAGS if f.startswith("--") and "NAME" not in f]

@@ -106,9 +106,10 @@ def _as_main(path: str, argv: Sequence[str]) -> None:
 
 def _when(error: BaseException, config: Config, code: int) -> int:
     """Correct the exit code of an error by when it came: before or after a first run."""
-    if not config.records:
+    record = next((r for r in config.records if r.error is error), None)
+    if record is None:
         return code
-    if config.records[-1].opened:
+    if record.first_step is not None:
         return ExitCode.FAILED
     if isinstance(error, UsageError) or culprit_of(error) is None:
         return code
@@ -119,6 +120,11 @@ def _when(error: BaseException, config: Config, code: int) -> int:
 def _verdict(config: Config) -> int:
     """Return the exit code of a script that ended by itself."""
     records = config.records
+    kinds = [record.outcome.kind for record in records]
+    if "preempted" in kinds:
+        return _preempted(all(r.saved for r in records if r.outcome.kind == "preempted"))
+    if "interrupted" in kinds:
+        return ExitCode.INTERRUPTED
     failed = [r.outcome for r in records if r.outcome.kind == "failed"]
     if failed:
         log.warning("a session failed, and the script went on", why=failed[-1].why)
@@ -127,6 +133,13 @@ def _verdict(config: Config) -> int:
         log.warning("no session ran a step")
         return ExitCode.NO_STEP
     return ExitCode.OK
+
+
+def _preempted(saved: bool) -> ExitCode:
+    if saved:
+        return ExitCode.PREEMPTED
+    log.warning("preempted, and nothing was saved: the next run starts where this one did")
+    return ExitCode.FAILED
 
 
 def _print_traceback(error: BaseException, path: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from hookbus.config.settings import Place, Setting, boolean
+from hookbus.config.settings import Setting, boolean
 from hookbus.errors import UsageError
 from hookbus.hook import Outcome
 from hookbus.selection import Word, parse_word
@@ -26,14 +26,16 @@ class SessionRecord:
     """How one session of the process went, for the command's exit code.
 
     Attributes:
-        first_step: the global step at which it started.
+        first_step: the global step at which it was ready for a run; None if it never was.
         outcome: how it ended.
-        opened: whether it came as far as to be ready for a run.
+        saved: whether there is a checkpoint of its last step.
+        error: what left it, or None.
     """
 
-    first_step: int
+    first_step: int | None
     outcome: Outcome
-    opened: bool
+    saved: bool
+    error: BaseException | None = attrs.field(default=None, repr=False, eq=False)
 
 
 @attrs.define(eq=False)
@@ -83,10 +85,6 @@ class Config:
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return what was set for one plugin."""
         return tuple(s for s in self.settings if s.plugin == plugin)
-
-    def flags_of(self, plugin: str) -> tuple[Setting, ...]:
-        """Return what the command line set for one plugin."""
-        return tuple(s for s in self.settings_of(plugin) if s.place is Place.FLAG)
 
 
 _process: list[Config] = []

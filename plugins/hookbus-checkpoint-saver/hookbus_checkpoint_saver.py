@@ -15,6 +15,7 @@ from hookbus import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
+    UsageError,
 )
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
@@ -50,6 +51,8 @@ class CheckpointSaverHook(SessionRunHook):
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
+        if self.max_to_keep is not None and self.max_to_keep < 0:
+            raise UsageError(f"invalid max_to_keep={self.max_to_keep}.")
         self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
 
     def begin(self, checkpoints: Checkpoints) -> None:

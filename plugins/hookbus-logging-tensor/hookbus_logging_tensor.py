@@ -22,6 +22,10 @@ from hookbus import (
 )
 
 _SETTING = "the setting tensors of logging-tensor"
+_NOTHING = (
+    "logging-tensor has nothing to log: there is neither 'loss' nor 'accuracy'; name "
+    "nodes with --logging-tensor NAME,NAME"
+)
 
 
 @attrs.define(eq=False)
@@ -51,7 +55,7 @@ class LoggingTensorHook(SessionRunHook):
     every_n_secs: float | None = None
     at_end: bool = False
     formatter: Callable[[Mapping[str, Any]], str] | None = None
-    _fetches: dict[str, str] = attrs.field(factory=dict, init=False)
+    _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
     _runs: int = attrs.field(default=0, init=False)
 
@@ -69,12 +73,9 @@ class LoggingTensorHook(SessionRunHook):
 
     def begin(self, graph: Graph) -> None:
         """Look the nodes up and start counting."""
-        self._fetches = _tagged(self.tensors or graph.metrics, graph)
-        if not self._fetches:
-            raise UsageError(
-                "logging-tensor has nothing to log: the graph has neither 'loss' nor "
-                "'accuracy'; name nodes with --logging-tensor NAME,NAME"
-            )
+        self._fetches = _tagged(self.tensors, graph) if self.tensors else graph.metrics
+        if self._fetches is None:
+            raise UsageError(_NOTHING)
         self._runs = 0
         if self._timer is not None:
             self._timer.reset()

@@ -20,6 +20,10 @@ from hookbus import (
 )
 
 _SETTING = "the setting loss_tensor of nan-tensor"
+_NOTHING = (
+    "nan-tensor has nothing to watch: there is neither 'loss' nor 'accuracy'; name nodes "
+    "with --nan-tensor NAME,NAME"
+)
 
 
 class NanLossDuringTrainingError(HookbusError, RuntimeError):
@@ -50,16 +54,18 @@ class NanTensorHook(SessionRunHook):
 
     def begin(self, graph: Graph) -> None:
         """Look the nodes up."""
-        watched = self.loss_tensor or graph.metrics
-        if isinstance(watched, str | Node):
-            watched = (watched,)
-        names = [graph.resolve(node, _SETTING).name for node in watched]
-        if not names:
-            raise UsageError(
-                "nan-tensor has nothing to watch: the graph has neither 'loss' nor "
-                "'accuracy'; name nodes with --nan-tensor NAME,NAME"
-            )
-        self._request = SessionRunArgs({name: name for name in names})
+        self._request = SessionRunArgs(self._watched(graph))
+        if self._request.fetches is None:
+            raise UsageError(_NOTHING)
+
+    def _watched(self, graph: Graph) -> dict[str, str] | Node | None:
+        tensors = self.loss_tensor
+        if not tensors:
+            return graph.metrics
+        if isinstance(tensors, str | Node):
+            tensors = (tensors,)
+        names = [graph.resolve(node, _SETTING).name for node in tensors]
+        return {name: name for name in names}
 
     def before_run(self) -> SessionRunArgs:
         """Ask for the watched values."""
@@ -69,6 +75,8 @@ class NanTensorHook(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Fail or stop if one of them is not a number."""
+        if not run_values.results:
+            raise UsageError(_NOTHING)
         for name, value in run_values.results.items():
             if _has_nan(value):
                 self._react(f"{name} is NaN at step {run_values.global_step}", run_context)

@@ -51,8 +51,9 @@ class SummarySaverHook(SessionRunHook):
     output_dir: str | None = None
     tensors: Sequence[Node | str] = ()
     _timer: SecondOrStepTimer = attrs.field(init=False)
-    _request: SessionRunArgs | None = attrs.field(default=None, init=False)
+    _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _writer: Any = attrs.field(default=None, init=False)
+    _directory: Path = attrs.field(factory=Path, init=False)
     _increment: int = attrs.field(default=1, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -62,18 +63,19 @@ class SummarySaverHook(SessionRunHook):
 
     def begin(self, graph: Graph) -> None:
         """Look the nodes up."""
+        self._directory = Path(str(self.output_dir)).absolute()  # wherever the script goes
+        if not self.tensors:
+            self._request = SessionRunArgs(graph.metrics)
+            return
         tensors = (self.tensors,) if isinstance(self.tensors, str) else self.tensors
-        nodes = [
-            graph.resolve(n, "the setting tensors of summary-saver")
-            for n in tensors or graph.metrics
-        ]
-        if nodes:
-            self._request = SessionRunArgs({node.name: node.name for node in nodes})
+        named = "the setting tensors of summary-saver"
+        names = [graph.resolve(node, named).name for node in tensors]
+        self._request = SessionRunArgs({name: name for name in names})
 
     def after_create_session(self, session: hookbus.Session) -> None:
         """Open the event file."""
         if self._writer is None:
-            self._writer = _open(str(self.output_dir), session.global_step + 1)
+            self._writer = _open(str(self._directory), session.global_step + 1)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the scalars when the step that comes is due."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 
+import attrs
 import pytest
 
 import hookbus
@@ -122,9 +123,17 @@ def test_a_missing_manifest_is_a_checkpoint_error(sealed):
 
 def test_an_unknown_format_is_a_matter_of_versions(sealed):
     """A checkpoint of a later hookbus may well be good: the user is told to upgrade."""
-    content = json.loads((sealed / "manifest.json").read_text())
-    (sealed / "manifest.json").write_text(json.dumps(content | {"format": 2, "new": 0}))
+    later = attrs.evolve(Manifest.read(sealed), format=2)
+    (sealed / "manifest.json").write_text(later.text())
     with pytest.raises(hookbus.UsageError, match=r"format 2, .*upgrade"):
+        Manifest.read(sealed)
+
+
+def test_a_format_that_was_altered_is_damage(sealed):
+    """A number that no version wrote does not send anybody to upgrade."""
+    content = json.loads((sealed / "manifest.json").read_text())
+    (sealed / "manifest.json").write_text(json.dumps(content | {"format": 2}))
+    with pytest.raises(hookbus.CheckpointError, match="altered"):
         Manifest.read(sealed)
 
 

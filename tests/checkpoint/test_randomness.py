@@ -100,7 +100,7 @@ def test_evaluation_never_touches_the_generators(kind, tmp_path, trained, counti
     expected = draw()
     random.seed(0)
     np.random.seed(0)
-    creator = ChiefSessionCreator(counting(), tmp_path)
+    creator = ChiefSessionCreator(counting(), checkpoint_dir=tmp_path)
     config = Config(autoload=False)
     with MonitoredSession(session_creator=creator, config=config, kind=kind) as session:
         assert session.global_step == 2

@@ -219,8 +219,8 @@ def test_an_object_that_cannot_be_saved_is_named(tmp_path, trained, names):
 def test_a_variable_that_cannot_be_saved_is_named(tmp_path, opened):
     """The first save, at the start, finds it: before any step was done in vain."""
     graph = hookbus.Graph()
-    graph.variable("words", {"a", "b"})
-    with pytest.raises(hookbus.CheckpointError, match=r"/variables/words .*set"):
+    graph.variable("words", frozenset({"a", "b"}))
+    with pytest.raises(hookbus.CheckpointError, match=r"/variables/words .*frozenset"):
         opened(tmp_path, graph=graph)
 
 

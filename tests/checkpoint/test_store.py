@@ -195,7 +195,7 @@ def test_preparing_makes_the_directory(store):
     assert list(store.directory.iterdir()) == []
 
 
-def test_preparing_clears_what_crashes_left(store):
+def test_clearing_removes_what_crashes_left(store):
     """Temporary folders go, whoever left them; checkpoints and other files stay."""
     put(store, 1)
     put(store, 2).rename(store.directory / "ckpt-2.bad")
@@ -203,7 +203,7 @@ def test_preparing_clears_what_crashes_left(store):
         (store.directory / name).mkdir()
         (store.directory / name / "part").write_text("x")
     (store.directory / "notes.txt").write_text("mine")
-    store.prepare()
+    store.clear()
     left = sorted(p.name for p in store.directory.iterdir())
     assert left == ["ckpt-1", "ckpt-2.bad", "notes.txt"]
 

@@ -114,7 +114,7 @@ def test_runs_that_do_not_train_are_not_saved() -> None:
 def test_a_period_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With save_secs=2 and 0.7 s a run: at the start, at 2.1 s, at 4.2 s, at the end."""
     now = [0.0]
-    monkeypatch.setattr("hookbus.timer.time.time", lambda: now[0])
+    monkeypatch.setattr("hookbus.timer.time.monotonic", lambda: now[0])
     with session(saver(save_secs=2)) as opened:
         for _ in range(7):
             now[0] += 0.7
@@ -174,15 +174,15 @@ def test_a_saver_needs_a_directory() -> None:
 
 def test_a_session_has_one_directory() -> None:
     """A saver that would write elsewhere than the session restores from is an error."""
-    creator = hookbus.ChiefSessionCreator(counting(), "here")
-    with pytest.raises(hookbus.UsageError, match=r"there.* here; .*one directory"):
+    creator = hookbus.ChiefSessionCreator(counting(), checkpoint_dir="here")
+    with pytest.raises(hookbus.UsageError, match=r"there.*here; .*one directory"):
         session(saver(checkpoint_dir="there", save_steps=1), session_creator=creator)
     assert not Path("there").exists()
 
 
 def test_the_sessions_directory_is_taken() -> None:
     """Without one of its own the saver writes where the session restores from."""
-    creator = hookbus.ChiefSessionCreator(counting(), "here")
+    creator = hookbus.ChiefSessionCreator(counting(), checkpoint_dir="here")
     with session(CheckpointSaverHook(save_steps=1), session_creator=creator) as opened:
         opened.run("train")
     assert saved("here") == [0, 1]

@@ -31,7 +31,7 @@ def lines():
 def clock(monkeypatch):
     """Return a list with the time; tests let it go by."""
     now = [1000.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

@@ -23,11 +23,11 @@ import hookbus
 graph = hookbus.Graph()
 graph.variable("w", 0.0)
 graph.op(lambda w: w / 4, name="loss")
-graph.train_op(lambda w: w + 1, name="train", updates="w")
 INPUT
+graph.train_op(lambda w, batch=None: w + 1, name="train", updates="w")
 
 with hookbus.MonitoredSession(graph) as session:
-    for _ in session.loop(FETCHES):
+    for _ in session.loop():
         if session.global_step == 2:
             sys.stdin.readline()
         if session.global_step == 20:
@@ -37,11 +37,8 @@ with hookbus.MonitoredSession(graph) as session:
 
 def script(end: str = "break", length: int | None = None) -> str:
     """Return a script that waits for a line at step 2 and ends at step 20."""
-    source = SCRIPT.replace("END", end)
-    if length is None:
-        return source.replace("INPUT", "").replace("FETCHES", "")
-    given = f"graph.input('batch', lambda: range({length}))"
-    return source.replace("INPUT", given).replace("FETCHES", "'batch'")
+    given = "" if length is None else f"graph.input('batch', lambda: range({length}))"
+    return SCRIPT.replace("END", end).replace("INPUT", given)
 
 
 def toy() -> Graph:

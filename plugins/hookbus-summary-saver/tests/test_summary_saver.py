@@ -85,7 +85,7 @@ def test_the_schedule_is_that_of_the_true_step(
 def test_a_period_in_seconds(model, steps_in, monkeypatch):
     """A record comes at the first run that begins when the period is over."""
     now = [1000.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     hook = SummarySaverHook(save_secs=9, output_dir="out")
     with MonitoredSession(model(), hooks=[hook], config=QUIET) as session:
         for _ in range(8):

@@ -1,0 +1,84 @@
+"""What a monitored session is made of, put together from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+
+from hookbus.acting import Actor
+from hookbus.attempt import Opener
+from hookbus.bus import Bus, Member
+from hookbus.checkpoint.saving import Checkpoints, Contents, Keeper, stateful
+from hookbus.closing import Closing
+from hookbus.config import Config
+from hookbus.creators import SessionCreator
+from hookbus.engine import Engine
+from hookbus.hook import Asks, Kind
+from hookbus.loading import versions
+from hookbus.ownloop import OwnLoop
+from hookbus.recovery import Recovery
+from hookbus.reports import ReportGraph
+from hookbus.signals import SignalWatch
+
+
+@attrs.frozen(eq=False)
+class Parts:
+    """The parts of one monitored session.
+
+    Attributes:
+        bus: its hooks.
+        engine: runs things, and opens backend sessions.
+        closing: tells hooks how it ended.
+        own_loop: what it has for a loop of one's own.
+    """
+
+    bus: Bus
+    engine: Engine
+    closing: Closing
+    own_loop: OwnLoop
+
+
+def assemble(
+    creator: SessionCreator,
+    taking_part: Sequence[Member],
+    kind: Kind,
+    config: Config,
+    grace: float,
+    recovery: Recovery | None,
+    last_step: Callable[[], int | None],
+) -> Parts:
+    """Put a session together; nothing runs yet.
+
+    Raises:
+        UsageError, PluginError: a hook does not fit.
+    """
+    bus = Bus(kind)
+    for member in taking_part:
+        bus.register(member)
+    asks, given, own_loop = Asks(), creator.checkpoint_dir, OwnLoop()
+    directory = Path(given).absolute() if given else None  # wherever the script goes
+    checkpoints = Checkpoints(directory, asks, bus.turn)
+    hooks = stateful({name: member.plugin for name, member in bus.members.items()})
+    contents = Contents(hooks, own_loop.tracking, own_loop.passes)
+    keeper = Keeper(checkpoints, contents, versions(taking_part))
+    watch = SignalWatch()
+    opener = Opener(
+        bus,
+        creator,
+        keeper,
+        asks,
+        kind,
+        last_step,
+        lambda: watch.received is not None,
+        grace,
+    )
+    actor = Actor(bus, asks, keeper, checkpoints)
+    reports = isinstance(creator.graph, ReportGraph)
+    # In a loop of one's own nobody but the caller could do its step again.
+    recovery = None if reports else recovery
+    engine = Engine(opener, actor, keeper, recovery, watch, grace, reports)
+    own_loop.run_on(engine)
+    closing = Closing(bus, keeper, checkpoints, config, creator.graph)
+    return Parts(bus, engine, closing, own_loop)

@@ -1,0 +1,64 @@
+"""Who may write into a directory of checkpoints: one session at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hookbus.errors import UsageError
+
+try:
+    import fcntl
+except ImportError:  # where there is none, two writers cannot be told apart
+    fcntl = None  # type: ignore[assignment]
+
+NAME = ".writing"
+_held: set[Path] = set()
+
+
+class DirectoryLock:
+    """Held by the session that saves into a directory.
+
+    The lock is the process's own: it is gone when the process dies, however it dies, and a
+    forked child, like a data loader's worker that outlives it, does not keep it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.resolve()
+        self._descriptor: int | None = None
+
+    def take(self) -> None:
+        """Take the lock.
+
+        Raises:
+            UsageError: another session saves into the directory.
+            OSError: the directory takes no files.
+        """
+        if self._directory in _held:
+            raise self._taken("another session of this process")
+        path = self._directory / NAME
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if fcntl is not None:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                who = os.read(descriptor, 32).decode(errors="replace").strip()
+                os.close(descriptor)
+                raise self._taken(f"process {who or 'unknown'}") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._descriptor = descriptor
+        _held.add(self._directory)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._descriptor is not None:
+            _held.discard(self._directory)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _taken(self, by: str) -> UsageError:
+        return UsageError(
+            f"{by} saves checkpoints into {self._directory}; two would take each other's "
+            "for their own: wait for it to end, or give another checkpoint_dir"
+        )

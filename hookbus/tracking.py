@@ -1,0 +1,168 @@
+"""What a loop of one's own has under watch: objects whose state checkpoints hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus.errors import CheckpointMismatchError, UsageError
+
+
+@attrs.frozen(eq=False)
+class Tracked:
+    """One object under watch.
+
+    Attributes:
+        get: returns the state to save.
+        put: takes a state from a checkpoint and returns what the caller goes on with.
+        value: what the caller goes on with where nothing is restored.
+        fork: of a random generator, returns a state of a stream apart from its own.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    value: Any
+    fork: Callable[[], Any] | None = None
+
+    @classmethod
+    def of(cls, name: str, thing: Any) -> Tracked:
+        """Find out how to save and restore *thing*.
+
+        Raises:
+            UsageError: it is nothing that can be tracked.
+        """
+        stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+        if stateful and not isinstance(thing, type):
+            return cls(thing.state_dict, lambda state: _loaded(thing, state), thing)
+        if hasattr(thing, "bit_generator"):
+            return cls._generator(thing)
+        if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
+            get, put = thing
+            return cls(get, lambda state: (put(state), get())[1], get())
+        if hasattr(thing, "dtype") and hasattr(thing, "shape"):
+            return cls._array(thing)
+        raise UsageError(
+            f"cannot track {name!r}, which is of type {type(thing).__name__}: give an "
+            "object with state_dict and load_state_dict, an array, a NumPy Generator, or a "
+            "pair of functions (get, set)"
+        )
+
+    @classmethod
+    def _generator(cls, generator: Any) -> Tracked:
+        def put(state: Any) -> Any:
+            generator.bit_generator.state = state
+            return generator
+
+        def fork() -> Any:
+            bits = generator.bit_generator
+            before = bits.state
+            seed = [int(word) for word in generator.integers(2**32, size=4)]
+            bits.state = before
+            return type(bits)(seed).state
+
+        return cls(lambda: generator.bit_generator.state, put, generator, fork)
+
+    @classmethod
+    def _array(cls, array: Any) -> Tracked:
+        held = [array]
+
+        def put(state: Any) -> Any:
+            held[0] = state
+            return state
+
+        return cls(lambda: held[0], put, array)
+
+
+class Tracking:
+    """All objects that one session has under watch."""
+
+    def __init__(self) -> None:
+        self._tracked: dict[str, Tracked] = {}
+        self._saved: Mapping[str, Any] | None = None
+        self._checked = False
+
+    def restore_from(self, saved: Mapping[str, Any]) -> None:
+        """Have objects restored from *saved* as they are tracked."""
+        self._saved = saved
+
+    def add(self, name: str, thing: Any) -> Any:
+        """Track one object; return it, restored if a checkpoint knows it.
+
+        Raises:
+            UsageError: the name is taken, or the object cannot be tracked.
+        """
+        if name in self._tracked:
+            raise UsageError(f"{name!r} is tracked already; track each object once")
+        if self._checked:
+            raise UsageError(
+                f"{name!r} is tracked too late: track it before the first step"
+            )
+        tracked = self._tracked[name] = Tracked.of(name, thing)
+        if self._saved is not None and name in self._saved:
+            return tracked.put(self._saved[name])
+        return tracked.value
+
+    def check(self) -> None:
+        """See to it, at the first step, that a checkpoint's objects are all there.
+
+        Raises:
+            CheckpointMismatchError: other names are tracked than the checkpoint has.
+        """
+        if self._checked:
+            return
+        self._checked = True
+        if self._saved is None:
+            return
+        gone = [
+            f"{n!r} is only in the checkpoint"
+            for n in self._saved
+            if n not in self._tracked
+        ]
+        new = [
+            f"{n!r} is not in the checkpoint" for n in self._tracked if n not in self._saved
+        ]
+        self._saved = None
+        if gone or new:
+            raise CheckpointMismatchError(
+                "session.track() has other names than the checkpoint that was restored: "
+                f"{'; '.join(gone + new)}. Track the same names as before, or give another "
+                "checkpoint_dir"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each object by name."""
+        return {name: tracked.get() for name, tracked in self._tracked.items()}
+
+    def generators(self) -> dict[str, Any]:
+        """Return the state of each tracked random generator by name."""
+        tracked = self._tracked.items()
+        return {name: t.get() for name, t in tracked if t.fork is not None}
+
+    def forked_generators(self) -> dict[str, Any]:
+        """Return, for each tracked generator, a state that leads elsewhere than its own."""
+        return {name: t.fork() for name, t in self._tracked.items() if t.fork is not None}
+
+    def put_generators(self, states: Mapping[str, Any]) -> None:
+        """Put tracked random generators back to given states."""
+        for name, state in states.items():
+            if name in self._tracked:
+                self._tracked[name].put(state)
+
+
+def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and arrays inside a state, each with a name that leads to it."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from leaves(f"{name}.{key}", value)
+    elif isinstance(state, list | tuple):
+        for number, value in enumerate(state):
+            yield from leaves(f"{name}.{number}", value)
+    elif isinstance(state, float) or hasattr(state, "dtype"):
+        yield name, state
+
+
+def _loaded(thing: Any, state: Any) -> Any:
+    thing.load_state_dict(state)
+    return thing

@@ -1,0 +1,271 @@
+"""The input of a loop of one's own: counted, ended at a stop, resumed where it stood."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import pytest
+
+from hookbus import SessionRunHook, UsageError
+
+PASSES, LENGTH = 4, 5
+STEPS = PASSES * LENGTH
+
+
+class Cut(Exception):
+    """What cuts a session short, so that it saves nothing at its end."""
+
+
+class StopAfter(SessionRunHook):
+    """Stops the session after a number of its steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def after_run(self, run_context):
+        self.left -= 1
+        if self.left == 0:
+            run_context.request_stop("enough")
+
+
+def go_through(session, iterable):
+    """Do a step for each value."""
+    for _ in session.iterate(iterable):
+        with session.step():
+            pass
+
+
+def test_values_are_pulled_one_a_step(own):
+    """The input is not read ahead: a value is pulled when the loop asks for it."""
+    pulled = []
+
+    def values():
+        for value in range(3):
+            pulled.append(value)
+            yield value
+
+    with own() as session:
+        for done, value in enumerate(session.iterate(values())):
+            assert pulled == list(range(done + 1))
+            with session.step():
+                assert value == done
+
+
+def test_it_ends_where_the_session_stops(own):
+    """After a stop no further value comes, in this pass and in those after it."""
+    seen = []
+    with own(StopAfter(7)) as session:
+        for number in range(PASSES):
+            for value in session.iterate(range(LENGTH)):
+                seen.append((number, value))
+                with session.step():
+                    pass
+
+    assert seen == [*((0, v) for v in range(5)), (1, 0), (1, 1)]
+    assert session.outcome.kind == "stopped"
+
+
+def test_a_loop_goes_on_after_a_stop_where_it_stopped(saved):
+    """A session that was stopped in its second pass is followed by the rest of it."""
+    seen = []
+    for steps in (7, 100):
+        with saved(StopAfter(steps), every=100) as session:
+            for number in range(PASSES):
+                for value in session.iterate(range(LENGTH)):
+                    seen.append((number, value))
+                    with session.step():
+                        pass
+
+    assert seen == [(n, v) for n in range(PASSES) for v in range(LENGTH)]
+
+
+def test_a_loop_that_ended_is_followed_by_all_passes_again(saved):
+    """After a session whose loop came to its end, the next one begins at the first."""
+    lengths = []
+    for _ in range(2):
+        seen = []
+        with saved() as session:
+            for _ in range(PASSES):
+                for value in session.iterate(range(LENGTH)):
+                    seen.append(value)
+                    with session.step():
+                        pass
+        lengths.append((len(seen), session.global_step))
+
+    assert lengths == [(STEPS, STEPS), (STEPS, 2 * STEPS)]
+    assert session.outcome.kind == "completed"
+
+
+def test_a_pass_that_was_left_early_is_over(saved):
+    """A break ends a pass; a loop that resumes in the next one does so there."""
+    seen = []
+
+    def loop(cut):
+        with saved() as session:
+            for number in range(PASSES):
+                for value in session.iterate(range(LENGTH)):
+                    with session.step():
+                        seen.append((number, value))
+                    if session.global_step == cut:
+                        raise Cut
+                    if value == 2:
+                        break
+
+    with pytest.raises(Cut):
+        loop(5)
+    loop(100)
+
+    assert seen == [(n, v) for n in range(PASSES) for v in range(3)]
+
+
+def test_passes_do_not_nest(own):
+    """A second iterate() while one goes on has no position: it is an error that says so."""
+    with own() as session:
+        outer = session.iterate(range(3))
+        next(outer)
+        with pytest.raises(UsageError, match=r"iterate\(\) inside iterate\(\)"):
+            next(iter(session.iterate(range(3))))
+
+
+def test_another_iterable_may_be_read_between_steps(saved):
+    """What the loop reads without iterate(), for an evaluation say, is its own affair."""
+    seen = []
+    for cut in (2, 100):
+        with contextlib.suppress(Cut), saved() as session:
+            for value in session.iterate(range(LENGTH)):
+                with session.step():
+                    seen.append(value)
+                assert sum(range(3)) == 3
+                if session.global_step == cut:
+                    raise Cut
+
+    assert seen == [0, 1, 2, 3, 4]
+
+
+class Signalled:
+    """Values 0 to 4; a signal comes while one of them is pulled."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __iter__(self):
+        for value in range(LENGTH):
+            if value == self.at:
+                signal.raise_signal(signal.SIGTERM)
+            yield value
+
+
+def guarded(session, body):
+    """Do the passes as a loop does that looks neither left nor right."""
+    for number in range(2):
+        for value in session.iterate(Signalled(3 if number == 1 else None)):
+            with session.step():
+                body.append((number, value))
+
+
+def test_no_value_is_lost_to_a_signal_while_it_is_pulled(saved):
+    """A value that was pulled and met no step any more comes again in the next session."""
+    seen = []
+    with saved(every=100) as session:
+        guarded(session, seen)
+    assert session.outcome.kind == "preempted"
+    assert seen[-1] == (1, 2)
+
+    with saved(every=100) as session:
+        for number in range(2):
+            for value in session.iterate(range(LENGTH)):
+                with session.step():
+                    seen.append((number, value))
+
+    assert seen == [(n, v) for n in range(2) for v in range(LENGTH)]
+
+
+def test_no_value_is_lost_to_a_signal_between_two_steps(saved):
+    """After a signal the position stays at the last step, whatever passes follow."""
+    seen = []
+    for at in (7, None):
+        with saved(every=100) as session:
+            for number in range(3):
+                for value in session.iterate(range(LENGTH)):
+                    with session.step():
+                        seen.append((number, value))
+                    if session.global_step == at:
+                        signal.raise_signal(signal.SIGTERM)
+
+    assert seen == [(n, v) for n in range(3) for v in range(LENGTH)]
+
+
+def test_an_auxiliary_step_uses_no_value_up(saved):
+    """A value that only an auxiliary step has seen comes again in the next session."""
+    seen = []
+    for at in (3, None):
+        with saved(every=100) as session:
+            for value in session.iterate(range(LENGTH)):
+                with session.step(kind="aux"):
+                    pass
+                if value == at:
+                    signal.raise_signal(signal.SIGTERM)
+                with session.step():
+                    seen.append(value)
+
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_a_cancelled_steps_value_is_used_up(saved):
+    """The value of a step that was cancelled does not come again."""
+    seen = []
+    for cut in (2, 100):
+        with contextlib.suppress(Cut), saved() as session:
+            for value in session.iterate(range(LENGTH)):
+                with session.step() as step:
+                    seen.append(value)
+                    if value == 1:
+                        step.cancel()
+                if session.global_step == cut:
+                    raise Cut
+
+    assert seen == [0, 1, 2, 3, 4]
+    assert session.global_step == 4
+
+
+def test_what_cannot_be_iterated_over_is_an_error(own):
+    """An argument that is no iterable is named by its type."""
+    message = r"session\.iterate\(\) takes an iterable, not an? int"
+    with own() as session, pytest.raises(UsageError, match=message):
+        session.iterate(7)
+
+
+def test_an_error_of_the_input_ends_the_session(own, fetch):
+    """What the iterable raises leaves the loop as itself; hooks get on_exception."""
+
+    def values():
+        yield 1
+        raise ZeroDivisionError
+
+    hook = fetch()
+    with pytest.raises(ZeroDivisionError), own(hook) as session:
+        go_through(session, values())
+
+    assert hook.ended == ["ZeroDivisionError"]
+
+
+@pytest.mark.parametrize("passes", [1, PASSES])
+def test_the_expected_end_is_the_real_one_or_unknown(own, passes):
+    """A hook that asks for the last step is told the real one, or None, at any time."""
+    told = set()
+
+    class Asker(SessionRunHook):
+        def before_run(self, run_context):
+            told.add(run_context.last_step)
+
+        def after_run(self, run_context):
+            told.add(run_context.last_step)
+
+    with own(Asker()) as session:
+        for _ in range(passes):
+            for _ in session.iterate(range(LENGTH)):
+                with session.step():
+                    pass
+
+    assert told <= {None, passes * LENGTH}

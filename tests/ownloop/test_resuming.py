@@ -1,0 +1,287 @@
+"""A loop of one's own that was cut short goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+
+import numpy as np
+import pytest
+
+from hookbus import CheckpointError
+
+PASSES, LENGTH = 4, 5
+STEPS = PASSES * LENGTH
+
+
+class Cut(Exception):
+    """What cuts a session short, so that it saves nothing at its end."""
+
+
+def shuffle_python(draw):
+    return random.sample(range(LENGTH), LENGTH)
+
+
+def shuffle_numpy(draw):
+    return np.random.permutation(LENGTH).tolist()
+
+
+def shuffle_tracked(draw):
+    return draw.permutation(LENGTH).tolist()
+
+
+def lazily(shuffle):
+    """Return an iterable that draws with each value, not only at its first."""
+
+    def values(draw):
+        for value in shuffle(draw):
+            yield value, random.random(), np.random.random(), draw.random()
+
+    return values
+
+
+def at_the_first(shuffle):
+    def values(draw):
+        yield from shuffle(draw)
+
+    return values
+
+
+class when_opened:
+    """Returns an iterable that draws as soon as it is asked for an iterator."""
+
+    def __init__(self, shuffle):
+        self.shuffle = shuffle
+
+    def __call__(self, draw):
+        self.draw = draw
+        return self
+
+    def __len__(self):
+        return LENGTH
+
+    def __iter__(self):
+        return iter(self.shuffle(self.draw))
+
+
+def noisily(saved, values, seed, cut=None):
+    """Do all passes, or up to a step; return what each step had, and where it began."""
+    random.seed(seed)
+    np.random.seed(seed)
+    trace = []
+    with contextlib.suppress(Cut), saved(every=cut or STEPS) as session:
+        draw = session.track(draw=np.random.default_rng(seed))
+        start = session.global_step
+        for _ in range(PASSES):
+            for value in session.iterate(values(draw)):
+                with session.step():
+                    drawn = (random.random(), np.random.random(), draw.random())
+                    trace.append((value, drawn))
+                if session.global_step == cut:
+                    raise Cut
+    return start, trace
+
+
+def quietly(saved, values, seed, cut=None):
+    """Do the same in a loop that draws no number itself."""
+    random.seed(seed)
+    np.random.seed(seed)
+    trace = []
+    with contextlib.suppress(Cut), saved(every=cut or STEPS) as session:
+        draw = session.track(draw=np.random.default_rng(seed))
+        start = session.global_step
+        for _ in range(PASSES):
+            for value in session.iterate(values(draw)):
+                with session.step():
+                    trace.append(value)
+                if session.global_step == cut:
+                    raise Cut
+    return start, trace
+
+
+SOURCES = [shuffle_python, shuffle_numpy, shuffle_tracked]
+
+
+@pytest.mark.parametrize("loop", [quietly, noisily])
+@pytest.mark.parametrize("when", [at_the_first, when_opened, lazily])
+@pytest.mark.parametrize("shuffle", SOURCES)
+def test_a_loop_resumes_in_any_step_of_any_pass(
+    saved, shuffle, when, loop, tmp_path_factory, monkeypatch
+):
+    """Cut short at any of 20 steps, the rest is what it would have been, bit for bit."""
+    values = when(shuffle)
+    _, straight = loop(saved, values, 1)
+    assert len(straight) == STEPS
+
+    for cut in range(1, STEPS + 1):
+        monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
+        assert loop(saved, values, 1, cut) == (0, straight[:cut])
+        # Other seeds: what goes on is from the checkpoint.
+        assert loop(saved, values, 2) == (cut, straight[cut:])
+
+
+@pytest.mark.parametrize("shuffle", SOURCES)
+def test_a_loop_may_be_cut_short_again_and_again(
+    saved, shuffle, tmp_path_factory, monkeypatch
+):
+    """Twenty sessions of a step each are one session of twenty steps."""
+    values = lazily(shuffle)
+    _, straight = noisily(saved, values, 1)
+    monkeypatch.chdir(tmp_path_factory.mktemp("pieces"))
+
+    def each(every):
+        return saved(every=1)
+
+    pieces = [noisily(each, values, cut, cut) for cut in range(1, STEPS + 1)]
+
+    assert pieces == [(number, [step]) for number, step in enumerate(straight)]
+
+
+class Signalled:
+    """An iterable in which a signal comes while its value number *at* is pulled."""
+
+    def __init__(self, iterable, at):
+        self.iterable, self.at = iterable, at
+
+    def __iter__(self):
+        iterator = iter(self.iterable)
+
+        def values():
+            for number, value in enumerate(iterator):
+                if number == self.at:
+                    signal.raise_signal(signal.SIGTERM)
+                yield value
+
+        return values()
+
+
+@pytest.mark.parametrize("when", [at_the_first, when_opened, lazily])
+@pytest.mark.parametrize("shuffle", SOURCES)
+def test_a_value_that_was_pulled_in_vain_comes_again(
+    saved, shuffle, when, tmp_path_factory, monkeypatch
+):
+    """Where a signal comes between pulling and training, the rest is what it would be."""
+    values = when(shuffle)
+    _, straight = noisily(saved, values, 1)
+
+    for done in range(1, STEPS):
+        monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
+        passes = iter(range(PASSES))
+
+        def stopped(draw, passes=passes, done=done):
+            at = done % LENGTH if next(passes) == done // LENGTH else None
+            return Signalled(values(draw), at)
+
+        assert noisily(saved, stopped, 1) == (0, straight[:done])
+        assert noisily(saved, values, 2) == (done, straight[done:])
+
+
+def test_what_the_body_draws_is_not_what_the_input_draws(saved):
+    """Inside and outside the input a generator does not give the same numbers twice."""
+    _, trace = noisily(saved, lazily(shuffle_tracked), 1)
+
+    inside = [value[1:] for value, _ in trace]
+    outside = [drawn for _, drawn in trace]
+    assert not {n for row in inside for n in row} & {n for row in outside for n in row}
+
+
+def test_passes_that_are_over_are_not_opened(saved):
+    """A resumed loop does not read the passes that it was through with."""
+    opened = []
+
+    def values(number):
+        opened.append(number)
+        yield from range(LENGTH)
+
+    for cut in (12, 100):
+        opened.clear()
+        with contextlib.suppress(Cut), saved() as session:
+            for number in range(PASSES):
+                for _ in session.iterate(values(number)):
+                    with session.step():
+                        pass
+                    if session.global_step == cut:
+                        raise Cut
+
+    assert opened == [2, 3]
+
+
+class Loader:
+    """An iterable whose iterator saves and restores its own position."""
+
+    def __init__(self):
+        self.position, self.pulled = 0, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.position == LENGTH:
+            raise StopIteration
+        self.position += 1
+        self.pulled += 1
+        return self.position
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+def test_an_iterator_with_a_position_of_its_own_is_asked(saved):
+    """Where the iterator can go to a position itself, no value is skipped by pulling."""
+    seen, loaders = [], []
+    for cut in (3, 100):
+        loaders.append(Loader())
+        with contextlib.suppress(Cut), saved() as session:
+            for value in session.iterate(loaders[-1]):
+                with session.step():
+                    seen.append(value)
+                if session.global_step == cut:
+                    raise Cut
+
+    assert seen == [1, 2, 3, 4, 5]
+    assert [loader.pulled for loader in loaders] == [3, 2]
+
+
+def test_a_position_of_its_own_is_that_of_the_last_step(saved):
+    """A value that such an iterator gave in vain comes again as well."""
+    seen = []
+    for at in (3, None):
+        with saved(every=100) as session:
+            for value in session.iterate(SignalledLoader(at)):
+                with session.step():
+                    seen.append(value)
+
+    assert seen == [1, 2, 3, 4, 5]
+
+
+class SignalledLoader(Loader):
+    """One in which a signal comes while a value is pulled."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def __next__(self):
+        if self.position == self.at:
+            signal.raise_signal(signal.SIGTERM)
+        return super().__next__()
+
+
+def test_data_that_became_shorter_is_an_error(saved):
+    """A pass that ends before the position says where the checkpoint stands."""
+    with contextlib.suppress(Cut), saved() as session:
+        for _ in session.iterate(range(LENGTH)):
+            with session.step():
+                pass
+            if session.global_step == 4:
+                raise Cut
+
+    with (
+        pytest.raises(CheckpointError, match=r"stands at value 4 .* ends after 3"),
+        saved() as session,
+    ):
+        next(iter(session.iterate(range(3))))

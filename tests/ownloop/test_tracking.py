@@ -1,0 +1,357 @@
+"""What session.track takes, gives back, saves and refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hookbus_nan_tensor import NanLossDuringTrainingError, NanTensorHook
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from hookbus import (
+    CheckpointError,
+    CheckpointMismatchError,
+    Config,
+    MonitoredTrainingSession,
+    UsageError,
+)
+
+
+class Model:
+    """A model with a state of several values."""
+
+    def __init__(self):
+        self.weights, self.trained = np.zeros(3), 0
+
+    def train(self):
+        self.weights = self.weights + self.trained
+        self.trained += 1
+
+    def state_dict(self):
+        return {"weights": self.weights, "trained": self.trained}
+
+    def load_state_dict(self, state):
+        self.weights, self.trained = state["weights"], state["trained"]
+
+
+def one_step(session, **things):
+    """Track *things*, and do a step; return what track() returned."""
+    tracked = session.track(**things)
+    with session.step():
+        pass
+    return tracked
+
+
+def test_an_object_with_state_comes_back_restored(saved):
+    """track() returns the very object; in the next session its state is restored."""
+    model = Model()
+    with saved() as session:
+        assert session.track(model=model) is model
+        for _ in range(3):
+            with session.step():
+                model.train()
+
+    again = Model()
+    with saved() as session:
+        assert session.track(model=again) is again
+        assert (again.trained, again.weights.tolist()) == (3, [3.0, 3.0, 3.0])
+        assert session.global_step == 3
+
+
+def test_an_array_comes_back_as_the_one_to_go_on_with(saved):
+    """A tracked array is saved as it is then; the next session returns its values."""
+    with saved() as session:
+        counts = session.track(counts=np.zeros(2, dtype=np.int16))
+        with session.step():
+            counts += 5
+
+    with saved() as session:
+        counts = session.track(counts=np.zeros(2, dtype=np.int16))
+        assert (counts.tolist(), counts.dtype) == ([5, 5], np.int16)
+        with session.step():
+            counts += 1
+
+    with saved() as session:
+        assert session.track(counts=np.zeros(2, dtype=np.int16)).tolist() == [6, 6]
+
+
+def test_a_generator_goes_on_where_it_was(saved):
+    """A tracked NumPy Generator draws on after a restart as if nothing had been."""
+    straight = np.random.default_rng(3).random(6).tolist()
+    drawn = []
+    for _ in range(2):
+        with saved() as session:
+            draw = session.track(draw=np.random.default_rng(3))
+            for _ in range(3):
+                with session.step():
+                    drawn.append(draw.random())
+
+    assert drawn == straight
+
+
+@pytest.mark.parametrize("kind", ["PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_a_generator_of_any_kind_goes_on_where_it_was(saved, kind):
+    """The state of each of NumPy's bit generators survives a checkpoint."""
+
+    def make():
+        return np.random.Generator(getattr(np.random, kind)(3))
+
+    straight = make().standard_normal(4, dtype=np.float32).tolist()
+    drawn = []
+    for _ in range(2):
+        with saved() as session:
+            draw = session.track(draw=make())
+            with session.step():
+                drawn += draw.standard_normal(2, dtype=np.float32).tolist()
+
+    assert drawn == straight
+
+
+def test_a_pair_of_functions_gets_and_sets(saved):
+    """A pair (get, set) tracks anything; track() returns what get gives after a restore."""
+    dice = random.Random(4)
+    with saved() as session:
+        assert session.track(dice=(dice.getstate, dice.setstate)) == dice.getstate()
+        with session.step():
+            dice.random()
+    expected = dice.getstate()
+
+    dice = random.Random(5)
+    with saved() as session:
+        assert session.track(dice=(dice.getstate, dice.setstate)) == expected
+    assert dice.getstate() == expected
+
+
+def test_several_objects_come_back_by_name(saved):
+    """track() of several things returns a dict, of one thing just that."""
+    model, draw = Model(), np.random.default_rng(1)
+    with saved() as session:
+        assert session.track(model=model, draw=draw) == {"model": model, "draw": draw}
+        assert session.track(number=(lambda: 7, lambda state: None)) == 7
+        assert session.track() == {}
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        object(),
+        7,
+        "text",
+        None,
+        [1, 2],
+        {"a": 1},
+        (lambda: 1,),
+        (lambda: 1, 2),
+        Model,
+        random.Random(1),
+        np.random.RandomState(1),
+    ],
+    ids=lambda thing: getattr(thing, "__name__", type(thing).__name__),
+)
+def test_what_has_no_state_to_take_cannot_be_tracked(own, thing):
+    """Anything else is an error that names it, its type, and what would do."""
+    with own() as session, pytest.raises(UsageError) as caught:
+        session.track(it=thing)
+
+    assert "cannot track 'it'" in str(caught.value)
+    assert "state_dict and load_state_dict" in str(caught.value)
+    assert "(get, set)" in str(caught.value)
+
+
+def test_a_name_is_tracked_once(own):
+    """A name that is taken is an error; the object tracked first stays."""
+    with own() as session:
+        session.track(model=Model())
+        with pytest.raises(UsageError, match="'model' is tracked already"):
+            session.track(model=Model())
+
+
+def test_a_name_is_tracked_before_the_first_step(own):
+    """After a step it is too late: a checkpoint may have been written without it."""
+    with own() as session:
+        one_step(session, model=Model())
+        with pytest.raises(UsageError, match="'draw' is tracked too late"):
+            session.track(draw=np.random.default_rng(1))
+
+
+def test_what_cannot_be_written_names_its_place(saved):
+    """A state that holds an object is an error of the save, which names the way to it."""
+    message = r"/tracked/it has the type builtins\.object"
+    with pytest.raises(CheckpointError, match=message), saved() as session:
+        one_step(session, it=(object, print))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["model"], "'draw' is only in the checkpoint"),
+        (["model", "draw", "rate"], "'rate' is not in the checkpoint"),
+        (["model", "drawn"], "'draw' is only in the checkpoint; 'drawn' is not in the"),
+        ([], "'model' is only in the checkpoint; 'draw' is only in the checkpoint"),
+    ],
+)
+def test_other_names_than_in_the_checkpoint_are_an_error(saved, names, message):
+    """At the first step, before any hook, names that are gone or new are told."""
+    with saved() as session:
+        one_step(session, model=Model(), draw=np.random.default_rng(1))
+
+    kinds = {"model": Model, "draw": lambda: np.random.default_rng(2)}
+    things = {name: kinds.get(name, Model)() for name in names}
+    with pytest.raises(CheckpointMismatchError, match=message), saved() as session:
+        one_step(session, **things)
+    assert session.global_step == 1
+
+
+def cut_short(saved, **things):
+    """Do a step of a session that fails before it saves a second time."""
+    with contextlib.suppress(ZeroDivisionError), saved(every=100) as session:
+        one_step(session, **things)
+        raise ZeroDivisionError
+    assert saved_steps() == [0]
+
+
+def saved_steps():
+    return sorted(int(path.name[5:]) for path in Path("runs").glob("ckpt-*"))
+
+
+def test_a_session_can_go_on_from_the_checkpoint_of_the_start(saved):
+    """A session that was cut short before its second save is followed by a fresh one."""
+    cut_short(saved, model=Model())
+
+    with saved() as session:
+        assert one_step(session, model=Model()).trained == 0
+    assert session.global_step == 1
+
+
+def test_the_checkpoint_of_the_start_has_the_first_values(saved):
+    """Values that were drawn anew at each start come back from the first checkpoint."""
+    cut_short(saved, weights=np.array([1.0, 2.0]))
+
+    with saved() as session:
+        assert session.track(weights=np.array([3.0, 4.0])).tolist() == [1.0, 2.0]
+
+
+def test_no_hook_is_called_for_a_step_with_other_names(saved, fetch):
+    """The mismatch comes before before_run, and ends the session as failed."""
+    with saved() as session:
+        one_step(session, model=Model())
+
+    hook = fetch()
+    with pytest.raises(CheckpointMismatchError), saved(hook) as session:
+        one_step(session)
+    assert (hook.steps, hook.ended) == ([], ["CheckpointMismatchError"])
+
+
+class Broken(Model):
+    """A model whose weights, not its loss, turn NaN in the third step."""
+
+    def train(self):
+        super().train()
+        if self.trained == 3:
+            self.weights = np.array([1.0, np.nan, 1.0])
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_nan_tensor_sees_what_is_tracked(saved, fail):
+    """A NaN in a tracked array keeps a checkpoint from being written, and is named."""
+    model = Broken()
+    hook = NanTensorHook("loss", fail_on_nan_loss=fail)
+
+    def train():
+        with saved(hook) as session:
+            session.track(model=model)
+            while not session.should_stop():
+                with session.step() as step:
+                    model.train()
+                    step.report(loss=1.0)
+        return session
+
+    if fail:
+        with pytest.raises(NanLossDuringTrainingError, match=r"variable model\.weights"):
+            train()
+    else:
+        outcome = train().outcome
+        assert (outcome.kind, outcome.who, outcome.step) == ("stopped", "nan-tensor", 3)
+        assert "model.weights holds NaN" in outcome.why
+
+    assert saved_steps() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [np.nan, np.float32("nan"), [1.0, [np.nan]], {"a": {"b": np.array([np.nan])}}],
+    ids=["float", "scalar", "nested list", "nested dict"],
+)
+def test_nan_tensor_looks_into_nested_states(saved, state):
+    """Wherever in a tracked state the NaN is, it is found."""
+    hook = NanTensorHook("accuracy", fail_on_nan_loss=False)
+    with saved(hook) as session:
+        session.track(it=(lambda: state, print))
+        with session.step() as step:
+            step.report(accuracy=1.0)
+
+    assert session.outcome.who == "nan-tensor"
+    assert session.outcome.why.startswith("variable it")
+
+
+def test_drawing_before_it_is_tracked_does_not_matter(saved):
+    """What a generator drew before track() is forgotten: its saved state is put back."""
+    with saved() as session:
+        draw = session.track(draw=np.random.default_rng(1))
+        with session.step():
+            draw.random(10)
+    expected = draw.random(3).tolist()
+
+    with saved() as session:
+        other = np.random.default_rng(2)
+        other.random(100)
+        assert session.track(draw=other).random(3).tolist() == expected
+
+
+def _same(one, other):
+    if isinstance(one, np.ndarray):
+        return (
+            isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.tobytes() == other.tobytes()
+        )
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and all(map(_same, one, other))
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+_ARRAYS = arrays.arrays(st.sampled_from(["f4", "i8", "?"]), arrays.array_shapes(max_dims=2))
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+_NAMES = st.text(max_size=3)
+_STATES = st.recursive(
+    _PLAIN | _ARRAYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(state=_STATES)
+def test_any_state_comes_back_as_it_was(tmp_path_factory, state):
+    """Types, bits, shapes and nesting of a tracked state survive a checkpoint."""
+    directory = tmp_path_factory.mktemp("state")
+    got = []
+    for value in (state, None):
+        with MonitoredTrainingSession(
+            checkpoint_dir=directory,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+            config=Config(autoload=False),
+        ) as session:
+            session.track(it=(lambda value=value: value, got.append))
+            with session.step():
+                pass
+
+    assert _same(got[0], state)
