@@ -9,8 +9,11 @@ import random
 import sys
 from typing import Any
 
-LEVEL = "info"
-"""Lines below this level are dropped, unless the program configured structlog."""
+LEVEL = 20
+"""Lines below this level, ``info``, are dropped unless the program configured structlog.
+
+A number, as older structlogs take no names.
+"""
 
 
 class Logger:
