@@ -35,7 +35,7 @@ from hookbus.errors import (
     UsageError,
     WriteConflictError,
 )
-from hookbus.graph import Graph, Node
+from hookbus.graph import Graph
 from hookbus.hook import (
     Outcome,
     SessionRunArgs,
@@ -46,6 +46,7 @@ from hookbus.hook import (
 from hookbus.hookspecs import hookimpl, hookspec
 from hookbus.logs import log
 from hookbus.monitored import MonitoredSession
+from hookbus.node import Node
 from hookbus.ownloop import Step
 from hookbus.recovery import Recovery
 from hookbus.scaffold import Scaffold

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hookbus.errors import FeedConflictError, GraphError
-from hookbus.graph import Node
+from hookbus.node import Node
 
 
 def unite_feeds(

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, overload
-
-import attrs
+from typing import Any, TypeVar, overload
 
 from hookbus.errors import (
     DuplicateNodeError,
@@ -18,35 +16,10 @@ from hookbus.errors import (
     UnknownNodeError,
     did_you_mean,
 )
+from hookbus.node import GLOBAL_STEP, METRICS, Node, NodeKind, metrics_of
 from hookbus.operation import XP, Operation, describe, reads_of
 
-GLOBAL_STEP = "global_step"
-METRICS = "hookbus.metrics"
-"""The node behind :attr:`Graph.metrics`."""
-
-NodeKind: TypeAlias = Literal["placeholder", "variable", "input", "op", "output"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-@attrs.frozen(eq=False, repr=False)
-class Node:
-    """One named place in a graph, whose value a run can fetch or feed.
-
-    Attributes:
-        name: unique within the graph.
-        kind: ``placeholder``, ``variable``, ``input``, ``op``, or ``output`` (one of the
-            nodes that an op with several outputs gives).
-        source: the Operation, initial value or input factory behind it.
-    """
-
-    is_node: ClassVar[bool] = True
-
-    name: str
-    kind: NodeKind
-    source: Any = None
-
-    def __repr__(self) -> str:
-        return f"<{self.kind} {self.name!r}>"
 
 
 class Graph:
@@ -416,12 +389,6 @@ class Graph:
 
     def _listing(self) -> str:
         return f"; it has {', '.join(map(repr, self._nodes))}"
-
-
-def metrics_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``loss`` and ``accuracy`` that are among *names*, in this order."""
-    known = set(names)
-    return tuple(name for name in ("loss", "accuracy") if name in known)
 
 
 def _words(outputs: Iterable[str] | str) -> tuple[str, ...]:

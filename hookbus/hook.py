@@ -11,7 +11,7 @@ from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.session import RunMetadata, RunOptions
 
 if TYPE_CHECKING:
-    from hookbus.graph import Node
+    from hookbus.node import Node
     from hookbus.session import Session
 
 Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]

@@ -19,9 +19,10 @@ from hookbus.errors import (
     SessionInterruptedError,
     UsageError,
 )
-from hookbus.graph import Graph, Node
+from hookbus.graph import Graph
 from hookbus.hook import NOBODY, Kind, Outcome, check_kind
 from hookbus.loading import as_hooks, members
+from hookbus.node import Node
 from hookbus.ownloop import Step
 from hookbus.program import inputs_of, nodes_of, train_ops
 from hookbus.recovery import Recovery

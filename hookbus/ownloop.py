@@ -10,9 +10,9 @@ import attrs
 from hookbus.checkpoint import randomness
 from hookbus.engine import Engine
 from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.graph import Node
 from hookbus.hook import Kind
 from hookbus.inputs import Generators
+from hookbus.node import Node
 from hookbus.passes import Passes
 from hookbus.reports import Reports, ReportSession
 from hookbus.runner import Entered

@@ -9,7 +9,8 @@ import attrs
 
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
 from hookbus.fetches import leaves_of, shape_of
-from hookbus.graph import GLOBAL_STEP, Graph, Node
+from hookbus.graph import Graph
+from hookbus.node import GLOBAL_STEP, Node
 from hookbus.operation import XP, Operation
 
 Call: TypeAlias = tuple[Operation, tuple[int, ...], int, tuple[tuple[str, int], ...]]

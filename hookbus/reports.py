@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from hookbus.errors import UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.feeds import unite_feeds
-from hookbus.graph import METRICS, Graph, Node, metrics_of
+from hookbus.graph import Graph
+from hookbus.node import METRICS, Node, metrics_of
 from hookbus.session import EmbeddedSession
 
 

@@ -16,7 +16,6 @@ from hookbus.errors import (
 )
 from hookbus.feeds import unite_feeds
 from hookbus.fetches import Merge, merge, shape_of
-from hookbus.graph import Node
 from hookbus.hook import (
     Asks,
     Desk,
@@ -24,6 +23,7 @@ from hookbus.hook import (
     SessionRunArgs,
     SessionRunContext,
 )
+from hookbus.node import Node
 from hookbus.session import RunMetadata, RunOptions, Session
 
 CALLER = "the caller"

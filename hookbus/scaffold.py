@@ -13,8 +13,9 @@ import attrs
 
 from hookbus.errors import ArgumentTypeError, NotReadyError, UsageError
 from hookbus.fetches import leaves_of, shape_of
-from hookbus.graph import Graph, Node
+from hookbus.graph import Graph
 from hookbus.logs import log
+from hookbus.node import Node
 from hookbus.session import Session
 
 

@@ -22,8 +22,9 @@ from hookbus.errors import (
 )
 from hookbus.feeds import unite_feeds
 from hookbus.fetches import leaves_of, merge, shape_of
-from hookbus.graph import Graph, Node
+from hookbus.graph import Graph
 from hookbus.inputs import Input
+from hookbus.node import Node
 from hookbus.operation import Operation
 from hookbus.program import Program, inputs_of, plan, train_ops
 
