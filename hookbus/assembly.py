@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -47,7 +47,6 @@ def assemble(
     config: Config,
     grace: float,
     recovery: Recovery | None,
-    last_step: Callable[[], int | None],
 ) -> Parts:
     """Put a session together; nothing runs yet.
 
@@ -70,7 +69,7 @@ def assemble(
         keeper,
         asks,
         kind,
-        last_step,
+        lambda: engine.last_step(),
         lambda: watch.received is not None,
         grace,
     )

@@ -13,6 +13,7 @@ from hookbus.attempt import Attempt, Opener, Preempted
 from hookbus.checkpoint.saving import Keeper
 from hookbus.ending import Stop
 from hookbus.errors import (
+    END_OF_INPUT,
     RunAfterStopError,
     SessionClosedError,
     SessionInterruptedError,
@@ -173,6 +174,39 @@ class Engine:
         """Have the last checkpoint say that the input stands where it stands now."""
         if self.attempt is not None:
             self.keeper.hold_position(self.attempt.session)
+
+    def settle(
+        self, error: BaseException | None, clean: bool
+    ) -> tuple[BaseException | None, bool]:
+        """Return what the session ends with, and whether that is well.
+
+        Args:
+            error: what reached its exit, or None.
+            clean: whether that is a good end.
+        """
+        thread = self.thread_error() if clean else None
+        if thread is not None:
+            return thread, False
+        try:
+            if clean and isinstance(error, END_OF_INPUT):
+                self.end_input(error)
+            self.notice_signal()
+            self.hold_position()
+        except BaseException as late:  # an input that cannot tell where it stands
+            return (late, False) if clean else (error, False)
+        return error, clean
+
+    def last_step(self) -> int | None:
+        """Return the earliest end that a hook plans or an input has."""
+        if self.attempt is None:
+            return None
+        session = self.attempt.session
+        planned = self.opener.bus.caller("planned_last_step").collect()
+        ends = [answer for _, answer in planned]
+        left = session.remaining()
+        if left is not None:
+            ends.append(session.global_step + left)
+        return min(ends, default=None)
 
     def outcome(self, error: BaseException | None, clean: bool) -> Outcome:
         """Put into words how the session ended."""

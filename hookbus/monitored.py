@@ -105,9 +105,7 @@ class MonitoredSession:
         self.kind = kind
         self.outcome: Outcome | None = None
         self._graph: Graph | None = creator.graph
-        parts = assemble(
-            creator, taking_part, kind, config, grace, recovery, self._last_step
-        )
+        parts = assemble(creator, taking_part, kind, config, grace, recovery)
         self._bus, self._engine, self._closing = parts.bus, parts.engine, parts.closing
         self._engine.raises = self._raises
         self._own = parts.own_loop
@@ -361,7 +359,7 @@ class MonitoredSession:
         engine, closing = self._engine, self._closing
         engine.closed, self._graph = True, None
         reached = error
-        error, clean = self._settle(error)
+        error, clean = engine.settle(error, closing.is_clean(error))
         self.outcome = outcome = engine.outcome(error, clean)
         session = engine.attempt.session if engine.attempt is not None else None
 
@@ -377,21 +375,6 @@ class MonitoredSession:
         finally:
             nesting.leave(self._bus.turn)
             engine.watch.restore(served=outcome.kind in KINDS.values())
-
-    def _settle(self, error: BaseException | None) -> tuple[BaseException | None, bool]:
-        """Return what the session ends with, and whether that is well."""
-        engine = self._engine
-        clean = self._closing.is_clean(error)
-        if clean and engine.thread_error() is not None:
-            return engine.thread_error(), False
-        try:
-            if clean and isinstance(error, END_OF_INPUT):
-                engine.end_input(error)
-            engine.notice_signal()
-            engine.hold_position()
-        except BaseException as late:  # an input that cannot tell where it stands
-            return (late, False) if clean else (error, False)
-        return error, clean
 
     def _check_turn(self) -> None:
         """Refuse a run inside an event: it would take away what hooks asked for."""
@@ -410,15 +393,3 @@ class MonitoredSession:
                 f"{what} is for a loop of one's own, and this session has a graph: use "
                 "run() or loop()"
             )
-
-    def _last_step(self) -> int | None:
-        """Return the earliest end that a hook plans or an input has."""
-        attempt = self._engine.attempt
-        if attempt is None:
-            return None
-        session = attempt.session
-        ends = [answer for _, answer in self._bus.caller("planned_last_step").collect()]
-        left = session.remaining()
-        if left is not None:
-            ends.append(session.global_step + left)
-        return min(ends, default=None)
