@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
-import structlog
 from hookbus_logging_tensor import LoggingTensorHook
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,23 +14,6 @@ import hookbus
 from hookbus import Graph, MonitoredSession, MonitoredTrainingSession, UsageError
 
 QUIET = hookbus.Config(autoload=False)
-
-
-@pytest.fixture
-def lines():
-    """Return the list that every log line goes to, as a dict of its parts."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
 
 
 class Listener(hookbus.SessionRunHook):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
-import pytest
-import structlog
 from hookbus_progress import ProgressHook
 from hookbus_stop_at_step import StopAtStepHook
 
@@ -184,23 +181,6 @@ def test_the_lines_have_total_time_left_and_last_values(run_without_terminal):
 def test_a_short_run_prints_no_line(run_without_terminal):
     """The first line comes after the first interval, of ten seconds by default."""
     assert " progress " not in run_without_terminal(script()).stderr
-
-
-@pytest.fixture
-def lines():
-    """Return the list that every log line goes to, as a dict of its parts."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
 
 
 def progress_lines(lines) -> list[dict]:

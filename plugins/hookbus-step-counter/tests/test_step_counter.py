@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import structlog
 from hookbus_step_counter import StepCounterHook
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,23 +17,6 @@ from hookbus import Graph, MonitoredSession, MonitoredTrainingSession, UsageErro
 
 QUIET = hookbus.Config(autoload=False)
 NEITHER = {"every_n_steps": None, "every_n_secs": None}
-
-
-@pytest.fixture
-def lines():
-    """Return the list that every log line goes to, as a dict of its parts."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
 
 
 class Listener(hookbus.SessionRunHook):
