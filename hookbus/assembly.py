@@ -10,7 +10,8 @@ import attrs
 from hookbus.acting import Actor
 from hookbus.attempt import Opener
 from hookbus.bus import Bus, Member
-from hookbus.checkpoint.saving import Checkpoints, Contents, Keeper, stateful
+from hookbus.checkpoint.hookstate import stateful
+from hookbus.checkpoint.saving import Checkpoints, Contents, Keeper
 from hookbus.closing import Closing
 from hookbus.config import Config
 from hookbus.creators import SessionCreator

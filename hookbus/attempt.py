@@ -10,7 +10,8 @@ import attrs
 
 from hookbus.bus import Bus
 from hookbus.checkpoint import randomness
-from hookbus.checkpoint.saving import Keeper, load_hooks
+from hookbus.checkpoint.hookstate import load_hooks
+from hookbus.checkpoint.saving import Keeper
 from hookbus.coordinator import Coordinator
 from hookbus.creators import SessionCreator
 from hookbus.hook import Asks, Kind

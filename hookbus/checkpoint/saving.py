@@ -5,7 +5,6 @@ Hooks ask through :class:`Checkpoints`; the session acts through :class:`Keeper`
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import attrs
 
 from hookbus.checkpoint import randomness
 from hookbus.checkpoint.codec import Codec, load_codec
+from hookbus.checkpoint.hookstate import state_of
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.checkpoint.store import Store, shown
@@ -23,7 +23,6 @@ from hookbus.errors import (
     GraphError,
     NoGoodCheckpointError,
     UsageError,
-    blame,
 )
 from hookbus.hook import Asks, Turn
 from hookbus.logs import log
@@ -120,7 +119,7 @@ class Contents:
         return {
             "variables": session.variables(),
             "tracked": self.tracking.state_dict(),
-            "hooks": {key: _state_of(key, hook) for key, hook in self.hooks.items()},
+            "hooks": {key: state_of(key, hook) for key, hook in self.hooks.items()},
         }
 
     def position(self, session: Session) -> dict[str, Any]:
@@ -323,6 +322,7 @@ class Keeper:
         if not training or self.saved_names is not None:
             saved = {name: value for name, value in saved.items() if name in here}
         _compare(session, here, saved, restored.path)
+        _report_dtypes(here, saved)
         session.write(saved)
         session.global_step = restored.manifest.global_step
         self.contents.tracking.restore_from(restored.state.get("tracked", {}))
@@ -331,48 +331,6 @@ class Keeper:
             if "passes" in restored.state:
                 self.contents.passes.load_state_dict(restored.state["passes"])
         log.info("restored", path=shown(restored.path), step=session.global_step)
-
-
-def _state_of(name: str, hook: Any) -> Any:
-    try:
-        return hook.state_dict()
-    except Exception as error:
-        blame(error, name, f"raised by plugin {name!r} in state_dict()")
-        raise
-
-
-def stateful(hooks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hooks that have a state to keep, by name."""
-    return {
-        name: hook
-        for name, hook in hooks.items()
-        if hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict")
-    }
-
-
-def load_hooks(
-    hooks: Mapping[str, Any], states: Mapping[str, Any], ended: str | None
-) -> None:
-    """Give each hook its state back; report hooks that are gone or new.
-
-    Args:
-        hooks: the hooks that have a state, by name.
-        states: their states, by name.
-        ended: how the session ended that saved them, or None.
-    """
-    for name in states.keys() - hooks.keys():
-        log.info("the checkpoint has the state of a hook that is not here", hook=name)
-    for name, hook in hooks.items():
-        if name not in states:
-            log.info("the checkpoint has no state for this hook", hook=name)
-            continue
-        takes_ended = "ended" in inspect.signature(hook.load_state_dict).parameters
-        extra = {"ended": ended} if takes_ended else {}
-        try:
-            hook.load_state_dict(states[name], **extra)
-        except Exception as error:
-            blame(error, name, f"raised by plugin {name!r} in load_state_dict()")
-            raise
 
 
 def _compare(
@@ -394,6 +352,19 @@ def _compare(
             f"{path} was written by another graph: {'; '.join(sorted(faults))}. "
             "Give this graph another checkpoint_dir"
         )
+
+
+def _report_dtypes(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Tell which variables go on in another dtype than the graph gives them at first.
+
+    Training may well have changed it, so that is no reason to refuse a checkpoint.
+    """
+    for name in here.keys() & saved.keys():
+        first, now = (getattr(values[name], "dtype", None) for values in (here, saved))
+        if first is not None and now is not None and first != now:
+            log.warning(
+                "restored in another dtype", variable=name, graph=str(first), saved=str(now)
+            )
 
 
 def _form(value: Any) -> str:

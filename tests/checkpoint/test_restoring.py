@@ -258,3 +258,21 @@ def test_hooks_that_are_gone_or_new_are_reported(tmp_path, trained, capsys):
     assert "no state for this hook" in logged
     assert "hook=newcomer" in logged
     assert other.ended == "not told"
+
+
+def test_another_dtype_is_told_and_taken_over(tmp_path, opened, capsys):
+    """Training may have changed it: the checkpoint is no other graph's for that."""
+
+    def graph(dtype):
+        graph = Graph()
+        graph.variable("w", np.zeros(4, dtype))
+        return graph
+
+    opened(tmp_path, graph=graph("f8")).close()
+    with opened(tmp_path, graph=graph("f4")) as session:
+        assert session.run_step_fn(
+            lambda step_context: step_context.session.run("w").dtype
+        ) == np.dtype("f8")
+    assert "restored in another dtype variable=w graph=float32 saved=float64" in (
+        capsys.readouterr().err
+    )
