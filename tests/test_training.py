@@ -223,11 +223,12 @@ def test_hooks_on_both_ends_of_the_list():
 
 
 MISSING = """
-import sys
+import sys, sysconfig
 import structlog, hookbus
 
-# Leave only the core's own metadata to be found.
-sys.path[:] = sys.argv[1:]
+# Leave only the core's own metadata to be found, and Python's own modules.
+library = sysconfig.get_path("stdlib")
+sys.path[:] = [*sys.argv[1:], library, library + "/lib-dynload"]
 {call}
 """
 
