@@ -28,7 +28,6 @@ class Closing:
         config: keeps a record of the session.
         graph: is open again afterwards.
         first_step: the step at which the session was ready; None while it is not.
-        outcome: how it ended; None while it goes on.
     """
 
     bus: Bus
@@ -37,7 +36,6 @@ class Closing:
     config: Config
     graph: Graph
     first_step: int | None = None
-    outcome: Outcome | None = None
     _error: BaseException | None = None
     _entered: bool = False
     _begun: set[str] = attrs.field(factory=set)
@@ -80,7 +78,7 @@ class Closing:
             BaseException: an error of one hook's ``end``, as it is.
             BaseExceptionGroup: errors of several.
         """
-        self.outcome, self._error = outcome, error
+        self._error = error
         failures: list[BaseException] = []
         try:
             if clean:

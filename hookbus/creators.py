@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -15,11 +14,10 @@ from hookbus.errors import (
 )
 from hookbus.graph import Graph
 from hookbus.logs import log
+from hookbus.pause import pause
 from hookbus.reports import ReportGraph, ReportSession
 from hookbus.scaffold import Scaffold
 from hookbus.session import EmbeddedSession, Session
-
-_LOOK_EVERY = 0.05
 
 
 class SessionCreator(Protocol):
@@ -153,15 +151,8 @@ class WorkerSessionCreator:
                     f"{missing}"
                 )
             log.info("waiting for the model to be ready", missing=missing)
-            _sleep(self._wait, hurry)
-
-
-def _sleep(seconds: float, hurry: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if hurry():
-            raise SessionInterruptedError("a signal came while a worker waited")
-        time.sleep(min(left, _LOOK_EVERY))
+            if not pause(self._wait, hurry):
+                raise SessionInterruptedError("a signal came while a worker waited")
 
 
 def _for_graph(graph: Graph, scaffold: Scaffold | None) -> Scaffold:

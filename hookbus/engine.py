@@ -246,7 +246,7 @@ class Engine:
                 cause = failed
             if self.recovery is None:
                 raise cause
-            self.recovery.wait(cause, self._in_a_hurry)
+            self.recovery.wait(cause, self.opener.hurry)
 
     def _act_at_start(self, attempt: Attempt) -> BaseException | None:
         """Do what hooks asked for while it was opened; return a preemption of that."""
@@ -271,7 +271,7 @@ class Engine:
         left = self.attempt.close(self.grace)
         if left is not None and not isinstance(left, preemptions):
             raise left
-        self.recovery.wait(cause, self._in_a_hurry)
+        self.recovery.wait(cause, self.opener.hurry)
         attempt = self._open()
         self._take_stop(attempt)
         return attempt
@@ -281,6 +281,3 @@ class Engine:
         if asked is not None and self.stop is None:
             self.stop = Stop(*asked)
             self.keeper.hold_position(attempt.session)
-
-    def _in_a_hurry(self) -> bool:
-        return self.watch.received is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,9 @@ import attrs
 
 from hookbus.errors import UsageError
 from hookbus.logs import log
+from hookbus.pause import pause
 
 _LONGEST_WAIT = 60.0
-_LOOK_EVERY = 0.05
 
 
 @attrs.define(eq=False)
@@ -58,6 +57,4 @@ class Recovery:
             recovery=self.in_a_row,
             wait_secs=seconds,
         )
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not hurry():
-            time.sleep(min(left, _LOOK_EVERY))
+        pause(seconds, hurry)

@@ -114,10 +114,9 @@ class Contents:
     tracking: Tracking
     passes: Passes
 
-    def state(self, session: Session) -> dict[str, Any]:
-        """Return all that is saved but the position."""
+    def state(self) -> dict[str, Any]:
+        """Return what objects of the loop and hooks hold."""
         return {
-            "variables": session.variables(),
             "tracked": self.tracking.state_dict(),
             "hooks": {key: state_of(key, hook) for key, hook in self.hooks.items()},
         }
@@ -239,8 +238,8 @@ class Keeper:
             self._codec = load_codec()
         name, codec = self._codec
         state = {
-            **self.contents.state(session),
             "variables": self._variables(session),
+            **self.contents.state(),
             **self._position(session),
         }
 
