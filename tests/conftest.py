@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from support.handlers import handlers
 
 # A deadline for an example would make tests depend on what else the machine does.
 settings.register_profile("hookbus", deadline=None)
@@ -20,3 +24,18 @@ def _clean(
         if name.startswith("HOOKBUS_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """An event that lets threads of a test end, set at its end at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """A process that nobody gave handlers, but that outlives its SIGTERMs."""
+    with handlers(signal.default_int_handler):
+        yield

@@ -9,35 +9,12 @@ from typing import Any
 import attrs
 import pluggy
 import pytest
+from support.buses import answering, bus, called
 
 import hookbus
 from hookbus import PluginError, SessionRunHook, UsageError, hookimpl, hookspec
 from hookbus.bus import Bus, Member
 from hookbus.hookspecs import LIFECYCLE
-
-
-def bus(*plugins: Any, **named: Any) -> Bus:
-    """Return a bus with plugins called p0, p1, …, then those with names of their own."""
-    made = Bus()
-    for name, plugin in [*((f"p{n}", p) for n, p in enumerate(plugins)), *named.items()]:
-        made.register(Member(name.replace("_", "-"), plugin, "hooks="))
-    return made
-
-
-def called(made: Bus, event: str = "before_run", kind: Any = None) -> list[str]:
-    """Return who answers an event of one argument, in order."""
-    return [name for name, _ in made.caller(event, kind).collect("context")]
-
-
-def answering(**options: Any) -> Any:
-    """Return a hook that answers before_run, with these hookimpl options."""
-
-    class Answering:
-        @hookimpl(**options)
-        def before_run(self) -> str:
-            return "here"
-
-    return Answering()
 
 
 def test_any_object_with_lifecycle_methods_is_a_hook() -> None:

@@ -6,33 +6,10 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from support.buses import answering, bus, called
 
 from hookbus import PluginError, hookimpl
 from hookbus.bus import Bus, Member
-
-
-def bus(*plugins: Any, **named: Any) -> Bus:
-    """Return a bus with plugins called p0, p1, …, then those with names of their own."""
-    made = Bus()
-    for name, plugin in [*((f"p{n}", p) for n, p in enumerate(plugins)), *named.items()]:
-        made.register(Member(name.replace("_", "-"), plugin, "hooks="))
-    return made
-
-
-def called(made: Bus, event: str = "before_run", kind: Any = None) -> list[str]:
-    """Return who answers an event of one argument, in order."""
-    return [name for name, _ in made.caller(event, kind).collect("context")]
-
-
-def answering(**options: Any) -> Any:
-    """Return a hook that answers before_run, with these hookimpl options."""
-
-    class Answering:
-        @hookimpl(**options)
-        def before_run(self) -> str:
-            return "here"
-
-    return Answering()
 
 
 def test_the_first_registered_is_called_first() -> None:

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 
 import pytest
+from support.running import started
 
 from hookbus import Coordinator, OutOfRangeError
 from hookbus.coordinator import ThreadsStillRunningError
-
-
-@pytest.fixture
-def release() -> Iterator[threading.Event]:
-    """An event that lets threads of a test end, set at its end at the latest."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def started(target: Callable[..., object], name: str = "worker") -> threading.Thread:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 def test_a_stop_reaches_everybody() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.asking import Asker
 
 import hookbus
 from hookbus import Graph, MonitoredSession, RunOptions, SessionRunArgs, SessionRunHook
@@ -12,28 +13,11 @@ from hookbus import Graph, MonitoredSession, RunOptions, SessionRunArgs, Session
 OFF = hookbus.Config(autoload=False)
 
 
-class Recorder(SessionRunHook):
-    """Asks for the same in each run and keeps what it is handed."""
-
-    def __init__(self, request: Any = None) -> None:
-        self.request = request
-        self.contexts: list[Any] = []
-        self.values: list[Any] = []
-
-    def before_run(self, run_context):
-        self.contexts.append(run_context)
-        return self.request
-
-    def after_run(self, run_context, run_values):
-        self.contexts.append(run_context)
-        self.values.append(run_values)
-
-
-class FirstHook(Recorder):
+class FirstHook(Asker):
     """Is called ``first`` in messages."""
 
 
-class SecondHook(Recorder):
+class SecondHook(Asker):
     """Is called ``second`` in messages."""
 
 
@@ -80,7 +64,7 @@ def test_each_asker_gets_its_own_structure():
 def test_a_node_that_many_ask_for_is_computed_once():
     """The caller and all hooks share one execution, each op of it called once."""
     calls: list[str] = []
-    hooks = [Recorder(SessionRunArgs(["costly", "costly"])) for _ in range(3)]
+    hooks = [Asker(SessionRunArgs(["costly", "costly"])) for _ in range(3)]
     with session_of(small_graph(calls), *hooks) as session:
         session.run(["costly", "train"])
     assert sorted(calls) == ["costly", "train"]
@@ -89,7 +73,7 @@ def test_a_node_that_many_ask_for_is_computed_once():
 @pytest.mark.parametrize("request_", [None, SessionRunArgs(), SessionRunArgs(None, {})])
 def test_a_hook_that_fetches_nothing_gets_none(request_):
     """None, and a request without fetches, give ``run_values.results`` None."""
-    hook = Recorder(request_)
+    hook = Asker(request_)
     with session_of(small_graph(), hook) as session:
         session.run("w")
     assert hook.values[0].results is None
@@ -98,7 +82,7 @@ def test_a_hook_that_fetches_nothing_gets_none(request_):
 @pytest.mark.parametrize("empty", [[], {}, ()])
 def test_an_empty_structure_comes_back_as_it_is(empty):
     """An empty nesting is a legal fetch, of hooks and callers."""
-    hook = Recorder(SessionRunArgs(empty))
+    hook = Asker(SessionRunArgs(empty))
     with session_of(small_graph(), hook) as session:
         assert session.run(empty) == empty
     assert hook.values[0].results == empty
@@ -122,7 +106,7 @@ def test_a_hook_that_is_not_due_computes_nothing():
 
 def test_a_hook_may_change_its_request_from_run_to_run():
     """Each run gives a hook what it asked for in that run, not in an earlier one."""
-    hook = Recorder()
+    hook = Asker()
     with session_of(small_graph(), hook) as session:
         for hook.request in (SessionRunArgs("w"), SessionRunArgs(["costly"]), None):
             session.run([])
@@ -230,7 +214,7 @@ def test_any_object_with_the_three_attributes_is_a_request():
     class Foreign:
         fetches, feed_dict, options = "w", None, None
 
-    hook = Recorder(Foreign())
+    hook = Asker(Foreign())
     with session_of(small_graph(), hook) as session:
         session.run([])
     assert hook.values[0].results == 3.0
@@ -238,7 +222,7 @@ def test_any_object_with_the_three_attributes_is_a_request():
 
 def test_one_context_serves_all_hooks_in_both_phases_of_one_run():
     """A run has one context; the next run has another one."""
-    one, two = Recorder(), Recorder()
+    one, two = Asker(), Asker()
     with session_of(small_graph(), one, two) as session:
         session.run("w")
         session.run("w")
@@ -249,7 +233,7 @@ def test_one_context_serves_all_hooks_in_both_phases_of_one_run():
 
 def test_the_context_tells_what_the_caller_asked_for():
     """``original_args`` has the caller's fetches and feeds only, no options."""
-    hook = Recorder(SessionRunArgs("costly"))
+    hook = Asker(SessionRunArgs("costly"))
     feeds = {"x": 1.0}
     with session_of(small_graph(), hook) as session:
         session.run(["y"], feeds, RunOptions(trace_level=1))
@@ -262,7 +246,7 @@ def test_the_context_tells_what_the_caller_asked_for():
 
 def test_steps_before_and_after_a_run():
     """A context and a fetch have the step before the run, the values the one after it."""
-    hook = Recorder(SessionRunArgs("global_step"))
+    hook = Asker(SessionRunArgs("global_step"))
     with session_of(small_graph(), hook) as session:
         session.run("train")
         session.run("w")
@@ -290,8 +274,8 @@ def test_runs_through_the_backend_session_reach_no_hook():
 def test_options_are_merged_to_the_strongest():
     """The highest trace level counts; all see it, and the caller's object stays."""
     mine = RunOptions()
-    strong = Recorder(SessionRunArgs(options=RunOptions(trace_level=3)))
-    weak = Recorder(SessionRunArgs(options=RunOptions(trace_level=1)))
+    strong = Asker(SessionRunArgs(options=RunOptions(trace_level=3)))
+    weak = Asker(SessionRunArgs(options=RunOptions(trace_level=1)))
     metadata = hookbus.RunMetadata()
     with session_of(small_graph(), strong, weak) as session:
         session.run("train", options=mine, run_metadata=metadata)
@@ -304,7 +288,7 @@ def test_options_are_merged_to_the_strongest():
 
 def test_nothing_is_traced_unless_asked_for():
     """The metadata of a plain run are there and empty."""
-    hook = Recorder()
+    hook = Asker()
     with session_of(small_graph(), hook) as session:
         session.run("train")
     assert len(hook.values[0].run_metadata.node_times) == 0

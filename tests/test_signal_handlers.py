@@ -9,24 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.handlers import SIGNALS, handlers
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession
 
 OFF = Config(autoload=False)
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BOTH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-
-
-@contextlib.contextmanager
-def handlers(handler: Any) -> Iterator[None]:
-    """Have *handler* in place for both signals, and what was there before afterwards."""
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)
 
 
 @pytest.fixture
@@ -35,13 +24,6 @@ def heard() -> Iterator[list[int]]:
     numbers: list[int] = []
     with handlers(lambda number, frame: numbers.append(number)):
         yield numbers
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """A process that nobody gave handlers, but that outlives its SIGTERMs."""
-    with handlers(signal.default_int_handler):
-        yield
 
 
 def in_place() -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_stop_at_step import StopAtStepHook
+from support.handlers import handlers
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
@@ -19,17 +19,6 @@ from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
 OFF = Config(autoload=False)
 SIGNALS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
 BOTH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-
-
-@contextlib.contextmanager
-def handlers(handler: Any) -> Iterator[None]:
-    """Have *handler* in place for both signals, and what was there before afterwards."""
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)
 
 
 @pytest.fixture
@@ -43,13 +32,6 @@ def heard() -> Iterator[list[int]]:
     with handlers(handler):
         yield numbers
         assert [signal.getsignal(number) for number in SIGNALS] == [handler] * 2
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """A process that nobody gave handlers, but that outlives its SIGTERMs."""
-    with handlers(signal.default_int_handler):
-        yield
 
 
 class Sends:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.running import started
 
 from hookbus import (
     AbortedError,
@@ -20,21 +21,6 @@ from hookbus import (
 )
 
 OFF = Config(autoload=False)
-
-
-@pytest.fixture
-def release() -> Iterator[threading.Event]:
-    """An event that lets threads of a test end, set at its end at the latest."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def started(target: Callable[..., object], name: str = "worker") -> threading.Thread:
-    """Start a thread."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 def counting() -> Graph:

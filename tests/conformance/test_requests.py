@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import pytest
+from support.asking import Asker
 
 import hookbus
 from hookbus import (
@@ -15,33 +16,10 @@ from hookbus import (
     RunMetadata,
     RunOptions,
     SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
     SessionRunValues,
 )
 
 OFF = hookbus.Config(autoload=False)
-
-
-class Asker(SessionRunHook):
-    """Asks for the same in each run and keeps what it is handed."""
-
-    def __init__(self, request: Any = None) -> None:
-        self.request = request
-        self.contexts: list[SessionRunContext] = []
-        self.values: list[SessionRunValues] = []
-
-    def before_run(self, run_context):
-        self.contexts.append(run_context)
-        return self.request
-
-    def after_run(self, run_context, run_values):
-        self.contexts.append(run_context)
-        self.values.append(run_values)
-
-    @property
-    def results(self) -> list[Any]:
-        return [values.results for values in self.values]
 
 
 class OtherHook(Asker):

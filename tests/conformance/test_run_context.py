@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.asking import Asker
 
 import hookbus
 from hookbus import (
@@ -12,29 +13,10 @@ from hookbus import (
     MonitoredSession,
     RunOptions,
     SessionRunArgs,
-    SessionRunContext,
     SessionRunHook,
-    SessionRunValues,
 )
 
 OFF = hookbus.Config(autoload=False)
-
-
-class Asker(SessionRunHook):
-    """Asks for the same in each run and keeps what it is handed."""
-
-    def __init__(self, request: Any = None) -> None:
-        self.request = request
-        self.contexts: list[SessionRunContext] = []
-        self.values: list[SessionRunValues] = []
-
-    def before_run(self, run_context):
-        self.contexts.append(run_context)
-        return self.request
-
-    def after_run(self, run_context, run_values):
-        self.contexts.append(run_context)
-        self.values.append(run_values)
 
 
 class OtherHook(Asker):

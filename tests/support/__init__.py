@@ -1,0 +1,1 @@
+"""What several test modules make their hooks, buses, threads and handlers of."""
