@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import copy
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
@@ -107,6 +109,186 @@ def flat(fetch: Any) -> set[Any]:
     else:
         parts = [getattr(fetch, field.name) for field in attrs.fields(type(fetch))]
     return set().union(*map(flat, parts))
+
+
+class Triple(Pair):
+    """A named tuple by inheritance."""
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return what has *inner* in it, in each container that a fetch may be made of."""
+    several = st.lists(inner, max_size=3)
+    named = st.dictionaries(keys, inner, max_size=3)
+    factories = st.sampled_from([list, int, None])
+    return st.one_of(
+        several,
+        several.map(tuple),
+        st.builds(deque, several, st.sampled_from([None, 3])),
+        named,
+        named.map(OrderedDict),
+        st.builds(defaultdict, factories, named),
+        st.builds(Triple, inner, inner),
+        st.builds(Point, inner),
+        st.builds(Record, inner, inner),
+        st.builds(Strict, inner),
+    )
+
+
+nestings = st.recursive(st.one_of(leaves, st.just(Empty())), containers, max_leaves=12)
+small = st.recursive(st.sampled_from(["loss", "w"]), containers, max_leaves=3)
+
+
+def outline(fetch: Any, leaf: Callable[[Any], Any] = str, ordered: bool = True) -> Any:
+    """Describe a structure to the last detail; the order of keys only if *ordered*."""
+    if is_leaf(fetch) or isinstance(fetch, Value):
+        return leaf(fetch)
+    if isinstance(fetch, dict):
+        detail = getattr(fetch, "default_factory", None)
+        parts: Any = [(key, outline(fetch[key], leaf, ordered)) for key in fetch]
+        if not ordered and type(fetch) is not OrderedDict:
+            parts = frozenset(parts)
+    else:
+        detail = getattr(fetch, "maxlen", None)
+        if attrs.has(type(fetch)):
+            fields = attrs.fields(type(fetch))
+            inner = [getattr(fetch, field.name) for field in fields]
+        else:
+            inner = list(fetch)
+        parts = [outline(part, leaf, ordered) for part in inner]
+    return type(fetch), detail, parts if isinstance(parts, frozenset) else tuple(parts)
+
+
+def twin(fetch: Any) -> Any:
+    """Return an equal request: new containers, and keys in another order if they may."""
+    if is_leaf(fetch):
+        return fetch
+    if isinstance(fetch, dict):
+        order = list(fetch) if type(fetch) is OrderedDict else list(reversed(fetch))
+        new = copy.copy(fetch)
+        new.clear()
+        new.update({key: twin(fetch[key]) for key in order})
+        return new
+    if attrs.has(type(fetch)):
+        fields = attrs.fields(type(fetch))
+        return type(fetch)(*[twin(getattr(fetch, field.name)) for field in fields])
+    if isinstance(fetch, deque):
+        return deque(map(twin, fetch), fetch.maxlen)
+    if hasattr(fetch, "_fields"):
+        return type(fetch)(*map(twin, fetch))
+    return type(fetch)(map(twin, fetch))
+
+
+@given(st.lists(nestings, min_size=1, max_size=3))
+def test_a_structure_comes_back_to_the_last_detail(fetches: list[Any]) -> None:
+    """The class of each container, the order of keys, a default factory: all as asked."""
+    merged = merge([(str(n), shape_of(fetch)) for n, fetch in enumerate(fetches)])
+    values = [Value(leaf) for leaf in merged.leaves]
+    for fetch, split in zip(fetches, merged.splits, strict=True):
+        assert outline(split(values)) == outline(fetch, lambda leaf: str(Value(leaf)))
+
+
+@given(nestings)
+def test_equal_requests_have_equal_shapes(fetch: Any) -> None:
+    """Other objects, and keys given in another order, meet the same plan."""
+    assert shape_of(twin(fetch)) == shape_of(fetch)
+    assert hash(shape_of(twin(fetch))) == hash(shape_of(fetch))
+
+
+@given(small, small)
+def test_different_requests_have_different_shapes(one: Any, other: Any) -> None:
+    """Shapes differ as soon as a leaf, a key, a class or a default factory does."""
+    alike = outline(one, ordered=False) == outline(other, ordered=False)
+    assert (shape_of(one) == shape_of(other)) is alike
+
+
+def test_structures_that_look_alike_have_different_shapes() -> None:
+    """What compares equal, or has equal parts, is told apart where the result differs."""
+    alike = [
+        "a",
+        ["a"],
+        ("a",),
+        Point("a"),
+        Strict("a"),
+        deque(["a"]),
+        deque(["a"], 2),
+        {"x": "a"},
+        {"y": "a"},
+        OrderedDict(x="a"),
+        defaultdict(None, x="a"),
+        defaultdict(list, x="a"),
+        [["a"]],
+        ["a", []],
+        ["a", "a"],
+        Pair("a", "a"),
+        Triple("a", "a"),
+        Record("a", "a"),
+        OrderedDict(x="a", y="a"),
+        OrderedDict(y="a", x="a"),
+    ]
+    assert len({shape_of(fetch) for fetch in alike}) == len(alike)
+
+
+def test_equal_parts_are_not_one_object() -> None:
+    """Each container of a result is one of its own, so that it can be changed alone."""
+    merged = merge([("caller", shape_of([["loss"], ["loss"]]))])
+    first, second = merged.splits[0]([0.5])
+    assert first == second == [0.5]
+    assert first is not second
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda inner: [inner],
+        lambda inner: ("w", inner),
+        lambda inner: {"b": inner, "a": "w"},
+        lambda inner: Point([inner]),
+        lambda inner: Record(inner, "w"),
+    ],
+    ids=["list", "tuple", "dict", "namedtuple", "record"],
+)
+def test_what_is_not_too_deep_to_be_taken_comes_back(wrap: Callable[[Any], Any]) -> None:
+    """A fetch is either refused as too deep, or all that follows can cope with it."""
+    fetch: Any = "loss"
+    with pytest.raises(FetchTypeError, match="nested too deeply"):  # noqa: PT012 (any)
+        while True:
+            fetch = wrap(fetch)
+            shape = shape_of(fetch)
+            merged = merge([("caller", shape)])
+            merged.splits[0](list(merged.leaves))
+            assert shape == shape_of(fetch)
+
+
+def endless(container: Any, put: Callable[[Any, Any], None]) -> Any:
+    """Put a container into itself."""
+    put(container, container)
+    return container
+
+
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        endless([], list.append),
+        endless(["loss"], lambda own, it: own.append((it,))),
+        endless({}, lambda own, it: own.update(a=it)),
+        endless(Record("loss", None), lambda own, it: setattr(own, "value", [it])),
+    ],
+    ids=["list", "tuple", "dict", "record"],
+)
+def test_what_contains_itself_is_refused(fetch: Any) -> None:
+    """It is an error of the fetch, and not one of Python's recursion."""
+    with pytest.raises(FetchTypeError, match="contains itself"):
+        shape_of(fetch)
+
+
+def test_a_class_made_of_a_container_is_no_container() -> None:
+    """Nobody knows what its constructor wants, so it cannot be built of the values."""
+
+    class Names(list):  # type: ignore[type-arg]
+        pass
+
+    with pytest.raises(FetchTypeError, match="Names is none"):
+        shape_of({"a": Names(["loss"])})
 
 
 @settings(deadline=None)
