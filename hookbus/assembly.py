@@ -7,21 +7,23 @@ from pathlib import Path
 
 import attrs
 
+from hookbus import ending
 from hookbus.acting import Actor
 from hookbus.attempt import Opener
 from hookbus.bus import Bus, Member
 from hookbus.checkpoint.hookstate import stateful
 from hookbus.checkpoint.saving import Checkpoints, Contents, Keeper
 from hookbus.closing import Closing
-from hookbus.config import Config
+from hookbus.config import Config, SessionRecord
 from hookbus.creators import SessionCreator
 from hookbus.engine import Engine
 from hookbus.hook import Asks, Kind
-from hookbus.loading import versions
 from hookbus.ownloop import OwnLoop
 from hookbus.recovery import Recovery
 from hookbus.reports import ReportGraph
+from hookbus.roster import versions
 from hookbus.signals import SignalWatch
+from hookbus.tracing import Tracer
 
 
 @attrs.frozen(eq=False)
@@ -54,14 +56,19 @@ def assemble(
     Raises:
         UsageError, PluginError: a hook does not fit.
     """
-    bus = Bus(kind)
-    for member in taking_part:
-        bus.register(member)
+    bus, tracer = Bus(kind), Tracer() if config.trace else None
+    if tracer is not None:
+        bus.observe(tracer.take)
+    try:
+        bus.register(*taking_part)
+    except BaseException as error:  # there will be no session that could write it down
+        outcome = ending.badly(error, 0, bus.turn)
+        config.records.append(SessionRecord(None, outcome, saved=False, error=error))
+        raise
     asks, given, own_loop = Asks(), creator.checkpoint_dir, OwnLoop()
     directory = Path(given).absolute() if given else None  # wherever the script goes
     checkpoints = Checkpoints(directory, asks, bus.turn)
-    hooks = stateful({name: member.plugin for name, member in bus.members.items()})
-    contents = Contents(hooks, own_loop.tracking, own_loop.passes)
+    contents = Contents(stateful(bus), own_loop.tracking, own_loop.passes)
     keeper = Keeper(checkpoints, contents, versions(taking_part))
     watch = SignalWatch()
     opener = Opener(
@@ -80,5 +87,5 @@ def assemble(
     recovery = None if reports else recovery
     engine = Engine(opener, actor, keeper, recovery, watch, grace, reports)
     own_loop.run_on(engine)
-    closing = Closing(bus, keeper, checkpoints, config, creator.graph)
+    closing = Closing(bus, keeper, checkpoints, config, creator.graph, tracer)
     return Parts(bus, engine, closing, own_loop)

@@ -10,7 +10,7 @@ import attrs
 
 from hookbus.bus import Bus
 from hookbus.checkpoint import randomness
-from hookbus.checkpoint.hookstate import load_hooks
+from hookbus.checkpoint.hookstate import Stateful, load_hooks, states_of
 from hookbus.checkpoint.saving import Keeper
 from hookbus.coordinator import Coordinator
 from hookbus.creators import SessionCreator
@@ -106,6 +106,7 @@ class Opener:
             session = self.creator.create_session()
         except PREEMPTION_ERRORS as error:
             raise Preempted(error) from error
+        self.bus.failures.spare(session.preemption_errors)
         coord = Coordinator(clean_stop_exception_types=())
         attempt = Attempt(
             session, coord, Runner(self.bus, session, self.asks, self.last_step)
@@ -134,11 +135,10 @@ class Opener:
             # Last of all: whatever drew numbers before must not matter.
             randomness.restore(restored.state.get("random", {}))
 
-    def _as_at_first(self, hooks: Mapping[str, Any]) -> None:
+    def _as_at_first(self, hooks: Mapping[str, Stateful]) -> None:
         """Have a session that restores nothing start as the first one did."""
         if self._pristine is None:
-            first = {name: hook.state_dict() for name, hook in hooks.items()}
-            self._pristine = copy.deepcopy(first), randomness.capture()
+            self._pristine = copy.deepcopy(states_of(hooks)), randomness.capture()
             return
         states, generators = self._pristine
         load_hooks(hooks, copy.deepcopy(states), None)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import pluggy
 
-from hookbus import hookspecs
+from hookbus import hookspecs, mistakes
 from hookbus.caller import Caller, Implementation
-from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
-from hookbus.hook import Kind, SessionRunHook, Turn
-from hookbus.ordering import arrange, check_names
+from hookbus.errors import PluginError, UsageError, did_you_mean
+from hookbus.failures import Failures, Guard
+from hookbus.hook import Kind, Turn
+from hookbus.logs import log
+from hookbus.observing import Call, ObservedCaller, Observers
+from hookbus.ordering import (
+    GROUPS,
+    Called,
+    Wishes,
+    arrange,
+    check_groups,
+    check_names,
+    reasons,
+)
+from hookbus.policy import RAISE, ErrorPolicy, policy_of
+from hookbus.registry import Found, Registry
 
 
 @attrs.frozen(eq=False)
@@ -27,6 +39,8 @@ class Member:
         origin: why it takes part, in words.
         distribution: what shipped it, like ``hookbus-progress 0.1.0``, or None.
         kinds: the kinds of runs that reach it; None for those of its session.
+        policy: what becomes of its errors; None for what it declares itself.
+        options: what its ``configure`` gets; None where it is not called.
     """
 
     name: str
@@ -34,11 +48,18 @@ class Member:
     origin: str
     distribution: str | None = None
     kinds: tuple[Kind, ...] | None = None
+    policy: ErrorPolicy | None = None
+    options: Mapping[str, Any] | None = None
+
+    @property
+    def shipped_by(self) -> str:
+        """Its distribution, or else why it takes part."""
+        return self.distribution or self.origin
 
     @property
     def label(self) -> str:
         """How messages call it."""
-        return f"'{self.name}' ({self.distribution or self.origin})"
+        return f"{self.name!r} ({self.shipped_by})"
 
 
 class Bus:
@@ -56,17 +77,24 @@ class Bus:
         self.kind = kind
         self.turn = Turn()
         self._members: dict[str, Member] = {}
-        self._registry = _Registry(hookspecs.PROJECT)
-        self._parameters: dict[str, tuple[str, ...]] = {}
-        self._first_result: set[str] = set()
+        self._wishes: dict[str, Wishes] = {}
+        self._guards: dict[str, Guard] = {}
+        self.failures = Failures(self.turn, self._members)
+        self._registry = Registry()
+        self._registry.declare(hookspecs)
+        self._observers = Observers()
         self._callers: dict[tuple[str, Kind], Caller] = {}
         self._around_run: dict[Kind, tuple[Caller, Caller]] = {}
-        self.add_events(hookspecs)
 
     @property
     def members(self) -> Mapping[str, Member]:
         """All hooks by name, in the order of registration."""
         return dict(self._members)
+
+    @property
+    def events(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of each event's arguments, by the event's name."""
+        return dict(self._registry.parameters)
 
     def check_order(self) -> None:
         """See to it, before the first event, that the hooks' wishes can be met.
@@ -74,47 +102,83 @@ class Bus:
         Raises:
             PluginError: they contradict each other.
         """
-        check_names({name: member.plugin for name, member in self._members.items()})
-        for event in self._parameters:
-            self.caller(event)
+        check_names(self._wishes)
+        kinds = [self.kind, *(k for m in self._members.values() for k in m.kinds or ())]
+        groups = {
+            kind: {event: self._groups(event, kind) for event in self._registry.parameters}
+            for kind in dict.fromkeys(kinds)
+        }
+        check_groups(groups[self.kind], self._wishes)
 
-    def add_events(self, module_or_class: types.ModuleType | type) -> None:
-        """Declare events: the functions of *module_or_class* marked ``@hookspec``."""
-        self._registry.add_hookspecs(module_or_class)
-        for name in dir(module_or_class):
-            if name.startswith("_"):
-                continue
-            function = getattr(module_or_class, name)
-            options = self._registry.parse_hookspec_opts(module_or_class, name)
-            if options is not None:
-                parameters = inspect.signature(function).parameters
-                self._parameters[name] = tuple(p for p in parameters if p != "self")
-                if options.get("firstresult"):
-                    self._first_result.add(name)
+    def order(self, event: str, kind: Kind | None = None) -> list[Called]:
+        """Tell who is called in an event, in calling order, and why there.
 
-    def register(self, member: Member) -> None:
-        """Let a hook take part.
+        Args:
+            event: the event's name.
+            kind: that of the run, by default the session's.
 
         Raises:
-            UsageError: the hook object takes part already.
-            PluginError: one of its implementations does not fit its event, or the
-                object compares by value.
+            PluginError: there is no such event, or the hooks' wishes contradict each other.
         """
-        self._check_is_hook(member)
-        _check_identity(member)
-        for other in self._members.values():
-            if other.plugin is member.plugin:
-                raise UsageError(
-                    f"hook {other.label} is given twice; make a second object of it"
-                )
-        try:
-            self._registry.register(member.plugin, member.name)
-            self._check_events(member)
-        except (pluggy.PluginValidationError, PluginError) as error:
-            if self._registry.is_registered(member.plugin):  # pluggy 1.6 leaves it in
-                self._registry.unregister(member.plugin)
-            raise _misfit(member, error) from error
-        self._members[member.name] = member
+        groups = self._groups(event, kind or self.kind)
+        found = []
+        for name, group in groups.items():
+            member, because = self._members[name], reasons(name, groups, self._wishes)
+            found.append(Called(name, member.label, member.origin, group, because))
+        return found
+
+    def add_events(self, module_or_class: types.ModuleType | type) -> None:
+        """Declare events: the functions of *module_or_class* marked ``@hookspec``.
+
+        Raises:
+            PluginError: there is none, another one declared an event of that name, or a
+                function that waited for the event does not fit it.
+        """
+        self._registry.declare(module_or_class)
+
+    def observe(self, callback: Callable[[Call], object]) -> Callable[[], None]:
+        """Have *callback* told of every call from now on, with answer, error and time.
+
+        It is told of each hook's call when that is over, then of the whole event. Where
+        nobody observes, this costs nothing. A callback that raises is told no more.
+
+        Returns:
+            What undoes it.
+
+        >>> bus, calls = Bus(), []
+        >>> undo = bus.observe(calls.append)
+        >>> bus.emit("planned_last_step")
+        []
+        >>> [(call.plugin, call.event, call.result) for call in calls]
+        [(None, 'planned_last_step', [])]
+        >>> undo()
+        """
+        forget = self._observers.add(callback)
+        self._forget_callers()
+
+        def undo() -> None:
+            forget()
+            self._forget_callers()
+
+        return undo
+
+    def register(self, *members: Member) -> None:
+        """Let hooks take part; each may declare events, in ``addhooks``, before any does.
+
+        Raises:
+            UsageError: a hook object takes part already.
+            PluginError: an implementation does not fit its event, an object compares by
+                value, or what it wishes for its place is no wish.
+        """
+        functions = {}
+        for member in members:
+            functions[member] = found = self._registry.found_in(member.plugin)
+            mistakes.check_object(member.plugin, member.label, member.origin, found)
+            self._set_guard(member)
+            if any(function.event == "addhooks" for function in found):
+                self._add_hooks(member)
+        for member in members:
+            self._register(member, functions[member])
         self._forget_callers()
 
     def unregister(self, name: str) -> None:
@@ -124,7 +188,20 @@ class Bus:
             KeyError: no hook has the name.
         """
         self._registry.unregister(self._members.pop(name).plugin)
+        self._guards.pop(name, None)
+        del self._wishes[name]
         self._forget_callers()
+
+    def guard(self, name: str) -> Guard | None:
+        """Return what holds back the errors of a hook; None where they end the session."""
+        return self._guards.get(name)
+
+    def configure(self) -> None:
+        """Hand each hook the values of the settings that it declared in ``addoption``."""
+        members = self._members.items()
+        given = {name: m.options for name, m in members if m.options is not None}
+        if given:
+            self.caller("configure").hand_out(given)
 
     def caller(self, event: str, kind: Kind | None = None) -> Caller:
         """Return the compiled caller of an event, for runs of *kind*.
@@ -152,7 +229,7 @@ class Bus:
             PluginError: there is no such event, or an argument is not one of its own.
         """
         caller = self.caller(event)
-        parameters = self._parameters[event]
+        parameters = self._registry.parameters[event]
         if set(arguments) != set(parameters):
             raise PluginError(
                 f"event {event!r} takes {', '.join(parameters) or 'nothing'}, "
@@ -166,131 +243,126 @@ class Bus:
         self._around_run.clear()
 
     def _compile(self, event: str, kind: Kind) -> Caller:
-        if event not in self._parameters:
-            hint = did_you_mean(event, self._parameters)
-            raise PluginError(f"there is no event {event!r}{hint}")
         implementations = self._ordered(event, kind)
-        return Caller(
+        common = (
             event,
-            self._parameters[event],
+            self._registry.parameters[event],
             implementations,
             self.turn,
-            event in self._first_result,
+            event in self._registry.first_result,
         )
+        if self._observers:
+            return ObservedCaller(*common, self._observers)
+        return Caller(*common)
+
+    def _groups(self, event: str, kind: Kind) -> dict[str, str]:
+        return {i.plugin: i.group for i in self._ordered(event, kind)}
 
     def _ordered(self, event: str, kind: Kind) -> list[Implementation]:
-        """Sort pluggy's implementations: by class, then by wishes and registration."""
-        ranks: tuple[dict[str, Implementation], ...] = ({}, {}, {})
-        for impl in getattr(self._registry.hook, event).get_hookimpls():
-            member = self._members[impl.plugin_name]
+        """Sort an event's implementations: by group, then by wishes and registration."""
+        if event not in self._registry.parameters:
+            hint = did_you_mean(event, self._registry.parameters)
+            raise PluginError(f"there is no event {event!r}{hint}")
+        groups: dict[str, dict[str, Implementation]] = {group: {} for group in GROUPS}
+        for name, found in self._registry.implementations(event):
+            member = self._members[name]
             if kind in (member.kinds or (self.kind,)):
-                rank = 0 if impl.tryfirst else 2 if impl.trylast else 1
-                ranks[rank][member.name] = self._implementation(impl, member, event)
-        plugins = {name: member.plugin for name, member in self._members.items()}
+                guard = self._guards.get(name)
+                made = _implementation(
+                    found, member, self._registry.parameters[event], guard
+                )
+                groups[made.group][name] = made
         return [
-            found[name]
-            for found in ranks
-            for name in arrange([n for n in plugins if n in found], plugins)
+            group[name]
+            for group in groups.values()
+            for name in arrange([n for n in self._members if n in group], self._wishes)
         ]
 
-    def _implementation(
-        self, impl: pluggy.HookImpl, member: Member, event: str
-    ) -> Implementation:
-        known = self._parameters[event]
-        return Implementation(
-            member.name,
-            member.label,
-            impl.function,
-            tuple(impl.argnames),
-            impl.wrapper,
-            # A parameter with a default that the event does not have keeps its default.
-            tuple(name for name in impl.kwargnames if name in known),
-        )
-
-    def _check_is_hook(self, member: Member) -> None:
-        plugin = member.plugin
-        if isinstance(plugin, type | SessionRunHook | types.ModuleType):
-            return
-        if not _implementations(plugin, self._registry):
-            raise ArgumentTypeError(
-                f"{member.origin} has {plugin!r}, which is no hook: it has no method of "
-                "any event"
-            )
-
-    def _check_events(self, member: Member) -> None:
-        """Refuse what pluggy would only notice when the event comes, or never."""
-        for name, function in _implementations(member.plugin, self._registry):
-            options = getattr(function, f"{hookspecs.PROJECT}_impl", {})
-            event = options.get("specname") or name
-            if event not in self._parameters and not options.get("optionalhook"):
-                hint = did_you_mean(event, self._parameters)
-                raise PluginError(f"{name!r} is no event{hint}")
-            if options.get("hookwrapper"):
-                raise PluginError(
-                    f"{name}() is an old-style hookwrapper; use @hookimpl(wrapper=True)"
+    def _register(self, member: Member, functions: Sequence[Found]) -> None:
+        for other in self._members.values():
+            if other.plugin is member.plugin:
+                raise UsageError(
+                    f"hook {other.label} is given twice; make a second object of it"
                 )
-            for parameter in inspect.signature(function).parameters.values():
-                if parameter.kind is parameter.KEYWORD_ONLY:
-                    raise PluginError(
-                        f"{name}() takes {parameter.name!r} by keyword only; events pass "
-                        "arguments by position"
-                    )
+        wishes = Wishes.of(member.plugin, member.name, member.label)
+        _admit(self._registry, member, functions)
+        for name in mistakes.unmarked(member.plugin, functions, self._registry.parameters):
+            log.warning(
+                f"{name}() looks like a hook and has no @hookimpl", plugin=member.name
+            )
+        self._members[member.name], self._wishes[member.name] = member, wishes
+
+    def _set_guard(self, member: Member) -> None:
+        policy = member.policy or policy_of(member.plugin, member.label)
+        self._guards.pop(member.name, None)
+        if policy != RAISE:
+            guard = Guard(member.name, member.shipped_by, policy, self.failures)
+            self._guards[member.name] = guard
+
+    def _add_hooks(self, member: Member) -> None:
+        try:
+            call_one(member, "addhooks", self, turn=self.turn)
+        except Exception as error:
+            guard = self._guards.get(member.name)
+            if guard is None or not guard.drops("addhooks", error):
+                raise
 
 
-class _Registry(pluggy.PluginManager):
-    """pluggy's manager, taught which undecorated methods count."""
+def call_one(member: Member, event: str, *args: Any, turn: Turn | None = None) -> Any:
+    """Call one plugin's function for one event, outside of any bus.
 
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        if name.startswith("_"):
-            return None
-        if not isinstance(plugin, types.ModuleType) and name in hookspecs.LIFECYCLE:
-            own = getattr(type(plugin), name, None)
-            if own is getattr(SessionRunHook, name):
-                return None
-            method = getattr(plugin, name, None)
-            marked = super().parse_hookimpl_opts(plugin, name)
-            if marked is None and inspect.isroutine(method):
-                return _PLAIN
-            return marked
-        return super().parse_hookimpl_opts(plugin, name)
+    An error carries the note that names plugin and event.
 
+    Args:
+        member: the plugin.
+        event: one of core's events.
+        args: the event's arguments, in its order; the function gets those it names.
+        turn: told whose turn it is.
 
-@hookspecs.hookimpl
-def _plain() -> None:
-    """Carry the options of an implementation that was not decorated."""
+    Returns:
+        What the function answers; None where the plugin has none for the event.
 
-
-_PLAIN = getattr(_plain, f"{hookspecs.PROJECT}_impl")
-
-
-def _implementations(plugin: Any, registry: _Registry) -> list[tuple[str, Any]]:
-    found = []
-    for name in dir(plugin):
-        if registry.parse_hookimpl_opts(plugin, name) is not None:
-            function = inspect.getattr_static(plugin, name)
-            found.append((name, getattr(function, "__func__", function)))
-    return found
+    Raises:
+        PluginError: the function does not fit the event.
+    """
+    registry = Registry()
+    functions = registry.found_in(member.plugin)
+    if event not in {found.event for found in functions}:
+        return None
+    registry.declare(hookspecs)
+    known = [found for found in functions if found.event in registry.parameters]
+    _admit(registry, member, known)
+    parameters = registry.parameters[event]
+    made = [
+        _implementation(impl, member, parameters)
+        for _, impl in registry.implementations(event)
+    ]
+    answers = Caller(event, parameters, made, turn or Turn()).collect(*args)
+    return answers[0][1] if answers else None
 
 
-def _check_identity(member: Member) -> None:
-    if isinstance(member.plugin, type):
-        raise UsageError(
-            f"hooks takes hook objects, and {member.plugin.__name__} is a class: "
-            f"write {member.plugin.__name__}(...)"
-        )
-    cls = type(member.plugin)
-    definer = next(c for c in cls.__mro__ if "__eq__" in vars(c))
-    if definer is not object:
-        raise PluginError(
-            f"plugin {member.label}: {cls.__name__} compares by value; hooks are told "
-            "apart by identity: declare it with @attrs.define(eq=False)"
-        )
+def _admit(registry: Registry, member: Member, functions: Sequence[Found]) -> None:
+    """Register a plugin, if its functions fit."""
+    fault = mistakes.fault_of(functions, registry.parameters)
+    if fault is not None:
+        raise PluginError(f"plugin {member.label}: {fault}")
+    registry.register(member.plugin, member.name)
 
 
-def _misfit(member: Member, error: Exception) -> PluginError:
-    if isinstance(error, pluggy.PluginValidationError):
-        # Its last lines name the function and its arguments; the repr before does not
-        # help anybody.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return PluginError(f"plugin {member.label}: {' '.join(lines[1:])}")
-    return PluginError(f"plugin {member.label}: {error}")
+def _implementation(
+    impl: pluggy.HookImpl,
+    member: Member,
+    known: tuple[str, ...],
+    guard: Guard | None = None,
+) -> Implementation:
+    return Implementation(
+        member.name,
+        member.label,
+        impl.function,
+        tuple(impl.argnames),
+        impl.wrapper,
+        # A parameter with a default that the event does not have keeps its default.
+        tuple(name for name in impl.kwargnames if name in known),
+        "tryfirst" if impl.tryfirst else "trylast" if impl.trylast else "",
+        guard,
+    )

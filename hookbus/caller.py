@@ -8,11 +8,12 @@ attributed, and each hook can be handed values of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import attrs
 
 from hookbus.errors import blame, culprit_of
+from hookbus.failures import Guard
 from hookbus.hook import SessionRunValues, Turn
 from hookbus.session import RunMetadata, RunOptions
 
@@ -31,6 +32,8 @@ class Implementation:
         parameters: the names of the event's arguments that it wants.
         wrapper: whether it is a generator that wraps the others.
         defaulted: the names of those that it wants and has defaults for.
+        rank: ``tryfirst``, ``trylast`` or nothing.
+        guard: holds back its errors; None lets them out.
     """
 
     plugin: str
@@ -39,6 +42,13 @@ class Implementation:
     parameters: tuple[str, ...]
     wrapper: bool = False
     defaulted: tuple[str, ...] = ()
+    rank: str = ""
+    guard: Guard | None = None
+
+    @property
+    def group(self) -> str:
+        """Among whom it is called: its rank, apart for wrappers."""
+        return f"wrapper {self.rank}".strip() if self.wrapper else self.rank
 
 
 def bind(
@@ -68,7 +78,7 @@ class Caller:
         first_result: stop at the first answer that is not None.
     """
 
-    __slots__ = ("_first", "_labels", "_turn", "_wrappers", "event", "rows")
+    __slots__ = ("_first", "_guards", "_labels", "_turn", "_wrappers", "event", "rows")
 
     def __init__(
         self,
@@ -79,9 +89,14 @@ class Caller:
         first_result: bool = False,
     ) -> None:
         self.event = event
-        bound = [(i.plugin, bind(i, parameters), i.wrapper) for i in implementations]
-        self.rows = tuple((name, call) for name, call, wraps in bound if not wraps)
-        self._wrappers = tuple((name, call) for name, call, wraps in bound if wraps)
+        bound = [(i, self._bind(i, parameters)) for i in implementations]
+        self.rows = tuple(
+            (i.plugin, i.guard.around(event, call) if i.guard else call)
+            for i, call in bound
+            if not i.wrapper
+        )
+        self._wrappers = tuple((i.plugin, call) for i, call in bound if i.wrapper)
+        self._guards = {i.plugin: i.guard for i in implementations if i.guard}
         self._labels = {i.plugin: i.label for i in implementations}
         self._turn = turn
         self._first = first_result
@@ -117,13 +132,24 @@ class Caller:
         ]
         self._around(for_wrappers, lambda: self._deliver(context, splits, values, common))
 
+    def hand_out(self, own: Mapping[str, Any]) -> None:
+        """Call those named in *own*, each with the argument that is its own."""
+
+        def inner() -> None:
+            for name, call in self.rows:
+                if name in own:
+                    self._take_turn(name, call, (own[name],))
+
+        wrappers = [(n, call, (own[n],)) for n, call in self._wrappers if n in own]
+        self._around(wrappers, inner)
+
     def start(self, args: tuple[Any, ...], started: set[str]) -> None:
         """Call all, as :meth:`collect` does; *started* gets each name before its call."""
 
         def inner() -> None:
             for name, call in self.rows:
                 started.add(name)
-                self._guarded(name, call, args)
+                self._take_turn(name, call, args)
 
         started.update(name for name, _ in self._wrappers)
         self._wrapped(args, inner)
@@ -140,7 +166,7 @@ class Caller:
             for name, call in self.rows:
                 if name in only:
                     try:
-                        self._guarded(name, call, args)
+                        self._take_turn(name, call, args)
                     except BaseException as error:
                         failures.append((name, error))
             return []
@@ -154,7 +180,12 @@ class Caller:
                 inner()
         return failures
 
-    def _guarded(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def _bind(
+        self, implementation: Implementation, parameters: tuple[str, ...]
+    ) -> Callable[..., Any]:
+        return bind(implementation, parameters)
+
+    def _take_turn(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         turn, before = self._turn, self._turn.name
         turn.name = name
         try:
@@ -223,27 +254,57 @@ class Caller:
         failure: BaseException | None = None
         try:
             for name, call, args in wrappers:
-                opened.append((name, self._open(name, call, args)))
+                wrapper = self._open(name, call, args)
+                if wrapper is not None:
+                    opened.append((name, wrapper))
             result = inner()
         except BaseException as error:
             failure = error
         for name, wrapper in reversed(opened):
-            ended, result, failure = self._unwind(name, wrapper, result, failure)
-            if not ended:
-                raise RuntimeError(self._fault(name, "has second yield"))
+            result, failure = self._leave(name, wrapper, result, failure)
         if failure is not None:
             raise failure
         return result
 
     def _open(
         self, name: str, call: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Generator[None, Any, Any]:
-        wrapper: Generator[None, Any, Any] = self._guarded(name, call, args)
+    ) -> Generator[None, Any, Any] | None:
+        """Run a wrapper up to its yield; return None where its policy leaves it out."""
+        guard = self._guards.get(name)
+        if guard is not None and guard.skips(self.event):
+            return None
         try:
-            self._guarded(name, next, (wrapper,))
-        except StopIteration:
-            raise RuntimeError(self._fault(name, "did not yield")) from None
+            wrapper: Generator[None, Any, Any] = self._take_turn(name, call, args)
+            try:
+                self._take_turn(name, next, (wrapper,))
+            except StopIteration:
+                raise self._fault(name, "did not yield") from None
+        except Exception as error:
+            if guard is None or not guard.drops(self.event, error):
+                raise
+            return None
         return wrapper
+
+    def _leave(
+        self,
+        name: str,
+        wrapper: Generator[None, Any, Any],
+        result: Any,
+        failure: BaseException | None,
+    ) -> tuple[Any, BaseException | None]:
+        """Run a wrapper from its yield to its end; return how it goes on.
+
+        What fails of its own accord, and is held back, changes nothing.
+        """
+        guard = self._guards.get(name)
+        shown = list(result) if guard and isinstance(result, list) else result
+        ended, after, error = self._unwind(name, wrapper, shown, failure)
+        fault = error if ended else self._fault(name, "has second yield")
+        if guard and _is_new(fault, failure) and guard.drops(self.event, fault):
+            return result, failure
+        if not ended and fault is not None:
+            raise fault
+        return after, error
 
     def _unwind(
         self,
@@ -256,21 +317,19 @@ class Caller:
         turn, before = self._turn, self._turn.name
         turn.name = name
         try:
-            if failure is None:
-                wrapper.send(result)
-            else:
-                wrapper.throw(failure)
+            try:
+                if failure is None:
+                    wrapper.send(result)
+                else:
+                    wrapper.throw(failure)
+            except RuntimeError as error:
+                if not is_passing_stop(error, failure):
+                    raise
+                wrapper.close()
+                return True, result, failure
             wrapper.close()
         except StopIteration as stop:
             return True, stop.value, None
-        except RuntimeError as error:
-            # Python turns a StopIteration that leaves a generator into a RuntimeError
-            # (pluggy#544); here it is the end of input on its way through.
-            if isinstance(failure, StopIteration) and error.__cause__ is failure:
-                wrapper.close()
-                return True, result, failure
-            self._blame(error, name)
-            return True, result, error
         except BaseException as error:
             self._blame(error, name)
             return True, result, error
@@ -278,11 +337,34 @@ class Caller:
             turn.name = before
         return False, result, failure
 
-    def _fault(self, name: str, what: str) -> str:
-        return (
+    def _fault(self, name: str, what: str) -> RuntimeError:
+        error = RuntimeError(
             f"the wrapper of plugin {self._labels[name]} for {self.event}() {what}; "
             "a wrapper yields exactly once"
         )
+        self._blame(error, name)
+        return error
+
+
+def is_passing_stop(error: BaseException, failure: object) -> bool:
+    """Say whether *error* is but a StopIteration on its way through a generator.
+
+    Python turns it into a RuntimeError there (pluggy#544); here it is the end of input.
+    """
+    return (
+        isinstance(failure, StopIteration)
+        and isinstance(error, RuntimeError)
+        and error.__cause__ is failure
+    )
+
+
+def _is_new(
+    error: BaseException | None, failure: BaseException | None
+) -> TypeGuard[BaseException]:
+    """Say whether a wrapper raised an error that is not *failure*, nor made from it."""
+    if error is None or error is failure:
+        return False
+    return failure is None or error.__cause__ is not failure
 
 
 def _own(

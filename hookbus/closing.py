@@ -15,6 +15,7 @@ from hookbus.graph import Graph
 from hookbus.hook import Outcome
 from hookbus.logs import log
 from hookbus.session import Session
+from hookbus.tracing import Tracer
 
 
 @attrs.define(eq=False)
@@ -27,6 +28,7 @@ class Closing:
         checkpoints: where outcome.json goes.
         config: keeps a record of the session.
         graph: is open again afterwards.
+        tracer: tells in the end what each plugin took; None where nobody asked.
         first_step: the step at which the session was ready; None while it is not.
     """
 
@@ -35,13 +37,18 @@ class Closing:
     checkpoints: Checkpoints
     config: Config
     graph: Graph
+    tracer: Tracer | None = None
     first_step: int | None = None
     _error: BaseException | None = None
     _entered: bool = False
     _begun: set[str] = attrs.field(factory=set)
 
     def begin(self) -> None:
-        """Call all ``begin``s; a hook without one has begun when its turn is over."""
+        """Call each ``configure``, then all ``begin``s.
+
+        A hook without a ``begin`` has begun when its turn is over.
+        """
+        self.bus.configure()
         self.graph.enter()
         self._entered = True
         caller = self.bus.caller("begin")
@@ -131,9 +138,12 @@ class Closing:
         trained = self.bus.kind == "train" and self.first_step is not None
         if trained and self.checkpoints.directory is not None:
             ending.write(outcome, self.checkpoints.directory)
+        self.bus.failures.report()
         where = self.keeper.last_path
         extra = {"checkpoint": shown(where)} if where is not None else {}
         log.info("session ended", **attrs.asdict(outcome), **extra)
+        if self.tracer is not None:
+            self.tracer.report()
 
 
 def _chain(error: BaseException, context: BaseException | None) -> None:

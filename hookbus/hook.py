@@ -270,6 +270,17 @@ class SessionRunHook:
     kept in every checkpoint under the hook's name. ``load_state_dict`` may also name
     ``ended``: the kind of outcome with which the session that saved it ended, or None.
 
+    Attributes that say how it wants to be treated, of the class or of one object:
+
+    * ``on_error``: what becomes of an exception that leaves one of its events: ``raise``
+      (default) ends the session, ``warn`` drops the event, ``quarantine:N`` also switches
+      the hook off after N failures, 3 where no number is given. It can be set like any
+      setting, too.
+    * ``only_observes``: it changes nothing: it feeds and assigns nothing, pulls no input,
+      draws no number from a global generator. False by default.
+    * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it wants to
+      be called before or after.
+
     Class attributes, for settings that come from flags:
 
     * ``main_setting``: the field that ``--NAME VALUE`` sets; by default the first.
@@ -283,6 +294,8 @@ class SessionRunHook:
     default_settings: ClassVar[Mapping[str, Any]] = {}
     exclusive_settings: ClassVar[tuple[tuple[str, ...], ...]] = ()
     kinds: ClassVar[tuple[Kind, ...]] = ("train",)
+    on_error: ClassVar[str] = "raise"
+    only_observes: ClassVar[bool] = False
 
     # Each may be overridden with any of its event's arguments, which a type checker
     # accepts only of a method that takes everything.

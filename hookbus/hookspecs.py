@@ -3,9 +3,11 @@
 A hook implements an event as a method (or, in a module plugin, a function) of the
 event's name and takes only the arguments it names. The order of one session is::
 
-    begin · after_create_session · (before_run · after_run)* · end · finished
+    addhooks · configure · begin · after_create_session · (before_run · after_run)* · end ·
+    finished
 
-with ``on_exception`` instead of the last two when an error ends it.
+with ``on_exception`` instead of the last two when an error ends it. ``addoption`` comes
+before all of them, when it is found out what the plugin was told.
 
 ``before_save``, ``saving`` and ``after_save`` come around every checkpoint;
 ``planned_last_step`` when somebody wants to know; ``logged`` and ``measured`` when a hook
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from hookbus.bus import Bus
     from hookbus.checkpoint.saving import Checkpoints
     from hookbus.coordinator import Coordinator
     from hookbus.graph import Graph
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         SessionRunContext,
         SessionRunValues,
     )
+    from hookbus.options import OptionGroup
     from hookbus.session import Session
 
 PROJECT = "hookbus"
@@ -54,6 +58,28 @@ LIFECYCLE = (
     "on_exception",
 )
 """The events for which a hook's method counts without ``@hookimpl``."""
+
+
+@hookspec
+def addoption(group: OptionGroup) -> None:
+    """Come when a plugin that is no class is set: declare its settings in *group*."""
+
+
+@hookspec
+def addhooks(bus: Bus) -> None:
+    """Come before any hook takes part: declare events of one's own, or observe calls.
+
+    ``bus.add_events(module)`` declares the functions of a module or class that are marked
+    ``@hookspec``; ``bus.observe(callback)`` has a function told of every call.
+    """
+
+
+@hookspec
+def configure(options: Mapping[str, Any]) -> None:
+    """Come once a session, before ``begin``, to a plugin that has ``addoption``.
+
+    *options* maps each setting that it declared to its value.
+    """
 
 
 @hookspec

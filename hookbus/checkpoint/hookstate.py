@@ -6,30 +6,58 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
+from hookbus.bus import Bus
 from hookbus.errors import blame
+from hookbus.failures import Guard
 from hookbus.logs import log
 
 
-def state_of(name: str, hook: Any) -> Any:
-    """Return the state of a hook; an error is the hook's."""
-    try:
-        return hook.state_dict()
-    except Exception as error:
-        blame(error, name, f"raised by plugin {name!r} in state_dict()")
-        raise
+@attrs.frozen(eq=False)
+class Stateful:
+    """A hook that has a state to keep.
+
+    Attributes:
+        name: its name.
+        label: how messages call it.
+        hook: the hook.
+        guard: holds back its errors; None lets them out.
+    """
+
+    name: str
+    label: str
+    hook: Any
+    guard: Guard | None = None
+
+    def ask(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method; return its answer, or nothing where its policy drops an error."""
+        try:
+            return (getattr(self.hook, method)(*args, **kwargs),)
+        except Exception as error:
+            blame(error, self.name, f"raised by plugin {self.label} in {method}()")
+            if self.guard is None or not self.guard.drops(method, error):
+                raise
+            return ()
 
 
-def stateful(hooks: Mapping[str, Any]) -> dict[str, Any]:
+def stateful(bus: Bus) -> dict[str, Stateful]:
     """Return the hooks that have a state to keep, by name."""
     return {
-        name: hook
-        for name, hook in hooks.items()
-        if hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict")
+        name: Stateful(name, member.label, member.plugin, bus.guard(name))
+        for name, member in bus.members.items()
+        if hasattr(member.plugin, "state_dict")
+        and hasattr(member.plugin, "load_state_dict")
     }
 
 
+def states_of(hooks: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Return the states of hooks by name, without those that failed to tell theirs."""
+    return {name: state for name, each in hooks.items() for state in each.ask("state_dict")}
+
+
 def load_hooks(
-    hooks: Mapping[str, Any], states: Mapping[str, Any], ended: str | None
+    hooks: Mapping[str, Stateful], states: Mapping[str, Any], ended: str | None
 ) -> None:
     """Give each hook its state back; report hooks that are gone or new.
 
@@ -40,14 +68,10 @@ def load_hooks(
     """
     for name in states.keys() - hooks.keys():
         log.info("the checkpoint has the state of a hook that is not here", hook=name)
-    for name, hook in hooks.items():
+    for name, each in hooks.items():
         if name not in states:
             log.info("the checkpoint has no state for this hook", hook=name)
             continue
-        takes_ended = "ended" in inspect.signature(hook.load_state_dict).parameters
-        extra = {"ended": ended} if takes_ended else {}
-        try:
-            hook.load_state_dict(states[name], **extra)
-        except Exception as error:
-            blame(error, name, f"raised by plugin {name!r} in load_state_dict()")
-            raise
+        parameters = inspect.signature(each.hook.load_state_dict).parameters
+        extra = {"ended": ended} if "ended" in parameters else {}
+        each.ask("load_state_dict", states[name], **extra)

@@ -13,7 +13,7 @@ import attrs
 
 from hookbus.checkpoint import randomness
 from hookbus.checkpoint.codec import Codec, load_codec
-from hookbus.checkpoint.hookstate import state_of
+from hookbus.checkpoint.hookstate import Stateful, states_of
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.checkpoint.store import Store, shown
@@ -110,7 +110,7 @@ class Contents:
         passes: where such a loop stands in its input.
     """
 
-    hooks: Mapping[str, Any]
+    hooks: Mapping[str, Stateful]
     tracking: Tracking
     passes: Passes
 
@@ -118,7 +118,7 @@ class Contents:
         """Return what objects of the loop and hooks hold."""
         return {
             "tracked": self.tracking.state_dict(),
-            "hooks": {key: state_of(key, hook) for key, hook in self.hooks.items()},
+            "hooks": states_of(self.hooks),
         }
 
     def position(self, session: Session) -> dict[str, Any]:

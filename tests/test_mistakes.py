@@ -1,0 +1,228 @@
+"""Mistakes in a plugin's functions are found when it is registered, or warned about."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+import pytest
+from support.buses import bus, called
+
+from hookbus import PluginError, SessionRunHook, hookimpl
+
+
+class Misspelt:
+    @hookimpl
+    def befor_run(self) -> None: ...
+
+
+class MisspeltElsewhere:
+    @hookimpl(specname="befor_run")
+    def mine(self) -> None: ...
+
+
+class Foreign:
+    def after_run(self, values: Any) -> None: ...
+
+
+class Keyword:
+    def before_run(self, *, run_context: Any) -> None: ...
+
+
+class Old:
+    @hookimpl(hookwrapper=True)
+    def before_run(self) -> Generator[None, Any, None]:
+        yield
+
+
+class Twice:
+    def before_run(self) -> None: ...
+
+    @hookimpl(specname="before_run")
+    def mine(self) -> None: ...
+
+
+class WrapperBesides:
+    def before_run(self) -> None: ...
+
+    @hookimpl(specname="before_run", wrapper=True)
+    def around(self) -> Generator[None, Any, Any]:
+        return (yield)
+
+
+class Yielding:
+    def before_run(self) -> Generator[None, None, None]:
+        yield
+
+
+class YieldingMarked:
+    @hookimpl(tryfirst=True)
+    def logged(self) -> Generator[None, None, None]:
+        yield
+
+
+class NotYielding:
+    @hookimpl(wrapper=True)
+    def before_run(self) -> None: ...
+
+
+class Async:
+    async def before_run(self) -> None: ...
+
+
+class AsyncYielding:
+    @hookimpl(wrapper=True)
+    async def before_run(self) -> AsyncGenerator[None, None]:
+        yield
+
+
+class Both:
+    @hookimpl(tryfirst=True, trylast=True)
+    def before_run(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        (Misspelt, "'befor_run' is no event; did you mean 'before_run'"),
+        (MisspeltElsewhere, "'befor_run' is no event; did you mean 'before_run'"),
+        (
+            Foreign,
+            r"after_run\(\) takes 'values', which 'after_run' has not; did you mean "
+            "'run_values'.; it has run_context, run_values",
+        ),
+        (Keyword, r"before_run\(\) takes 'run_context' by keyword only"),
+        (Old, r"before_run\(\) is an old-style hookwrapper; use @hookimpl\(wrapper=True"),
+        (Twice, r"before_run\(\) and mine\(\) both implement 'before_run'"),
+        (WrapperBesides, r"around\(\) and before_run\(\) both implement 'before_run'"),
+        (Yielding, r"before_run\(\) yields.* mark a wrapper @hookimpl\(wrapper=True\)"),
+        (YieldingMarked, r"logged\(\) yields"),
+        (NotYielding, r"before_run\(\) has wrapper=True and no yield"),
+        (Async, r"before_run\(\) is async; events are plain calls: write def"),
+        (AsyncYielding, r"before_run\(\) is async"),
+        (Both, r"before_run\(\) has both tryfirst and trylast; drop one"),
+    ],
+)
+def test_a_function_that_cannot_work_is_refused(plugin: type, message: str) -> None:
+    """The message names the plugin and what shipped it, the mistake, and its line."""
+    with pytest.raises(PluginError, match=rf"plugin 'p0' \(hooks=\): {message}.*py:\d+\)$"):
+        bus(plugin())
+
+
+def test_a_refused_plugin_leaves_the_bus_as_it_was() -> None:
+    """Another one may take its name, and the events reach it alone."""
+    made = bus()
+    with pytest.raises(PluginError):
+        bus(p0=Misspelt())
+    assert called(made) == []
+
+
+def test_a_wrapper_and_its_plugin_are_fine() -> None:
+    """A generator function with wrapper=True is called as one."""
+
+    class Around:
+        @hookimpl(wrapper=True)
+        def before_run(self) -> Generator[None, Any, Any]:
+            return (yield)
+
+        def after_run(self) -> None: ...
+
+    assert called(bus(Around())) == []
+
+
+def forgotten(capsys: Any, plugin: Any) -> list[str]:
+    """Return the functions that lack a decorator, as the warnings tell them."""
+    bus(plugin)
+    lines = capsys.readouterr().err.splitlines()
+    assert all("looks like a hook and has no @hookimpl plugin=p0" in line for line in lines)
+    return [line.partition("] ")[2].partition("()")[0] for line in lines]
+
+
+def test_a_method_that_looks_like_a_hook_is_warned_about(capsys: Any) -> None:
+    """Of an event's name and with the event's arguments, it was meant to be one."""
+
+    class Hook(SessionRunHook):
+        def logged(self, values: Any, global_step: int) -> None: ...
+
+        def finished(self, session: Any) -> None: ...
+
+        def configure(self, options: Any, more: bool = False) -> None: ...
+
+        def planned_last_step(self) -> int:
+            return 1
+
+    assert set(forgotten(capsys, Hook())) == {
+        "logged",
+        "finished",
+        "configure",
+        "planned_last_step",
+    }
+
+
+def test_a_helper_may_be_called_like_an_event(capsys: Any) -> None:
+    """A method that takes nothing, or something else, is the plugin's own business."""
+
+    class Hook(SessionRunHook):
+        saving = True
+
+        def logged(self) -> bool:
+            return True
+
+        def finished(self, path: str) -> None: ...
+
+        def configure(self, options: Any, level: int) -> None: ...
+
+        @property
+        def measured(self) -> float:
+            return 1.0
+
+        @staticmethod
+        def after_save(path: str) -> None: ...
+
+    assert forgotten(capsys, Hook()) == []
+
+
+def test_an_override_that_drops_the_mark_is_warned_about(capsys: Any) -> None:
+    """A method that stands in for a marked one of a base class is not called any more."""
+
+    class Base(SessionRunHook):
+        @hookimpl
+        def finished(self) -> None: ...
+
+    class Derived(Base):
+        def finished(self) -> None: ...
+
+    assert forgotten(capsys, Derived()) == ["finished"]
+    assert forgotten(capsys, Base()) == []
+
+
+def test_a_function_of_a_module_is_warned_about(capsys: Any) -> None:
+    """A module's function needs the mark for all events; imported names do not count."""
+    module = types.ModuleType("plugin_module")
+    source = """
+from tempfile import gettempdir as saving
+from hookbus import hookimpl
+
+@hookimpl
+def begin(graph): ...
+
+def before_run(run_context): ...
+
+def end(): ...
+
+def logged(text): ...
+"""
+    exec(source, vars(module))
+    assert forgotten(capsys, module) == ["before_run"]
+
+
+def test_the_six_methods_need_no_mark(capsys: Any) -> None:
+    """They count as they are, with all arguments or none."""
+
+    class Hook(SessionRunHook):
+        def begin(self, graph: Any, checkpoints: Any) -> None: ...
+
+        def end(self) -> None: ...
+
+    assert forgotten(capsys, Hook()) == []
