@@ -47,6 +47,8 @@ from hookbus.hookspecs import hookimpl, hookspec
 from hookbus.logs import log
 from hookbus.monitored import MonitoredSession
 from hookbus.node import Node
+from hookbus.observing import Call
+from hookbus.options import OptionGroup
 from hookbus.ownloop import Step
 from hookbus.recovery import Recovery
 from hookbus.scaffold import Scaffold
@@ -60,6 +62,7 @@ __all__ = [
     "AbortedError",
     "ArgumentTypeError",
     "Bus",
+    "Call",
     "CheckpointDirectoryError",
     "CheckpointError",
     "CheckpointMismatchError",
@@ -84,6 +87,7 @@ __all__ = [
     "NoGoodCheckpointError",
     "Node",
     "NotReadyError",
+    "OptionGroup",
     "OutOfRangeError",
     "Outcome",
     "PluginError",

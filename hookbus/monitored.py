@@ -21,12 +21,12 @@ from hookbus.errors import (
 )
 from hookbus.graph import Graph
 from hookbus.hook import NOBODY, Kind, Outcome, check_kind
-from hookbus.loading import as_hooks, members
 from hookbus.node import Node
 from hookbus.ownloop import Step
 from hookbus.program import inputs_of, nodes_of, train_ops
 from hookbus.recovery import Recovery
 from hookbus.reports import ReportGraph
+from hookbus.roster import as_hooks, members
 from hookbus.session import RunMetadata, RunOptions
 from hookbus.signals import KINDS
 from hookbus.step_fn import StepContext, check_step_fn

@@ -19,12 +19,17 @@ def canonical(name: str) -> str:
 
 
 def of_class(cls: type) -> str:
-    """Return the name of a hook class that no entry point names.
+    """Return the name of a hook class that no entry point names."""
+    return of_class_name(cls.__name__)
 
-    >>> of_class(type("LossPrinterHook", (), {}))
+
+def of_class_name(name: str) -> str:
+    """Return the name of a hook class that is called *name*.
+
+    >>> of_class_name("LossPrinterHook")
     'loss-printer'
     """
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__)
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
     return canonical(words.removesuffix("-Hook")) or canonical(words)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from hookbus.config import Config, current_config
+from hookbus.config import Config
 from hookbus.hook import NOBODY, Turn
 
 
@@ -25,8 +25,8 @@ def config_here() -> Config:
     the session that the user sees, and a plugin that opened itself would never end.
     """
     if any(turn.name != NOBODY for turn in _turns.open):
-        return Config(autoload=False)
-    return current_config()
+        return Config(autoload=False, header=False)
+    return Config.current()
 
 
 def enter(turn: Turn) -> None:

@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from hookbus.errors import PluginError, UsageError, did_you_mean
-from hookbus.logs import log
-from hookbus.names import canonical
-
-GROUP = "hookbus"
-AUTOUSE_GROUP = "hookbus.autouse"
-
-
-@attrs.frozen
-class Installed:
-    """A plugin as its entry point's metadata describe it; nothing is imported.
-
-    Attributes:
-        name: the plugin's one name.
-        entry: where its code is; with an attribute it is a hook class, else a module.
-        distribution: the name of what shipped it, or None.
-        version: of the distribution.
-        autouse: whether a hook class is on without being asked for.
-    """
-
-    name: str
-    entry: EntryPoint
-    distribution: str | None
-    version: str | None
-    autouse: bool = False
-
-    @property
-    def is_class(self) -> bool:
-        """Whether the entry point names a hook class."""
-        return bool(self.entry.attr)
-
-    @property
-    def autoloads(self) -> bool:
-        """Whether it is on when found."""
-        return self.autouse or not self.is_class
-
-    @property
-    def shipped_by(self) -> str | None:
-        """The distribution and its version, for messages."""
-        return f"{self.distribution} {self.version}" if self.distribution else None
+from hookbus.errors import UsageError, did_you_mean
+from hookbus.installed import Catalog, Installed, core_parts
+from hookbus.places import Place
 
 
 @attrs.frozen
@@ -58,13 +19,17 @@ class Word:
         plugin: as it was spelled.
         on: whether it was switched on or off.
         source: where it was said, as the user would write it, like ``-p no:progress``.
-        strict: whether a name that is not installed is an error even for off.
+        place: how strong that place is.
+        implied: whether it is a setting that was given, which switches its plugin on.
+        missing: what to say if the plugin is not installed, instead of the usual.
     """
 
     plugin: str
     on: bool
     source: str
-    strict: bool = False
+    place: Place
+    implied: bool = False
+    missing: str = ""
 
 
 @attrs.frozen
@@ -76,52 +41,49 @@ class Verdict:
         on: whether it takes part.
         why: the reason in words.
         installed: its metadata; None where it is not installed.
-        spoken: whether a word decided, not a default.
+        decisive: the word that decided; None where a default did.
+        words: all that was said about it, the strongest last.
+        default: what counts where nothing is said, in words.
     """
 
     name: str
     on: bool
     why: str
     installed: Installed | None
-    spoken: bool = False
+    decisive: Word | None = None
+    words: tuple[Word, ...] = ()
+    default: str = ""
 
     @property
     def blocked(self) -> bool:
         """Whether it was switched off by name; then its objects in code are, too."""
-        return self.spoken and not self.on
+        return self.decisive is not None and not self.on
 
 
-def installed_plugins() -> dict[str, Installed]:
-    """Return all installed plugins by name, sorted.
+@attrs.frozen
+class Selection:
+    """What was decided about every plugin that is installed or spoken of.
 
-    Raises:
-        PluginError: two distributions provide a plugin of one name.
+    Attributes:
+        catalog: the plugins that can be named.
+        verdicts: by name, sorted.
+        warnings: what looks like a mistake and is none that stops a run.
     """
-    autouse = {canonical(entry.name) for entry in entry_points(group=AUTOUSE_GROUP)}
-    found: dict[str, Installed] = {}
-    for entry in entry_points(group=GROUP):
-        name = canonical(entry.name)
-        shipped: Distribution | None = entry.dist
-        plugin = Installed(
-            name,
-            entry,
-            shipped.name if shipped else None,
-            shipped.version if shipped else None,
-            name in autouse,
-        )
-        other = found.setdefault(name, plugin)
-        if other.distribution != plugin.distribution:
-            raise PluginError(
-                f"two distributions provide plugin {name!r}: {other.shipped_by} and "
-                f"{plugin.shipped_by}; uninstall one of them"
-            )
-    return dict(sorted(found.items()))
+
+    catalog: Catalog
+    verdicts: Mapping[str, Verdict]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def on(self) -> list[Verdict]:
+        """The verdicts about plugins that take part."""
+        return [verdict for verdict in self.verdicts.values() if verdict.on]
 
 
-def parse_word(text: str, source: str, strict: bool = False) -> Word:
+def parse_word(text: str, source: str, place: Place) -> Word:
     """Read ``NAME`` or ``no:NAME``.
 
-    >>> parse_word("no:progress", "-p no:progress").on
+    >>> parse_word("no:progress", "-p no:progress", Place.COMMAND).on
     False
 
     Raises:
@@ -132,71 +94,97 @@ def parse_word(text: str, source: str, strict: bool = False) -> Word:
     name = text.removeprefix("no:").strip()
     if not name:
         raise UsageError(f"{source}: the plugin name is empty")
-    return Word(name, on, source, strict)
+    return Word(name, on, source, place)
 
 
 def decide(
-    installed: Mapping[str, Installed],
+    catalog: Catalog,
     words: Iterable[Word],
     autoload: bool = True,
     autoload_source: str = "",
-) -> dict[str, Verdict]:
+    strict: bool = False,
+) -> Selection:
     """Decide about every plugin that is installed or spoken of.
 
+    The strongest place in which a plugin is spoken of decides; there the last ``-p``
+    word does, and where there is none, a setting that was given.
+
     Args:
-        installed: the plugins by name.
-        words: what was said, the weakest first: the last word about a plugin decides.
+        catalog: the plugins that can be named.
+        words: what was said, inside each place in the order in which it was said.
         autoload: whether module and autouse plugins are on when nobody speaks of them.
         autoload_source: what switched autoload off, for the reason.
+        strict: whether a name to switch off that is not installed is an error in every
+            place; on the command line it always is.
 
     Raises:
         UsageError: a plugin to switch on is not installed, or one to switch off is not
-            and the word is strict.
+            and that is an error; a part of hookbus was named, or an ambiguous name.
     """
-    verdicts = {
-        name: _by_default(plugin, autoload, autoload_source)
-        for name, plugin in installed.items()
-    }
+    said: dict[str, list[Word]] = {name: [] for name in catalog}
     for word in words:
-        name = canonical(word.plugin)
-        plugin = installed.get(name)
-        if plugin is None and not _may_be_missing(word, installed):
-            continue
-        verdicts[name] = Verdict(name, word.on, word.source, plugin, spoken=True)
-    for verdict in verdicts.values():
-        if verdict.on and verdict.installed is None:
-            raise UsageError(_unknown(verdict.why, verdict.name, installed, on=True))
-    return verdicts
+        said.setdefault(_name_of(catalog, word), []).append(word)
+    off = "" if autoload else autoload_source or "autoload is off"
+    verdicts, warnings = {}, []
+    for name in sorted(said):
+        verdict = _verdict(name, catalog.plugins.get(name), said[name], off)
+        verdicts[name] = verdict
+        if verdict.installed is None:
+            warnings += _missing(catalog, verdict, strict)
+    return Selection(catalog, verdicts, tuple(warnings))
 
 
-def _by_default(plugin: Installed, autoload: bool, source: str) -> Verdict:
+def _name_of(catalog: Catalog, word: Word) -> str:
+    try:
+        return catalog.name_of(word.plugin)
+    except UsageError as error:
+        raise UsageError(f"{word.source}: {error}") from None
+
+
+def _verdict(
+    name: str, plugin: Installed | None, words: Sequence[Word], off: str
+) -> Verdict:
+    on, default = _default(plugin, off)
+    if not words:
+        return Verdict(name, on, default, plugin, default=default)
+    # Stable: inside a place what is implied comes first, and the order stays.
+    ordered = tuple(sorted(words, key=lambda word: (word.place, not word.implied)))
+    last = ordered[-1]
+    return Verdict(name, last.on, last.source, plugin, last, ordered, default)
+
+
+def _default(plugin: Installed | None, off: str) -> tuple[bool, str]:
+    """Say whether a plugin is on that nobody speaks of, and why; *off* says why not."""
+    if plugin is None:
+        return False, "not installed"
     if not plugin.autoloads:
-        return Verdict(plugin.name, False, "not switched on", plugin)
-    if not autoload:
-        return Verdict(plugin.name, False, source or "autoload is off", plugin)
-    why = "autouse" if plugin.autouse else "found"
-    return Verdict(plugin.name, True, why, plugin)
+        return False, "not switched on"
+    return not off, off or ("autouse" if plugin.autouse else "found")
 
 
-def _may_be_missing(word: Word, installed: Mapping[str, Installed]) -> bool:
-    """Say whether a word about a plugin that is not installed is to be remembered."""
-    if word.on:
-        return True
-    message = _unknown(word.source, word.plugin, installed, on=False)
-    if word.strict:
+def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
+    """Refuse a name that is not installed, or return the warning that it deserves."""
+    word = verdict.decisive
+    assert word is not None
+    if verdict.name in core_parts():
+        how = "is always on" if verdict.on else "cannot be disabled"
+        raise UsageError(f"{word.source}: {word.plugin!r} is part of hookbus and {how}")
+    if verdict.on:
+        raise UsageError(word.missing or _unknown(word, catalog))
+    if any(other.on for other in verdict.words):
+        return []  # it is no slip: somebody weaker wants a plugin that is not here
+    message = _unknown(word, catalog)
+    if strict or word.place is Place.COMMAND:
         raise UsageError(message)
-    _warn_once(message)
-    return True
+    return [message]
 
 
-@functools.cache
-def _warn_once(message: str) -> None:
-    """Warn; the command and each of its sessions decide anew about the same words."""
-    log.warning(message)
-
-
-def _unknown(source: str, name: str, installed: Mapping[str, Installed], on: bool) -> str:
-    close = did_you_mean(canonical(name), installed)
-    if not close and on:
-        close = f"; installed: {', '.join(installed) or 'none'}"
-    return f"{source}: no plugin called {name!r} is installed{close}"
+def _unknown(word: Word, catalog: Catalog) -> str:
+    close = did_you_mean(word.plugin, catalog)
+    if word.on:
+        listed = ", ".join(catalog) or "none"
+        hint = close or f"; installed plugins: {listed}"
+        return f"{word.source}: no plugin or module called {word.plugin!r}{hint}"
+    if word.source.startswith("-p"):
+        close = close.replace(" '", " '-p no:")
+    return f"{word.source}: no plugin called {word.plugin!r} is installed{close}"

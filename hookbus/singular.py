@@ -11,8 +11,8 @@ from hookbus.config import Config
 from hookbus.creators import chief
 from hookbus.graph import Graph
 from hookbus.hook import Kind, check_kind
-from hookbus.loading import as_hooks, members
 from hookbus.monitored import MonitoredSession
+from hookbus.roster import as_hooks, members
 from hookbus.scaffold import Scaffold
 from hookbus.session import Session
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from hookbus import nesting
 from hookbus.config import Config
-from hookbus.config.settings import Place
 from hookbus.creators import WorkerSessionCreator, chief
 from hookbus.graph import Graph
-from hookbus.loading import Automatic, as_hooks, members
 from hookbus.monitored import MonitoredSession
 from hookbus.node import Node
+from hookbus.places import Place
 from hookbus.recovery import Recovery
 from hookbus.reports import ReportGraph, ReportSession
+from hookbus.roster import Automatic, as_hooks, members
 from hookbus.scaffold import Scaffold
 from hookbus.session import EmbeddedSession
 

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.cli.flags import parse
+from hookbus.config import Config
+from hookbus.config.grammar import read_flags
 from hookbus.config.settings import fields_of, flag_of
-from hookbus.selection import installed_plugins
+from hookbus.installed import installed_plugins
+from hookbus.places import Place
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path for path in ROOT.glob("plugins/*") if (path / "setup.cfg").exists())
@@ -237,10 +239,10 @@ def test_the_command_lines_in_the_readme_are_understood(folder):
     assert commands
     installed = installed_plugins()
     for command in commands:
-        flags = parse(shlex.split(command)[3:], installed)
-        assert flags.rest, command
-        for setting in flags.settings:
-            fields = fields_of(installed[setting.plugin].entry.load())
+        said = read_flags(shlex.split(command)[3:], Place.COMMAND)
+        assert said.rest, command
+        for setting in Config.gathered(said, {}).settings:
+            fields = fields_of(installed.plugins[setting.plugin].entry.load())
             assert setting.field in ("", *fields), command
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import hookbus
 from hookbus import UsageError
-from hookbus.config.settings import Place, Setting, boolean, build, fields_of, flag_of
+from hookbus.config.keys import boolean
+from hookbus.config.settings import Setting, build, fields_of, flag_of
+from hookbus.places import Place
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 TRUE, FALSE = ["1", "true", "yes", "on"], ["0", "false", "no", "off"]
 
 
-def flag(field: str, text: Any, place: Place = Place.FLAG) -> Setting:
+def flag(field: str, text: Any, place: Place = Place.COMMAND) -> Setting:
     """Return what ``--demo-FIELD TEXT`` gives."""
     source = f"{flag_of('demo', field)} {text}" if field else f"--demo {text}"
     return Setting("demo", field, text, source, place)

@@ -13,8 +13,8 @@ from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
 from hookbus import Config, Graph, MonitoredTrainingSession, SessionRunHook
-from hookbus.config.settings import Place, Setting
-from hookbus.selection import parse_word
+from hookbus.config.grammar import read_flags
+from hookbus.places import Place
 
 OFF = Config(autoload=False)
 COUNTER, SUMMARY, SAVER = "step-counter", "summary-saver", "checkpoint-saver"
@@ -37,14 +37,9 @@ def hooks_of(config: Config = OFF, **arguments: Any) -> dict[str, Any]:
 
 def flags(*pairs: str) -> Config:
     """Return a Config after flags, each like ``checkpoint-saver.save_steps=2``."""
-    config = OFF
-    for pair in pairs:
-        field, _, text = pair.partition("=")
-        plugin, _, field = field.partition(".")
-        source = f"--{plugin}-{field} {text}"
-        config = config.with_settings(Setting(plugin, field, text, source, Place.FLAG))
-        config = config.with_words(parse_word(plugin, source))
-    return config
+    given = [word for pair in pairs for word in ("-o", pair)]
+    said = read_flags(["--disable-plugin-autoload", *given], Place.COMMAND)
+    return Config.gathered(said)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,7 @@ def test_the_order_of_all_hooks():
 
     said = flags("stop-at-step.last_step=3", "logging-tensor.tensors=global_step")
     found = hooks_of(
-        said.with_words(parse_word("progress", "-p progress")),
+        said.with_plugins("progress"),
         checkpoint_dir="c",
         hooks=[AfterwardsHook()],
         chief_only_hooks=[FirstHook()],
@@ -161,7 +156,7 @@ def test_a_flag_switches_on_what_the_arguments_left_out():
 @pytest.mark.parametrize("name", ALL)
 def test_a_word_switches_an_automatic_hook_off(name):
     """``no:NAME`` beats the arguments of the session."""
-    said = OFF.with_words(parse_word(f"no:{name}", f"-p no:{name}"))
+    said = OFF.with_plugins(f"no:{name}")
     expected = [other for other in ALL if other != name]
     assert list(hooks_of(said, checkpoint_dir="c")) == expected
 
@@ -173,7 +168,7 @@ def test_without_the_saver_nothing_is_saved():
         def after_run(self, run_context):
             run_context.request_save()
 
-    said = OFF.with_words(parse_word(f"no:{SAVER}", f"-p no:{SAVER}"))
+    said = OFF.with_plugins(f"no:{SAVER}")
     with MonitoredTrainingSession(
         graph_of(), checkpoint_dir="c", hooks=[Asks()], config=said
     ) as session:
@@ -186,17 +181,14 @@ def test_without_the_saver_checkpoints_are_still_read():
     """``no:checkpoint-saver`` stops saving, never restoring."""
     with MonitoredTrainingSession(graph_of(), checkpoint_dir="c", config=OFF) as session:
         session.run("train")
-    said = OFF.with_words(parse_word(f"no:{SAVER}", f"-p no:{SAVER}"))
+    said = OFF.with_plugins(f"no:{SAVER}")
     with MonitoredTrainingSession(graph_of(), checkpoint_dir="c", config=said) as session:
         assert session.global_step == 1
 
 
 def test_a_word_blocks_hooks_in_code_and_automatic_ones_alike():
     """All instances of a plugin are off."""
-    said = OFF.with_words(
-        parse_word("no:stop-at-step", "-p no:stop-at-step"),
-        parse_word(f"no:{SAVER}", f"-p no:{SAVER}"),
-    )
+    said = OFF.with_plugins("no:stop-at-step", f"no:{SAVER}")
     hooks = [StopAtStepHook(last_step=1), CheckpointSaverHook(save_steps=1)]
     assert list(hooks_of(said, checkpoint_dir="c", hooks=hooks)) == [COUNTER, SUMMARY]
 

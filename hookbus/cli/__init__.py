@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 
-from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError
+from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError, did_you_mean
 
 USAGE = """\
 usage: hookbus run [flags] SCRIPT [ARGS ...]   run a training script with plugins
        hookbus plugins [--json]                list the installed plugins
+       hookbus why NAME                        tell why a plugin is on or off
+       hookbus hooks [EVENT]                   show who is called, in which order
+       hookbus new NAME                        write a plugin distribution to start from
        hookbus --version | --help
 
-`hookbus run --help` tells the flags.
+`hookbus run --help` tells the flags, which plugins, why and hooks take, too.
 """
+COMMANDS = ("run", "plugins", "why", "hooks", "new")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,15 +54,10 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         print(f"hookbus {version('hookbus')}")
         return ExitCode.OK
-    if words[0] == "run":
-        from hookbus.cli.run import run
-
-        return run(words[1:])
-    if words[0] == "plugins":
-        from hookbus.cli.plugins import plugins
-
-        return plugins(words[1:])
-    raise UsageError(
-        f"there is no command {words[0]!r}; the commands are run and plugins "
-        "(to run a script: hookbus run SCRIPT)"
-    )
+    if words[0] not in COMMANDS:
+        raise UsageError(
+            f"there is no command {words[0]!r}; the commands are {', '.join(COMMANDS)}"
+            f"{did_you_mean(words[0], COMMANDS)} (to run a script: hookbus run SCRIPT)"
+        )
+    command = getattr(import_module(f"hookbus.cli.{words[0]}"), words[0])
+    return int(command(words[1:]))

@@ -1,62 +1,99 @@
-"""What ``hookbus plugins`` shows; it reads metadata and imports no plugin."""
+"""What ``hookbus plugins`` shows; unless asked to, it imports no plugin."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from hookbus.config import Config
-from hookbus.errors import ExitCode, UsageError
-from hookbus.selection import Verdict, decide, installed_plugins
+from hookbus import hookspecs
+from hookbus.choosing import check_loadable, select
+from hookbus.cli.flags import columns, own_folder_first, read, table, wants_help
+from hookbus.errors import ExitCode, PluginError
+from hookbus.loading import load_one
+from hookbus.peeking import Peek, peek
+from hookbus.selection import Verdict
 
-SCHEMA = 1
-_COLUMNS = ("name", "status", "distribution", "version", "why")
+SCHEMA = 2
+_COLUMNS = ("name", "status", "distribution", "version", "why", "events")
+_USAGE = """\
+usage: hookbus plugins [--json] [--load] [flags of hookbus run]
+
+List plugins: whether and why each is on, and which events it takes part in. It reads
+metadata and sources, the environment and the config file, and imports no plugin.
+
+"""
+_EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{hookspecs.PROJECT}_spec")]
+_SWITCHES = {
+    "--json": "print one JSON object, for programs",
+    "--load": "import the plugins that are on, to see which of them are broken",
+    "-h, --help": "show this",
+}
+
+Row: TypeAlias = dict[str, str | bool | list[str] | None]
 
 
 def plugins(arguments: Sequence[str]) -> int:
-    """List the plugins, as the environment has them on or off.
+    """List the plugins, as file, environment and flags have them on or off.
 
     Raises:
-        UsageError: an argument is unknown.
+        UsageError: an argument is unknown, or what was said makes no sense.
     """
-    if "-h" in arguments or "--help" in arguments:
-        print("usage: hookbus plugins [--json]\n\nList plugins and why each is on or off.")
+    own_folder_first()
+    said, config = read("hookbus plugins", arguments, ("--json", "--load"))
+    if wants_help(said):
+        print(_USAGE + "\n".join(columns(_SWITCHES)))
         return ExitCode.OK
-    unknown = [a for a in arguments if a != "--json"]
-    if unknown:
-        raise UsageError(f"hookbus plugins takes --json, not {' '.join(unknown)}")
-    config = Config.from_environment()
-    verdicts = decide(
-        installed_plugins(), config.words, config.autoload, config.autoload_source
-    )
-    rows = [_row(verdict) for verdict in verdicts.values()]
-    if "--json" in arguments:
+    verdicts = select(config).verdicts.values()
+    rows = [_row(verdict, "--load" in said.switches) for verdict in verdicts]
+    if "--json" in said.switches:
         print(json.dumps({"schema": SCHEMA, "plugins": rows}, indent=2))
+    elif rows:
+        print(table(_COLUMNS, [_cells(row) for row in rows]), end="")
     else:
-        print(_table(rows), end="")
+        print("no plugins are installed")
     return ExitCode.OK
 
 
-def _row(verdict: Verdict) -> dict[str, str | None]:
+def _row(verdict: Verdict, importing: bool) -> Row:
     plugin = verdict.installed
-    status = "missing" if plugin is None else "on" if verdict.on else "off"
+    status, why = ("on" if verdict.on else "off"), verdict.why
+    seen = Peek((), whole=False)
+    if plugin is None:
+        status = "missing"
+    else:
+        try:
+            check_loadable(plugin)
+            seen = peek(plugin)
+            if importing and verdict.on:
+                load_one(verdict)
+        except PluginError as error:
+            status, why = ("off", why) if verdict.blocked else ("broken", _reason(error))
     return {
         "name": verdict.name,
         "status": status,
+        "on": verdict.on,
         "distribution": plugin.distribution if plugin else None,
         "version": plugin.version if plugin else None,
-        "why": verdict.why,
+        "why": why,
+        "events": sorted(seen.events, key=_place),
+        "all_events": seen.whole,
     }
 
 
-def _table(rows: Sequence[dict[str, str | None]]) -> str:
-    if not rows:
-        return "no plugins are installed\n"
-    cells = [[c.upper() for c in _COLUMNS]]
-    cells += [[row[column] or "-" for column in _COLUMNS] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(_COLUMNS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+def _place(event: str) -> tuple[int, str]:
+    """Sort events as they are declared, those of plugins behind them."""
+    return (_EVENTS.index(event) if event in _EVENTS else len(_EVENTS)), event
+
+
+def _reason(error: PluginError) -> str:
+    """Return the line of a message that says why."""
+    first, *others = str(error).splitlines()
+    return others[0].strip() if others else first
+
+
+def _cells(row: Row) -> list[str]:
+    events = row["events"]
+    assert isinstance(events, list)
+    shown = " ".join([*events, *([] if row["all_events"] else ["…"])])
+    return [*(str(row[column] or "-") for column in _COLUMNS[:-1]), shown or "-"]

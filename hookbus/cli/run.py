@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import builtins
-import inspect
 import os
 import sys
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 
 from hookbus import cli
-from hookbus.cli import flags as command_line
-from hookbus.cli.flags import FLAGS
-from hookbus.config import ENVIRONMENT, Config, set_process_config
-from hookbus.config.settings import fields_of, flag_of
+from hookbus.choosing import select
+from hookbus.cli.flags import HELP, own_folder_first, wants_help
+from hookbus.cli.help import help_of
+from hookbus.config import Config, set_process_config
+from hookbus.config.grammar import read_flags
+from hookbus.config.owners import looks_like_ours
 from hookbus.errors import (
     ExitCode,
     HookbusError,
@@ -25,9 +26,8 @@ from hookbus.errors import (
     UsageError,
     culprit_of,
 )
-from hookbus.loading import broken
 from hookbus.logs import configure, log
-from hookbus.selection import Verdict, decide, installed_plugins
+from hookbus.places import Place
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,21 +36,16 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: the flags make no sense, or there is no such script.
     """
-    installed = installed_plugins()
-    flags = command_line.parse(arguments, installed)
-    config = flags.onto(Config.from_environment())
-    configure(flags.log_format)
-    verdicts = decide(installed, config.words, config.autoload, config.autoload_source)
-    if flags.help:
-        print(_help(verdicts), end="")
+    said = read_flags(arguments, Place.COMMAND, switches=HELP)
+    own_folder_first(said.rest[0] if said.rest else None)
+    config = Config.gathered(said)
+    configure(config.log_format)
+    selection = select(config)
+    if wants_help(said):
+        print(help_of(selection, config), end="")
         return ExitCode.OK
-    if not flags.rest:
-        raise UsageError("hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS]")
-    script = Path(flags.rest[0])
-    if not script.is_file():
-        what = "is a directory" if script.is_dir() else "does not exist"
-        raise UsageError(f"the script {script} {what} (looked in {Path.cwd()})")
-    late = command_line.looks_like_ours(flags.rest[1:], installed)
+    script = _script(said.rest)
+    late = looks_like_ours(said.rest[1:], selection.catalog)
     if late is not None:
         log.warning(
             "a flag after the script goes to the script; move it before it if it was "
@@ -59,9 +54,19 @@ def run(arguments: Sequence[str]) -> int:
         )
     set_process_config(config)
     try:
-        return _execute(script, flags.rest, config)
+        return _execute(script, said.rest, config)
     finally:
         set_process_config(None)
+
+
+def _script(rest: Sequence[str]) -> Path:
+    if not rest:
+        raise UsageError("hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS]")
+    script = Path(rest[0])
+    if not script.is_file():
+        what = "is a directory" if script.is_dir() else "does not exist"
+        raise UsageError(f"the script {script} {what} (looked in {Path.cwd()})")
+    return script
 
 
 def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
@@ -97,8 +102,7 @@ def _as_main(path: str, argv: Sequence[str]) -> None:
         __builtins__=builtins,
     )
     sys.argv = list(argv)
-    if not sys.flags.safe_path:
-        sys.path[0] = str(Path(path).resolve().parent)
+    own_folder_first(path)
     sys.modules["__main__"] = module
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, module.__dict__)
@@ -157,44 +161,3 @@ def _place(error: BaseException, path: str) -> str | None:
         if frame.f_code.co_filename == path:
             return f"in {path}:{line} ({frame.f_code.co_name})"
     return None
-
-
-def _help(verdicts: dict[str, Verdict]) -> str:
-    lines = ["usage: hookbus run [flags] SCRIPT [ARGS ...]", "", "flags:"]
-    lines += _columns(FLAGS)
-    lines += ["", "environment:"]
-    lines += _columns(ENVIRONMENT)
-    lines += ["", "settings of the plugins that are on (-p NAME shows those of NAME):"]
-    for verdict in verdicts.values():
-        if verdict.on:
-            lines += _settings_help(verdict)
-    off = [name for name, verdict in verdicts.items() if not verdict.on]
-    lines += ["", f"installed and off: {', '.join(off) or 'none'}"]
-    return "\n".join(lines) + "\n"
-
-
-def _columns(texts: Mapping[str, str]) -> list[str]:
-    width = max(map(len, texts))
-    return [f"  {name:{width}}  {text}".rstrip() for name, text in texts.items()]
-
-
-def _settings_help(verdict: Verdict) -> list[str]:
-    assert verdict.installed is not None
-    try:
-        code = verdict.installed.entry.load()
-    except (Exception, SystemExit) as error:
-        why = broken(verdict, error).splitlines()[1].strip()
-        return [f"  {verdict.name}: broken: {why}"]
-    if not isinstance(code, type):
-        return [f"  {verdict.name}: no settings"]
-    texts = {
-        flag_of(verdict.name, field): _default(default)
-        for field, (_, default) in fields_of(code).items()
-    }
-    return _columns(texts) if texts else [f"  {verdict.name}: no settings"]
-
-
-def _default(value: object) -> str:
-    if value is inspect.Parameter.empty:
-        return "(required)"
-    return "" if value is None or value == () else f"(default {value})"

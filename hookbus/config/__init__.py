@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import attrs
 
-from hookbus.config.settings import Setting, boolean
-from hookbus.errors import UsageError
+from hookbus.config.gathering import gather
+from hookbus.config.grammar import Said
+from hookbus.config.settings import Setting
 from hookbus.hook import Outcome
+from hookbus.installed import installed_plugins
+from hookbus.places import Place
 from hookbus.selection import Word, parse_word
-
-PLUGINS = "HOOKBUS_PLUGINS"
-NO_AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
-ENVIRONMENT = {
-    PLUGINS: "plugins to switch on or off, like nan-tensor,no:progress",
-    NO_AUTOLOAD: "true: plugins that are on when found stay off unless named",
-}
-"""The environment variables that hookbus reads, and what each does."""
 
 
 @attrs.frozen
@@ -43,10 +40,17 @@ class Config:
     """Which plugins are on and how they are set, as far as it was said outside the code.
 
     Attributes:
-        words: what was said about plugins, the weakest first.
+        words: what was said about plugins, in each place in order.
         settings: what was set.
         autoload: whether module and autouse plugins are on when nobody names them.
         autoload_source: what switched autoload off, for messages.
+        required: distributions that must be there, each with where that was said.
+        strict: whether an unknown plugin to switch off is an error in every place.
+        trace: whether to tell how long plugins take.
+        log_format: how the ``hookbus`` command writes its log.
+        file: the config file that was read, or None.
+        ignored: config files beside it that do not count.
+        header: whether sessions tell at their start which plugins they have.
         records: how the sessions that took this Config ended.
     """
 
@@ -54,33 +58,96 @@ class Config:
     settings: tuple[Setting, ...] = ()
     autoload: bool = True
     autoload_source: str = ""
+    required: tuple[tuple[str, str], ...] = ()
+    strict: bool = False
+    trace: bool = False
+    log_format: str = "console"
+    file: str | None = None
+    ignored: tuple[str, ...] = ()
+    header: bool = True
     records: list[SessionRecord] = attrs.field(factory=list)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """Read the environment variables.
+    def current(cls) -> Config:
+        """Return the process's Config, as ``hookbus run`` sets it; else read one."""
+        return _process[0] if _process else cls.from_environment()
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, directory: Path | None = None
+    ) -> Config:
+        """Read the config file and the environment variables.
 
         Args:
             environ: the variables, by default the process's.
+            directory: where to look for the file and upwards; by default the current one.
 
         Raises:
-            UsageError: one cannot be understood.
+            UsageError: something in them cannot be understood.
         """
-        environ = os.environ if environ is None else environ
-        listed = [w for w in environ.get(PLUGINS, "").split(",") if w.strip()]
-        words = [parse_word(word, f"{PLUGINS}={word.strip()}") for word in listed]
-        off = _switch(environ, NO_AUTOLOAD)
-        source = f"{NO_AUTOLOAD}={environ[NO_AUTOLOAD]}" if off else ""
-        return cls(tuple(words), (), not off, source)
+        return cls.gathered(Said(Place.COMMAND), environ, directory)
 
-    def with_words(self, *words: Word) -> Config:
-        """Return this Config with stronger words added."""
+    @classmethod
+    def gathered(
+        cls,
+        command: Said,
+        environ: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> Config:
+        """Read the file and the environment, and add what a command line said."""
+        found = gather(
+            command,
+            os.environ if environ is None else environ,
+            Path.cwd() if directory is None else directory,
+        )
+        keys = {key: value for key, (value, _) in found.keys.items()}
+        required, source = found.keys.get("required_plugins", ((), ""))
+        return cls(
+            found.words,
+            found.settings,
+            keys.get("autoload", True),
+            found.keys.get("autoload", (True, ""))[1],
+            tuple((requirement, source) for requirement in required),
+            keys.get("strict_plugins", False),
+            keys.get("trace_plugins", False),
+            keys.get("log_format", "console"),
+            found.file.name if found.file is not None else None,
+            found.file.ignored if found.file is not None else (),
+        )
+
+    def with_plugins(self, *names: str) -> Config:
+        """Return this Config with plugins switched on, or with ``no:NAME`` off.
+
+        It is said in code: weaker than the environment, stronger than the file.
+
+        >>> Config().with_plugins("no:progress").words[0].on
+        False
+
+        Raises:
+            UsageError: a name is empty.
+        """
+        words = [parse_word(name, f"with_plugins({name!r})", Place.CODE) for name in names]
         return attrs.evolve(self, words=(*self.words, *words), records=self.records)
 
-    def with_settings(self, *settings: Setting) -> Config:
-        """Return this Config with settings added; each knows its own strength."""
-        both = (*self.settings, *settings)
-        return attrs.evolve(self, settings=both, records=self.records)
+    def with_options(self, plugin: str, **options: Any) -> Config:
+        """Return this Config with a plugin switched on and set, as flags would.
+
+        Args:
+            plugin: its name.
+            options: setting to value; text is read as on the command line.
+        """
+        name = installed_plugins().name_of(plugin)
+        settings = [
+            Setting(name, field, value, f"with_options({plugin!r}, {field}=)", Place.CODE)
+            for field, value in options.items()
+        ]
+        words = [Word(name, True, s.source, s.place, implied=True) for s in settings]
+        return attrs.evolve(
+            self,
+            words=(*self.words, *words),
+            settings=(*self.settings, *settings),
+            records=self.records,
+        )
 
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return what was set for one plugin."""
@@ -93,18 +160,3 @@ _process: list[Config] = []
 def set_process_config(config: Config | None) -> None:
     """Make *config* the one that every session of this process takes."""
     _process[:] = [] if config is None else [config]
-
-
-def current_config() -> Config:
-    """Return the process's Config, else what the environment says."""
-    return _process[0] if _process else Config.from_environment()
-
-
-def _switch(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "")
-    if not text.strip():
-        return False
-    try:
-        return boolean(text)
-    except ValueError as error:
-        raise UsageError(f"{name}={text!r}: {error}") from error

@@ -48,6 +48,8 @@ class NanTensorHook(SessionRunHook):
         NanLossDuringTrainingError: from a run, in fail mode.
     """
 
+    only_observes = True
+
     loss_tensor: Sequence[Node | str] | Node | str = ()
     fail_on_nan_loss: bool = True
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)

@@ -35,6 +35,9 @@ class ProgressHook(SessionRunHook):
         every_secs: seconds between two lines where there is no terminal.
     """
 
+    only_observes = True
+    on_error = "quarantine"  # a bar is no reason to lose a training
+
     every_secs: float = 10.0
     _bar: Progress | None = attrs.field(default=None, init=False)
     _task: TaskID = attrs.field(default=TaskID(0), init=False)

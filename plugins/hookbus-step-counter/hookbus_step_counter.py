@@ -31,6 +31,7 @@ class StepCounterHook(SessionRunHook):
     """
 
     exclusive_settings = (("every_n_steps", "every_n_secs"),)
+    only_observes = True
 
     every_n_steps: int | None = 100
     every_n_secs: float | None = None

@@ -45,6 +45,7 @@ class SummarySaverHook(SessionRunHook):
 
     exclusive_settings = (("save_steps", "save_secs"),)
     default_settings: ClassVar = {"save_steps": 100}
+    only_observes = True
 
     save_steps: int | None = None
     save_secs: float | None = None

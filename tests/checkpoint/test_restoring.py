@@ -13,7 +13,6 @@ import hookbus
 from hookbus import ChiefSessionCreator, Config, Graph, MonitoredSession
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
-from hookbus.selection import parse_word
 
 
 def truncate(path):
@@ -151,8 +150,9 @@ def test_evaluation_may_lack_variables(tmp_path, trained):
 def test_reading_does_not_need_the_saver(tmp_path, trained, opened, names):
     """-p no:checkpoint-saver stops saving, never reading."""
     trained(tmp_path, 2)
-    word = parse_word("no:checkpoint-saver", "-p no:checkpoint-saver")
-    with opened(tmp_path, config=Config(autoload=False).with_words(word)) as session:
+    with opened(
+        tmp_path, config=Config(autoload=False).with_plugins("no:checkpoint-saver")
+    ) as session:
         assert session.global_step == 2
         session.run("train")
         assert session.run("w").tolist() == [3.0] * 4

@@ -9,7 +9,6 @@ import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 
 import hookbus
-from hookbus.selection import parse_word
 
 
 class Asker(hookbus.SessionRunHook):
@@ -237,8 +236,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_pa
 
 def test_without_the_saver_nothing_is_saved(tmp_path, opened, names):
     """-p no:checkpoint-saver means that no checkpoint is written, whoever asks."""
-    word = parse_word("no:checkpoint-saver", "-p no:checkpoint-saver")
-    config = hookbus.Config(autoload=False).with_words(word)
+    config = hookbus.Config(autoload=False).with_plugins("no:checkpoint-saver")
     with opened(tmp_path, Asker(), config=config) as session:
         session.run("train")
     assert names(tmp_path) == []

@@ -8,19 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus import UsageError
-from hookbus.cli.flags import looks_like_ours, parse
-from hookbus.selection import Installed
+from hookbus.config.grammar import Said, read_flags
+from hookbus.config.owners import looks_like_ours, setting_of_flag
+from hookbus.installed import Catalog, Installed
+from hookbus.places import Place
 
 NAMES = ["nan-tensor", "stop", "stop-at-step"]
-INSTALLED = {
-    name: Installed(name, EntryPoint(name, "none:Hook", "hookbus"), None, None)
-    for name in NAMES
-}
+INSTALLED = Catalog(
+    {
+        name: Installed(name, EntryPoint(name, "none:Hook", "hookbus"), None, None)
+        for name in NAMES
+    }
+)
+
+
+def said(*arguments: str) -> Said:
+    return read_flags(arguments, Place.COMMAND)
 
 
 def settings(*arguments: str) -> list[tuple[str, str, str]]:
-    return [(s.plugin, s.field, s.value) for s in parse(arguments, INSTALLED).settings]
+    flags = said(*arguments).flags
+    found = [setting_of_flag(flag, Place.COMMAND, INSTALLED) for flag in flags]
+    return [(s.plugin, s.field, s.value) for s in found]
 
 
 def test_the_longest_plugin_name_that_fits_owns_a_flag():
@@ -32,15 +41,18 @@ def test_the_longest_plugin_name_that_fits_owns_a_flag():
     assert settings("--nan-tensor", "-1") == [("nan-tensor", "", "-1")]
 
 
-def test_a_setting_switches_its_plugin_on():
-    """Words keep the order in which they were given, and where."""
-    flags = parse(["-p", "no:stop", "--nan-tensor", "loss", "-p", "stop"], INSTALLED)
-    assert [(word.plugin, word.on, word.source) for word in flags.words] == [
+def test_words_and_settings_keep_where_they_were_given():
+    """As the user would write it; in a place with a name, that follows."""
+    both = ["-p", "no:stop", "--nan-tensor", "loss", "-pstop", "-o", "stop.at=3"]
+    found = said(*both)
+    assert [(word.plugin, word.on, word.source) for word in found.words] == [
         ("stop", False, "-p no:stop"),
-        ("nan-tensor", True, "--nan-tensor loss"),
         ("stop", True, "-p stop"),
     ]
-    assert all(word.strict for word in flags.words)
+    sources = [thing.source for thing in (*found.flags, *found.options)]
+    assert sources == ["--nan-tensor loss", "-o stop.at=3"]
+    added = read_flags(both[:2], Place.ENVIRONMENT, "HOOKBUS_ADDOPTS")
+    assert added.words[0].source == "-p no:stop (from HOOKBUS_ADDOPTS)"
 
 
 @given(st.lists(st.text()))
@@ -48,26 +60,23 @@ def test_everything_from_the_script_on_is_left_alone(arguments):
     """The script's own arguments are not looked at, whatever they are."""
     rest = ("train.py", *arguments)
     for flags in ((), ("-p", "stop"), ("--",), ("--log-format", "json")):
-        assert parse([*flags, *rest], INSTALLED).rest == rest
+        assert said(*flags, *rest).rest == rest
 
 
 def test_two_dashes_end_the_flags():
     """A script whose name starts with a dash can be named."""
-    assert parse(["-p", "stop", "--", "-x.py", "-p", "y"], INSTALLED).rest == (
-        *("-x.py", "-p", "y"),
-    )
+    assert said("-p", "stop", "--", "-x.py", "-p", "y").rest == ("-x.py", "-p", "y")
 
 
-@pytest.mark.parametrize("last", ["--stop-at-step", "5"])
-def test_a_setting_beside_a_plugin_that_is_switched_off_is_a_contradiction(last):
+def test_a_setting_beside_a_plugin_that_is_switched_off_is_a_contradiction(hookbus):
     """Wherever the two stand; a -p word for the plugin after it takes it back."""
     setting, off = ["--stop-at-step", "5"], ["-p", "no:stop_at_step"]
     for both in (setting + off, off + setting):
-        with pytest.raises(
-            UsageError, match=r"--stop-at-step 5.*-p no:stop_at_step.*drop one"
-        ):
-            parse(both, INSTALLED)
-    assert parse([*setting, *off, "-p", "stop-at-step"], INSTALLED).words[-1].on
+        done = hookbus("plugins", *both)
+        assert done.returncode == 4
+        for part in ("--stop-at-step 5", "-p no:stop_at_step", "drop one"):
+            assert part in done.stderr
+    assert hookbus("plugins", *setting, *off, "-p", "stop-at-step").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,7 @@ def test_other_arguments_of_the_script_are_not(argument):
 
 USAGE = [
     (["-p", "stop-at-stp"], "-p stop-at-stp: no plugin", "did you mean 'stop-at-step'?"),
-    (["-p", "no:progres"], "-p no:progres: no plugin", "did you mean 'progress'"),
+    (["-p", "no:progres"], "-p no:progres: no plugin", "did you mean '-p no:progress'"),
     (["--stop-at-stp", "3"], "unrecognized flag --stop-at-stp", "'--stop-at-step'?"),
     (["--log-fromat", "json"], "unrecognized flag --log-fromat", "'--log-format'?"),
     (["-x"], "unrecognized flag -x", "hookbus run --help"),

@@ -5,7 +5,8 @@ A page is one story, told in one empty folder. Its fenced blocks mean:
 * ``python`` with ``title="FILE"``, and any other language with one: the file's content;
 * ``python``: run, in one namespace a page; ``output`` right after it: what it printed;
 * ``console``: after ``$`` a command, below it what it shows (``...``: anything, times
-  do not count), or nothing where that is not told. It must succeed.
+  do not count), or nothing where that is not told. It must succeed. A ``cd`` counts for
+  all that comes after it.
 
 A library that runs blocks one by one does not fit: they depend on each other.
 """
@@ -20,15 +21,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 
 import attrs
 import pytest
 from markdown_it import MarkdownIt
+from support.environments import borrowing_environment
+from support.indexes import serving, wheels_of_the_core
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 
 
@@ -62,8 +66,9 @@ def blocks_of(page: Path) -> list[Block]:
 
 @attrs.define
 class Reader:
-    """Follows a page in the current folder."""
+    """Follows a page in the current folder, with the variables that its commands get."""
 
+    environment: Mapping[str, str]
     names: dict[str, object] = attrs.field(factory=lambda: {"__name__": "page"})
     printed: str = ""
 
@@ -85,12 +90,15 @@ class Reader:
                     self._run(block.place, command, output)
 
     def _run(self, place: str, command: str, shown: str) -> None:
+        if command.startswith("cd "):
+            os.chdir(command.removeprefix("cd "))
+            return
         done = subprocess.run(
             ["bash", "-c", command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(),
+            env=self.environment,
             timeout=120,
         )
         assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
@@ -122,7 +130,13 @@ def _environment() -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.fixture(
+    params=[
+        pytest.param(page, marks=[pytest.mark.wheels] if page == PUBLISHES else [])
+        for page in PAGES
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def page(request: pytest.FixtureRequest) -> Path:
     """Return each page in turn."""
     return request.param
@@ -147,7 +161,17 @@ def blocks() -> Callable[[Path], list[Block]]:
 
 
 @pytest.fixture
-def reader() -> Reader:
+def publishing(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Return the variables of an environment to install into, and of an index."""
+    environment = borrowing_environment(tmp_path / "environment")
+    with serving(wheels_of_the_core(tmp_path)) as index:
+        yield environment | index
+
+
+@pytest.fixture
+def reader(page: Path, request: pytest.FixtureRequest) -> Reader:
     """Return a reader in an empty folder, but for a copy of the examples."""
     shutil.copytree(ROOT / "examples", "examples")
-    return Reader()
+    if page == PUBLISHES:
+        return Reader(request.getfixturevalue("publishing"))
+    return Reader(_environment())

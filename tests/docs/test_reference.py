@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 import hookbus
 from hookbus import errors, hookspecs
 from hookbus.cli.flags import FLAGS
-from hookbus.config import ENVIRONMENT
+from hookbus.config.environment import ENVIRONMENT
 
 EVENTS = {
     name: inspect.signature(function)

@@ -1,0 +1,59 @@
+"""What ``hookbus run --help`` tells: all flags, with those of the plugins that are on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from hookbus.cli.flags import FLAGS, columns
+from hookbus.config import Config
+from hookbus.config.environment import ENVIRONMENT
+from hookbus.config.files import LOADERS
+from hookbus.config.keys import KEYS
+from hookbus.config.settings import ON_ERROR, Form, flag_of
+from hookbus.errors import PluginError
+from hookbus.loading import form_of_code, load_one
+from hookbus.selection import Selection, Verdict
+
+
+def help_of(selection: Selection, config: Config) -> str:
+    """Return the help; plugins that are on are imported, each guarded."""
+    lines = ["usage: hookbus run [flags] SCRIPT [ARGS ...]", "", "flags:", *columns(FLAGS)]
+    lines += ["", "environment:", *columns(ENVIRONMENT)]
+    files = ", ".join(LOADERS)
+    lines += ["", f"keys of a config file ({files}; now {config.file or 'none'}):"]
+    lines += columns({name: key.help for name, key in KEYS.items()})
+    lines += ["", "settings of the plugins that are on (-p NAME shows those of NAME):"]
+    for verdict in selection.on:
+        lines += _settings(verdict)
+    policy = flag_of("NAME", ON_ERROR)
+    lines += [f"and of each plugin: {policy} raise, warn, quarantine or quarantine:N"]
+    off = [v.name for v in selection.verdicts.values() if not v.on]
+    lines += ["", f"installed and off: {', '.join(off) or 'none'}"]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(verdict: Verdict) -> Iterator[str]:
+    try:
+        form = form_of_code(load_one(verdict))
+    except PluginError as error:
+        *_, why = str(error).splitlines()[:2]
+        yield f"  {verdict.name}: broken: {why.strip()}"
+        return
+    yield from columns(_texts(form)) or [f"  {verdict.name}: no settings"]
+
+
+def _texts(form: Form) -> dict[str, str]:
+    """Return flag to what it means and what it is by default."""
+    return {
+        flag_of(form.plugin, field): " ".join(
+            part for part in (form.helps.get(field, ""), _default(default)) if part
+        )
+        for field, (_, default) in form.fields.items()
+    }
+
+
+def _default(value: object) -> str:
+    if value is inspect.Parameter.empty:
+        return "(required)"
+    return "" if value is None or value == () else f"(default {value})"

@@ -1,0 +1,141 @@
+"""What ``hookbus hooks`` shows: who is called in each event, in which order, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from hookbus.bus import Bus, Member
+from hookbus.choosing import select
+from hookbus.cli.flags import own_folder_first, read, table, wants_help
+from hookbus.config import Config
+from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
+from hookbus.loading import load_one, member_of
+from hookbus.ordering import Called
+from hookbus.roster import AUTOMATIC_ORDER, in_order
+from hookbus.selection import Verdict
+
+SCHEMA = 1
+_COLUMNS = ("event", "call", "plugin", "group", "why")
+_USAGE = """\
+usage: hookbus hooks [--json] [flags of hookbus run] [EVENT]
+
+Show who is called in each event of a training session, in calling order, and why. The
+plugins that are on are imported; one that does not load is shown as broken.
+"""
+_NOTE = f"""\
+A script adds to these what it passes in hooks= and what checkpoint_dir= switches on:
+{", ".join(AUTOMATIC_ORDER)}.
+"""
+
+
+def hooks(arguments: Sequence[str]) -> int:
+    """Show the order of one event, or of all.
+
+    Raises:
+        UsageError: there is no such event, or what was said makes no sense.
+    """
+    own_folder_first()
+    said, config = read("hookbus hooks", arguments, ("--json",), most=1)
+    if wants_help(said):
+        print(_USAGE, end="")
+        return ExitCode.OK
+    bus, broken = _bus(config)
+    orders: dict[str, list[Called]] = {}
+    for event in _wanted(bus, said.rest):
+        try:
+            orders[event] = bus.order(event)
+        except HookbusError as error:  # their wishes contradict each other
+            broken[event] = _reason(error)
+    if "--json" in said.switches:
+        print(json.dumps(_document(orders, broken), indent=2))
+    else:
+        print("\n".join(_lines(orders, broken)))
+    return ExitCode.OK
+
+
+def _wanted(bus: Bus, named: Sequence[str]) -> Sequence[str]:
+    for event in named:
+        if event not in bus.events:
+            hint = did_you_mean(event, bus.events)
+            known = hint or f"; the events are {', '.join(bus.events)}"
+            raise UsageError(f"there is no event {event!r}{known}")
+    return named or list(bus.events)
+
+
+def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
+    """Return a bus with all plugins that load, and why the others do not, by name."""
+    bus, broken, members = Bus(), {}, []
+    for verdict in in_order(select(config)):
+        try:
+            members.append(_member(verdict, config))
+        except HookbusError as error:
+            broken[verdict.name] = _reason(error)
+    try:
+        bus.register(*members)
+    except Exception:
+        bus, failed = _one_by_one(members)
+        broken |= failed
+    return bus, broken
+
+
+def _member(verdict: Verdict, config: Config) -> Member:
+    return member_of(load_one(verdict), config.settings_of(verdict.name))
+
+
+def _one_by_one(members: Sequence[Member]) -> tuple[Bus, dict[str, str]]:
+    """Return a bus of those that fit, and why the others do not, by name."""
+    bus, failed = Bus(), {member.name: "" for member in members}
+    for _ in members:  # one may implement an event that a later one declares
+        for member in members:
+            if member.name not in failed:
+                continue
+            try:
+                bus.register(member)
+                del failed[member.name]
+            except Exception as error:
+                failed[member.name] = _reason(error)
+    return bus, failed
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of an error that says why."""
+    lines = str(error).splitlines() or [repr(error)]
+    return lines[min(1, len(lines) - 1)].strip()
+
+
+def _document(
+    orders: Mapping[str, Sequence[Called]], broken: Mapping[str, str]
+) -> dict[str, object]:
+    events = {
+        event: [
+            {
+                "plugin": called.plugin,
+                "group": called.group,
+                "why": called.origin,
+                "because": [*called.because],
+            }
+            for called in order
+        ]
+        for event, order in orders.items()
+        if order
+    }
+    return {"schema": SCHEMA, "events": events, "broken": dict(broken)}
+
+
+def _lines(
+    orders: Mapping[str, Sequence[Called]], broken: Mapping[str, str]
+) -> Iterator[str]:
+    rows = [
+        (event, str(number), called.plugin, called.group or "-", _why(called))
+        for event, order in orders.items()
+        for number, called in enumerate(order, 1)
+    ]
+    yield table(_COLUMNS, rows) if rows else "no plugin that is on is called\n"
+    for name, why in broken.items():
+        yield f"{name}: broken: {why}\n"
+    yield _NOTE.rstrip()
+
+
+def _why(called: Called) -> str:
+    return ", ".join((called.origin, *called.because))

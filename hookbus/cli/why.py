@@ -1,0 +1,83 @@
+"""What ``hookbus why NAME`` shows: all that was said about one plugin; it imports none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hookbus.choosing import check_loadable, select
+from hookbus.cli.flags import own_folder_first, read, wants_help
+from hookbus.config import Config
+from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean
+from hookbus.peeking import peek
+from hookbus.selection import Verdict
+
+_USAGE = """\
+usage: hookbus why [flags of hookbus run] NAME
+
+Tell why plugin NAME is on or off: every word that was spoken about it, the weakest
+first, and how it is set. It imports no plugin.
+"""
+
+
+def why(arguments: Sequence[str]) -> int:
+    """Explain one verdict.
+
+    Raises:
+        UsageError: nobody knows the plugin, or what was said makes no sense.
+    """
+    own_folder_first()
+    said, config = read("hookbus why", arguments, most=1)
+    if wants_help(said):
+        print(_USAGE, end="")
+        return ExitCode.OK
+    if not said.rest:
+        raise UsageError("hookbus why needs the name of a plugin: hookbus why NAME")
+    selection = select(config)
+    name = selection.catalog.name_of(said.rest[0])
+    verdict = selection.verdicts.get(name)
+    if verdict is None:
+        close = did_you_mean(name, selection.verdicts)
+        listed = f"; installed plugins: {', '.join(selection.catalog) or 'none'}"
+        raise UsageError(f"no plugin called {said.rest[0]!r} is installed{close or listed}")
+    print("\n".join(_lines(verdict, config)))
+    return ExitCode.OK
+
+
+def _lines(verdict: Verdict, config: Config) -> Iterator[str]:
+    state = "missing" if verdict.installed is None else "on" if verdict.on else "off"
+    yield f"{verdict.name} is {state}: {verdict.why}"
+    yield f"  {'installed':13} {_shipped(verdict)}"
+    trouble = _trouble(verdict)
+    if trouble:
+        yield f"  {'broken':13} {trouble}"
+    yield f"  {'default':13} {verdict.default}{'' if verdict.words else '  (decides)'}"
+    for word in verdict.words:
+        decides = "  (decides)" if word is verdict.decisive else ""
+        yield f"  {word.place.title:13} {word.source}: {_state(word.on)}{decides}"
+    for setting in sorted(config.settings_of(verdict.name), key=lambda s: s.place):
+        field = setting.field or "its main setting"
+        dormant = "" if verdict.on else " (waits until the plugin is on)"
+        yield f"  {'set':13} {field} = {setting.value} by {setting.source}{dormant}"
+
+
+def _state(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _shipped(verdict: Verdict) -> str:
+    plugin = verdict.installed
+    if plugin is None:
+        return "no"
+    return f"{plugin.shipped_by or 'a module'}, entry point {plugin.entry.value}"
+
+
+def _trouble(verdict: Verdict) -> str | None:
+    """Return what would keep the plugin from loading, as far as it shows."""
+    if verdict.installed is None:
+        return None
+    try:
+        check_loadable(verdict.installed)
+        peek(verdict.installed)
+    except PluginError as error:
+        return str(error).splitlines()[0]
+    return None

@@ -1,0 +1,253 @@
+"""Which config file counts, and what it says: one rule of discovery, one loader a name.
+
+From the current folder upwards, the first file that has a section of hookbus is read and
+no other; in one folder they count in the order of :data:`LOADERS`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+
+from hookbus.errors import UsageError
+
+Value: TypeAlias = str | tuple[str, ...]
+"""What a key has: text, or a list of texts."""
+Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Section to key to value; the section of hookbus itself is called ''."""
+
+
+@attrs.frozen
+class Entry:
+    """One key of a config file.
+
+    Attributes:
+        section: the plugin that it sets, as it is spelled; empty for hookbus itself.
+        key: as it is spelled.
+        value: its value as text; a list stays one.
+        source: file and line, like ``hookbus.toml:3``.
+    """
+
+    section: str
+    key: str
+    value: Value
+    source: str
+
+
+@attrs.frozen
+class ConfigFile:
+    """A config file that was read.
+
+    Attributes:
+        name: its path, as messages call it.
+        entries: what it says, in order.
+        sections: plugin sections with their lines, also empty ones.
+        ignored: files beside it that have a section, too, and do not count.
+    """
+
+    name: str
+    entries: tuple[Entry, ...] = ()
+    sections: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def find(directory: Path) -> ConfigFile | None:
+    """Return the config file that counts in a folder, if there is one.
+
+    Raises:
+        UsageError: it cannot be read, or has a mistake.
+    """
+    for folder in (directory, *directory.parents):
+        found = [folder / name for name in LOADERS if (folder / name).is_file()]
+        for place, path in enumerate(found):
+            file = read(path)
+            if file is not None:
+                others = [p for p in found[place + 1 :] if _has_section(p)]
+                return attrs.evolve(file, ignored=tuple(map(shown, others)))
+    return None
+
+
+def read(path: Path, named: bool = False) -> ConfigFile | None:
+    """Read a file; return None if it has no section of hookbus.
+
+    Args:
+        path: the file.
+        named: whether the user named it; then it has to have one, and may be called
+            anything that ends in .toml, .ini or .cfg.
+
+    Raises:
+        UsageError: it cannot be read, or has a mistake.
+    """
+    text = _text(path)
+    try:
+        sections = _loader(path)(text, path)
+    except (tomllib.TOMLDecodeError, configparser.Error) as error:
+        line = getattr(error, "lineno", None) or _number(str(error))
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{shown(path)}:{line}: syntax error: {reason}") from None
+    if sections is None and named:
+        raise UsageError(f"-c {shown(path)}: the file has no section of hookbus")
+    return None if sections is None else _file(path, text, sections)
+
+
+def shown(path: Path) -> str:
+    """Return how messages call a file: short where it is near."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the config file {shown(path)}: {why}") from None
+
+
+def _has_section(path: Path) -> bool:
+    try:
+        return read(path) is not None
+    except UsageError:  # it does not count anyway
+        return False
+
+
+def _whole_toml(text: str, _: Path) -> Sections:
+    return _plugin_tables(tomllib.loads(text))
+
+
+def _pyproject(text: str, path: Path) -> Sections | None:
+    if "hookbus" not in text:  # somebody else's mistakes are not ours to tell
+        return None
+    tools = tomllib.loads(text).get("tool", {})
+    if "hookbus" not in tools:
+        return None
+    if not isinstance(tools["hookbus"], dict):
+        raise UsageError(f"{shown(path)}: tool.hookbus is not a table")
+    return _plugin_tables(tools["hookbus"])
+
+
+def _plugin_tables(table: Mapping[str, Any]) -> Sections:
+    own = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    plugins = {key: value for key, value in table.items() if isinstance(value, dict)}
+    return {"": own, **plugins}
+
+
+def _ini(section: str) -> Callable[[str, Path], Sections | None]:
+    def load(text: str, path: Path) -> Sections | None:
+        if "hookbus" not in text:
+            return None
+        parser = configparser.RawConfigParser()
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read_string(text, shown(path))
+        if section.startswith("tool:") and parser.has_section("hookbus"):
+            raise UsageError(
+                f"{shown(path)}: the section is called [tool:hookbus] here, not [hookbus]"
+            )
+        found = {
+            name[len(section) + 1 :]: dict(parser[name])
+            for name in parser.sections()
+            if name == section or name.startswith(f"{section}.")
+        }
+        return {"": {}, **found} if found else None
+
+    return load
+
+
+def _any_ini(text: str, path: Path) -> Sections | None:
+    section = "tool:hookbus" if "[tool:hookbus" in text else "hookbus"
+    return _ini(section)(text, path)
+
+
+LOADERS: dict[str, Callable[[str, Path], Sections | None]] = {
+    "hookbus.toml": _whole_toml,
+    "pyproject.toml": _pyproject,
+    "tox.ini": _ini("hookbus"),
+    "setup.cfg": _ini("tool:hookbus"),
+}
+"""The names of config files, the strongest first, and how each is read."""
+
+
+def _loader(path: Path) -> Callable[[str, Path], Sections | None]:
+    if path.name in LOADERS:
+        return LOADERS[path.name]
+    kinds = {".toml": _whole_toml, ".ini": _any_ini, ".cfg": _any_ini}
+    if path.suffix not in kinds:
+        raise UsageError(f"-c {shown(path)}: a config file ends in .toml, .ini or .cfg")
+    return kinds[path.suffix]
+
+
+def _file(path: Path, text: str, sections: Sections) -> ConfigFile:
+    name, lines = shown(path), _Lines(text)
+    entries = [
+        _entry(section, key, value, f"{name}:{lines.of(section, key)}")
+        for section, keys in sections.items()
+        for key, value in keys.items()
+    ]
+    headers = [(s, f"{name}:{lines.of(s)}") for s in sections if s]
+    return ConfigFile(name, tuple(entries), tuple(headers))
+
+
+def _entry(section: str, key: str, value: Any, source: str) -> Entry:
+    if isinstance(value, list):
+        return Entry(section, key, tuple(_as_text(v, key, source) for v in value), source)
+    return Entry(section, key, _as_text(value, key, source), source)
+
+
+def _as_text(value: Any, key: str, source: str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise UsageError(
+        f"{source}: {key}: expected text, a number, true or false, or a list of these, "
+        f"not {type(value).__name__}"
+    )
+
+
+def _number(message: str) -> int:
+    """Return the line that an error's text names; parsers keep it nowhere else."""
+    found = re.search(r"line:?\s*(\d+)", message)
+    return int(found[1]) if found else 1
+
+
+class _Lines:
+    """Finds in which line of a file a key stands; parsers do not keep that."""
+
+    def __init__(self, text: str) -> None:
+        self._found: dict[tuple[str, str], int] = {}
+        section = ""
+        for number, line in enumerate(text.split("\n"), 1):
+            header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
+            if header:
+                section = _plugin_of(header[1])
+                self._found.setdefault((section, ""), number)
+            for words in _spellings(line):
+                self._found.setdefault((section, words[-1]), number)
+                if len(words) > 1:
+                    self._found.setdefault((".".join(words[:-1]), words[-1]), number)
+
+    def of(self, section: str, key: str = "") -> int:
+        """Return the number of a key's line, or of its section's."""
+        found = self._found
+        for place in ((section, key), ("", section), (section, "")):
+            if place in found:
+                return found[place]
+        return 1
+
+
+def _plugin_of(header: str) -> str:
+    bare = header.replace('"', "").replace("'", "").replace(" ", "")
+    return re.sub(r"^(tool[.:])?hookbus\b\.?", "", bare)
+
+
+def _spellings(line: str) -> Iterator[list[str]]:
+    key = re.match(r"""\s*([\w."'-]+)\s*[=:]""", line)
+    if key:
+        yield [word.strip("\"'") for word in key[1].split(".")]

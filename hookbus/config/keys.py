@@ -1,0 +1,137 @@
+"""What hookbus itself can be told in every place: its keys, their types and flags."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus.errors import UsageError, did_you_mean
+
+LOG_FORMATS = ("console", "json")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def boolean(text: str) -> bool:
+    """Read a boolean.
+
+    >>> boolean("Off")
+    False
+
+    Raises:
+        ValueError: the text is none.
+    """
+    word = text.strip().lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ValueError(f"expected one of {', '.join(_TRUE + _FALSE)}")
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Read a list: commas or line ends are between its members.
+
+    >>> listed("nan-tensor, no:progress")
+    ('nan-tensor', 'no:progress')
+    """
+    words = text.replace("\n", ",").split(",")
+    return tuple(word.strip() for word in words if word.strip())
+
+
+def arguments(text: str) -> tuple[str, ...]:
+    """Take flags apart as a shell does.
+
+    Raises:
+        ValueError: a quotation is not closed.
+    """
+    return tuple(shlex.split(text))
+
+
+def _format(text: str) -> str:
+    if text not in LOG_FORMATS:
+        hint = did_you_mean(text, LOG_FORMATS)
+        raise ValueError(f"expected one of {', '.join(LOG_FORMATS)}{hint}")
+    return text
+
+
+@attrs.frozen
+class Key:
+    """One key.
+
+    Attributes:
+        read: turns text into its value; ValueError where it does not fit.
+        flag: the flag that sets it, if one does.
+        value: what the flag stands for; None: it takes a value.
+        help: what it does, in one line.
+    """
+
+    read: Callable[[str], Any]
+    flag: str | None
+    value: Any
+    help: str
+
+
+KEYS: Mapping[str, Key] = {
+    "plugins": Key(listed, None, None, "plugins to switch on or off, like a, no:b"),
+    "autoload": Key(
+        boolean,
+        "--disable-plugin-autoload",
+        False,
+        "false: plugins that are on when found stay off unless named",
+    ),
+    "required_plugins": Key(
+        listed,
+        None,
+        None,
+        "distributions that must be there and not switched off, like hookbus-x>=0.2",
+    ),
+    "strict_plugins": Key(
+        boolean,
+        "--strict-plugins",
+        True,
+        "true: an unknown plugin to switch off is an error in every place",
+    ),
+    "trace_plugins": Key(
+        boolean,
+        "--trace-plugins",
+        True,
+        "true: tell how long plugins took to import and to take part",
+    ),
+    "log_format": Key(
+        _format,
+        "--log-format",
+        None,
+        "console (default) for people, json for one object a line",
+    ),
+    "addopts": Key(arguments, None, None, "flags that are put before those given"),
+}
+"""The keys, each usable in the file and with ``-o KEY=VALUE``."""
+
+FLAGS = {key.flag: name for name, key in KEYS.items() if key.flag}
+"""Flag to the key that it sets."""
+
+
+def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
+    """Return the value that a key is given.
+
+    Raises:
+        UsageError: there is no such key, or the text does not fit.
+    """
+    if name not in KEYS:
+        raise UsageError(
+            f"{source}: unknown key {name!r}{did_you_mean(name, KEYS) or _all()}"
+        )
+    read = KEYS[name].read
+    if isinstance(text, tuple):
+        if read in (listed, arguments):
+            return text
+        raise UsageError(f"{source}: {name}: expected one value, not a list")
+    try:
+        return read(text)
+    except ValueError as error:
+        raise UsageError(f"{source}: {name}={text!r}: {error}") from None
+
+
+def _all() -> str:
+    return f"; the keys are {', '.join(KEYS)}"

@@ -1,0 +1,196 @@
+"""Which hooks take part in a session: plugins that are on and objects, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import attrs
+
+from hookbus.bus import Member
+from hookbus.choosing import select
+from hookbus.config import Config
+from hookbus.config.settings import Setting
+from hookbus.errors import ArgumentTypeError
+from hookbus.hook import Kind
+from hookbus.installed import installed_plugins
+from hookbus.loading import Code, load, member_of, policy_said
+from hookbus.logs import log
+from hookbus.names import of_class, unique
+from hookbus.places import Place
+from hookbus.selection import Selection, Verdict, Word
+
+AUTOMATIC_ORDER = ("step-counter", "summary-saver", "checkpoint-saver")
+"""The plugins that arguments of a session switch on, in TF's order."""
+
+
+@attrs.frozen
+class Automatic:
+    """A plugin that an argument of the session switches on.
+
+    Attributes:
+        plugin: its name.
+        why: the argument, as the user wrote it.
+        settings: field to value and how strong it is, as the argument implies.
+        required: whether it must be installed.
+    """
+
+    plugin: str
+    why: str
+    settings: Mapping[str, tuple[Any, Place]]
+    required: bool = False
+
+    @property
+    def word(self) -> Word:
+        """What it says about the plugin."""
+        missing = (
+            f"{self.why} needs the plugin {self.plugin!r}, which is not installed: "
+            f"pip install hookbus-{self.plugin}"
+        )
+        return Word(self.plugin, True, self.why, Place.CODE, missing=missing)
+
+
+def members(
+    config: Config,
+    kind: Kind,
+    hooks: Sequence[Any],
+    chief_only_hooks: Sequence[Any] = (),
+    automatic: Sequence[Automatic] = (),
+    worker: bool = False,
+) -> list[Member]:
+    """Return the hooks of a session in their order.
+
+    A worker, a process that is not chief, has none of the plugins that write files.
+
+    The order: *chief_only_hooks*, *automatic* ones, autoloaded plugins by name,
+    switched-on plugins by name, *hooks*.
+
+    Raises:
+        UsageError: what the user said does not fit what is installed.
+        PluginError: a plugin that is on does not load.
+    """
+    catalog = installed_plugins()
+    wanted = {a.plugin: a for a in automatic if a.required or a.plugin in catalog.plugins}
+    selection = select(config, [a.word for a in wanted.values()], catalog)
+    on = {v.name: v for v in in_order(selection, worker)}
+    loaded = load(on.values())
+    found: dict[str, Member] = {}
+    _add_objects(found, chief_only_hooks, "chief_only_hooks=", selection, config)
+    for name in on:
+        implied = _settings(wanted[name]) if name in wanted else []
+        member = member_of(loaded[name], [*implied, *config.settings_of(name)])
+        if name in wanted or _serves(member, kind):
+            found[unique(name, found)] = attrs.evolve(member, name=unique(name, found))
+    _add_objects(found, hooks, "hooks=", selection, config)
+    _announce(config, selection, found.values(), loaded)
+    return list(found.values())
+
+
+def in_order(selection: Selection, worker: bool = False) -> list[Verdict]:
+    """Return the plugins that are on in the order in which they take part."""
+    on = {v.name: v for v in selection.on}
+    first = [on.pop(name) for name in AUTOMATIC_ORDER if name in on]
+    rest = sorted(on.values(), key=lambda v: (not _autoloads(v), v.name))
+    return rest if worker else [*first, *rest]
+
+
+def as_hooks(hooks: Any, argument: str) -> tuple[Any, ...]:
+    """Return the hooks that an argument holds.
+
+    Raises:
+        ArgumentTypeError: it is no iterable, or one of them is no hook.
+    """
+    try:
+        found = tuple(hooks or ())
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{argument} takes a list of hooks, and a {type(hooks).__name__} is none: "
+            f"write {argument}=[...]"
+        ) from None
+    for place, hook in enumerate(found):
+        if hook is None:
+            raise ArgumentTypeError(
+                f"{argument}[{place}] is None: is a return missing where it is made?"
+            )
+    return found
+
+
+def versions(taking_part: Iterable[Member]) -> dict[str, str]:
+    """Return the versions of what takes part in a session, for its checkpoints."""
+    shipped = (member.distribution for member in taking_part)
+    plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
+    return {"hookbus": version("hookbus"), "backend": "embedded", **plugins}
+
+
+def _autoloads(verdict: Verdict) -> bool:
+    return verdict.installed is not None and verdict.installed.autoloads
+
+
+def _settings(automatic: Automatic) -> list[Setting]:
+    return [
+        Setting(automatic.plugin, field, value, automatic.why, place)
+        for field, (value, place) in automatic.settings.items()
+    ]
+
+
+def _serves(member: Member, kind: Kind) -> bool:
+    return member.kinds is None or kind in member.kinds
+
+
+def _add_objects(
+    found: dict[str, Member],
+    hooks: Sequence[Any],
+    origin: str,
+    selection: Selection,
+    config: Config,
+) -> None:
+    """Add hooks that were passed in code, but for those that a word switched off."""
+    for hook in hooks:
+        plugin = selection.catalog.of_class(_class_of(hook))
+        base = plugin.name if plugin else of_class(_class_of(hook))
+        verdict = selection.verdicts.get(base)
+        if verdict is not None and verdict.blocked:
+            continue
+        name = unique(base, found)
+        shipped = plugin.shipped_by if plugin else None
+        # An object is never set from outside, but what its errors do is not its own.
+        policy = policy_said(config.settings_of(base))
+        found[name] = Member(name, hook, origin, shipped, policy=policy)
+
+
+def _class_of(hook: Any) -> type:
+    return hook if isinstance(hook, type) else type(hook)
+
+
+def _announce(
+    config: Config,
+    selection: Selection,
+    taking_part: Iterable[Member],
+    loaded: Mapping[str, Code],
+) -> None:
+    """Tell in one line who takes part, and where one looks for what was said."""
+    if not config.header:
+        return
+    off = [f"{v.name} ({v.why})" for v in selection.verdicts.values() if v.blocked]
+    plugins = ", ".join(_shown(member, selection) for member in taking_part)
+    said = {"plugins": plugins or "none"}
+    said |= {"off": ", ".join(off)} if off else {}
+    said |= {"config": config.file} if config.file else {}
+    said |= {"ignored": ", ".join(config.ignored)} if config.ignored else {}
+    if not plugins and len(said) == 1:
+        return
+    log.info(f"hookbus {version('hookbus')}", **said)
+    for name, code in loaded.items() if config.trace else ():
+        took = round(code.seconds * 1000, 1)
+        log.info("plugin imported", plugin=name, ms=took, file=code.file)
+
+
+def _shown(member: Member, selection: Selection) -> str:
+    """Return name and version, and who said so if it was not the program itself."""
+    number = f" {member.distribution.rsplit(' ', 1)[1]}" if member.distribution else ""
+    verdict = selection.verdicts.get(member.name)
+    word = verdict.decisive if verdict is not None else None
+    silent = verdict is not None and (word is None or word.place is Place.CODE)
+    why = "" if silent and member.origin == verdict.why else f" ({member.origin})"  # type: ignore[union-attr]
+    return f"{member.name}{number}{why}"

@@ -1,0 +1,179 @@
+"""Which config file counts, what it says, and in which line it says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookbus import UsageError
+from hookbus.config import files
+from hookbus.config.files import LOADERS, ConfigFile, find
+
+SECTIONS = {
+    "hookbus.toml": ('plugins = ["a", "no:b"]\n[nan-tensor]\nevery = 3\n'),
+    "pyproject.toml": (
+        '[project]\nname = "x"\n[tool.hookbus]\nplugins = ["a", "no:b"]\n'
+        "[tool.hookbus.nan-tensor]\nevery = 3\n"
+    ),
+    "tox.ini": (
+        "[tox]\n[hookbus]\nplugins =\n  a\n  no:b\n[hookbus.nan-tensor]\nevery = 3\n"
+    ),
+    "setup.cfg": "[tool:hookbus]\nplugins = a, no:b\n[tool:hookbus.nan-tensor]\nevery: 3\n",
+}
+EMPTY = {
+    "pyproject.toml": '[project]\nname = "hookbus-x"\n',
+    "tox.ini": "[tox]\nrequires = hookbus\n",
+    "setup.cfg": "[metadata]\nname = hookbus-x\n",
+}
+
+
+def write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def found(directory: str = ".") -> ConfigFile:
+    file = find(Path(directory).absolute())
+    assert file is not None
+    return file
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_kind_of_file_says_the_same(name):
+    """One section for hookbus, one for each plugin; values arrive as text."""
+    write(name, SECTIONS[name])
+    own, plugin = found().entries
+    assert (own.section, own.key) == ("", "plugins")
+    assert own.value in (("a", "no:b"), "a, no:b", "\na\nno:b")
+    assert (plugin.section, plugin.key, plugin.value) == ("nan-tensor", "every", "3")
+    line = 1 + SECTIONS[name].splitlines().index(
+        next(text for text in SECTIONS[name].splitlines() if text.startswith("every"))
+    )
+    assert plugin.source == f"{name}:{line}"
+
+
+def test_the_strongest_name_of_a_folder_counts_alone():
+    """Nothing is merged; files beside it that have a section are told."""
+    for name, text in SECTIONS.items():
+        write(name, text)
+    names = list(LOADERS)
+    for place, name in enumerate(names):
+        assert (found().name, found().ignored) == (name, tuple(names[place + 1 :]))
+        Path(name).unlink()
+    assert find(Path.cwd()) is None
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_file_without_a_section_is_passed_by(name):
+    """The search goes on above; hookbus.toml is ours even if it is empty."""
+    write("setup.cfg", SECTIONS["setup.cfg"])
+    write(f"sub/deep/{name}", EMPTY[name])
+    assert found("sub/deep").name == "setup.cfg"
+    write("sub/hookbus.toml", "")
+    assert (found("sub/deep").name, found("sub/deep").entries) == ("sub/hookbus.toml", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("hookbus.toml", "plugins = []\nautoload = maybe\n", 2),
+        ("pyproject.toml", "[tool.hookbus]\nplugins = [\n\n[x]\n", 4),
+        ("tox.ini", "[hookbus]\nplugins = a\nwhat is this\n", 3),
+        ("setup.cfg", "[tool:hookbus]\nplugins = a\nplugins = b\n", 3),
+        ("tox.ini", "plugins = a  # hookbus\n", 1),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_line(name, text, line):
+    """It is an error of usage, never a traceback of the parser."""
+    write(name, text)
+    with pytest.raises(UsageError, match=rf"^{name}:{line}: syntax error: "):
+        found()
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_mistake_in_a_file_of_others_is_not_ours(name):
+    """A file in which hookbus does not occur is not even parsed."""
+    write(name, "[[[\n= =\n")
+    assert find(Path.cwd()) is None
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "setup.cfg"])
+def test_a_mistake_in_a_file_that_does_not_count_is_no_error(name):
+    """What is ignored cannot stop a run."""
+    write("hookbus.toml", "")
+    write(name, "[tool:hookbus\n[[[ hookbus")
+    assert (found().name, found().ignored) == ("hookbus.toml", ())
+
+
+def test_the_usual_slip_in_setup_cfg_is_explained():
+    """There the section bears a prefix."""
+    write("setup.cfg", "[hookbus]\nplugins = a\n")
+    with pytest.raises(UsageError, match=r"called \[tool:hookbus\] here, not \[hookbus\]"):
+        found()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[nan-tensor]\nx = {a = 1}\n", r"hookbus.toml:2: x: expected text.*not dict"),
+        ("plugins = [[1]]\n", r"hookbus.toml:1: plugins: expected text.*not list"),
+        ("x = 2026-01-01\n", r"hookbus.toml:1: x: expected text.*not date"),
+    ],
+)
+def test_a_value_without_a_text_form_is_refused(text, message):
+    """What a file says could have been said on the command line."""
+    write("hookbus.toml", text)
+    with pytest.raises(UsageError, match=message):
+        found()
+
+
+def test_a_file_that_is_named_has_to_be_there_and_to_say_something():
+    """``-c FILE`` takes any name that tells how to read it."""
+    with pytest.raises(UsageError, match=r"the config file no\.toml: No such"):
+        files.read(Path("no.toml"), named=True)
+    with pytest.raises(UsageError, match="has no section of hookbus"):
+        files.read(write("x.ini", "[other]\n"), named=True)
+    with pytest.raises(UsageError, match=r"ends in \.toml, \.ini or \.cfg"):
+        files.read(write("x.yaml", ""), named=True)
+    file = files.read(write("my.cfg", SECTIONS["setup.cfg"]), named=True)
+    assert file is not None
+    assert len(file.entries) == 2
+
+
+def test_a_file_that_is_no_text_is_told():
+    """Nor is one that cannot be decoded a reason for a traceback."""
+    Path("hookbus.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"the config file hookbus\.toml"):
+        found()
+
+
+names = st.from_regex(r"[a-z][a-z_-]{0,8}", fullmatch=True)
+texts = st.text(st.characters(exclude_categories=["C"]))
+values = st.one_of(st.booleans(), st.integers(), texts, st.lists(texts, max_size=3))
+tables = st.dictionaries(names, st.dictionaries(names, values, max_size=4), max_size=4)
+
+
+def toml(value: object) -> str:
+    """Write a value as TOML; for these, JSON is."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+@given(tables, st.data())
+def test_every_key_is_found_in_its_line(sections, data):
+    """Whatever stands around it: blank lines, comments, other sections."""
+    lines, places = [], {}
+    for section, keys in sections.items():
+        lines.append(f"[{section}]")
+        for key, value in keys.items():
+            lines += ["# a remark = 1"] * data.draw(st.integers(0, 2))
+            lines.append(f"{key} = {toml(value)}")
+            places[section, key] = len(lines)
+    Path("hookbus.toml").write_text("\n".join(lines), "utf-8")
+    file = found()
+    assert {(e.section, e.key): int(e.source.split(":")[1]) for e in file.entries} == places

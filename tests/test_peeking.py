@@ -1,0 +1,95 @@
+"""What a plugin's source tells without an import is what importing it would tell."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from hookbus import PluginError
+from hookbus.installed import Installed, installed_plugins
+from hookbus.peeking import Peek, peek
+from hookbus.registry import Registry
+
+PLUGINS = installed_plugins().plugins
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Return a function that makes a plugin of some source."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(source: str, value: str) -> Installed:
+        tmp_path.joinpath("peeked.py").write_text(source)
+        return Installed("x", EntryPoint("x", value, "hookbus"), None, None)
+
+    yield make
+    assert "peeked" not in sys.modules
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_the_events_of_every_shipped_plugin_are_seen(name):
+    """Its source shows the events that its class is found to have."""
+    seen = peek(PLUGINS[name])
+    cls = PLUGINS[name].entry.load()
+    registry = Registry()
+    functions = registry.found_in(cls.__new__(cls))
+    assert seen.whole
+    assert set(seen.events) == {found.event for found in functions}
+
+
+def test_a_module_has_the_events_that_it_marks(plugin):
+    """With or without options, under either way of importing the marker."""
+    source = (
+        "import hookbus\nfrom hookbus import hookimpl\nraise SystemExit('imported')\n"
+        "@hookimpl\ndef begin(): ...\n"
+        "@hookbus.hookimpl(tryfirst=True)\ndef end(): ...\n"
+        "@hookimpl(specname='after_run')\ndef look(): ...\n"
+        "def before_run(): ...\n"
+    )
+    assert peek(plugin(source, "peeked")) == Peek(("begin", "end", "after_run"))
+
+
+def test_a_class_has_the_events_of_its_bases_too(plugin):
+    """Those of a base that is imported cannot be seen, and that is told."""
+    source = (
+        "import attrs, hookbus, far\n"
+        "class Base(hookbus.SessionRunHook):\n    def end(self): ...\n"
+        "@attrs.define(eq=False)\nclass Near(Base):\n    def begin(self): ...\n"
+        "class Far(far.Hook, Near):\n"
+        "    @hookbus.hookimpl\n    def after_save(self): ...\n"
+    )
+    assert peek(plugin(source, "peeked:Near")) == Peek(("begin", "end"))
+    far = Peek(("after_save", "begin", "end"), whole=False)
+    assert peek(plugin(source, "peeked:Far")) == far
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "message"),
+    [
+        ("", "peeked.deeper", "there is no module 'peeked.deeper'"),
+        ("", "peeked:Hook", "the module peeked has no 'Hook'"),
+        ("class (:\n", "peeked:Hook", r"SyntaxError: .*peeked\.py:1"),
+    ],
+)
+def test_what_cannot_load_is_seen(source, value, message, plugin):
+    """As far as the source tells it."""
+    with pytest.raises(PluginError, match=message):
+        peek(plugin(source, value))
+
+
+@pytest.mark.parametrize(
+    "source", ["from other import Hook\n", "Hook = make()\n", "import other as Hook\n"]
+)
+def test_a_name_that_is_bound_otherwise_may_be_anything(source, plugin):
+    """It is not said to be missing, nor which events it has."""
+    assert peek(plugin(source, "peeked:Hook")) == Peek((), whole=False)
+
+
+def test_a_module_without_source_is_not_looked_into(plugin):
+    """A compiled one may have any events."""
+    value = Path("math").name
+    compiled = Installed("x", EntryPoint("x", f"{value}:Hook", "hookbus"), None, None)
+    assert peek(compiled) == Peek((), whole=False)

@@ -1,0 +1,82 @@
+"""Which versions fit: what plugins ask of hookbus, and config files of plugins."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, version
+
+import pytest
+
+from hookbus import PluginError, UsageError
+from hookbus.installed import Installed
+from hookbus.places import Place
+from hookbus.requirements import check_fits, check_required
+from hookbus.selection import Verdict, Word
+
+OWN = version("hookbus")
+
+
+def plugin(name: str = "clock", *requires: str, entry: str = "no_clock:Hook") -> Installed:
+    value = EntryPoint(name, entry, "hookbus")
+    return Installed(name, value, f"hookbus-{name}", "0.4", requires=requires)
+
+
+def verdict(state: str, name: str = "clock") -> Verdict:
+    """Return a verdict: on, off by default, or blocked by a word."""
+    if state == "unsaid":
+        return Verdict(name, False, "not switched on", plugin(name))
+    word = Word(name, state == "on", f"-p {name}", Place.COMMAND)
+    return Verdict(name, state == "on", f"-p no:{name}", plugin(name), word, (word,))
+
+
+def lacking(*required: str, state: str = "unsaid") -> str:
+    with pytest.raises(UsageError, match="required plugins missing") as caught:
+        check_required([(r, "tox.ini:2") for r in required], {"clock": verdict(state)})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hookbus>=0.1,<0.2", f"hookbus=={OWN}", "hookbus", "attrs>=99", "hookbus-x>=9"],
+)
+def test_a_plugin_that_asks_for_this_hookbus_fits(text):
+    """Other requirements are pip's affair."""
+    check_fits(plugin("clock", text))
+
+
+@pytest.mark.parametrize("text", ["hookbus>=2", "hookbus (<0.1)", "HookBus!=0.1.*"])
+def test_a_plugin_that_asks_for_another_hookbus_is_refused(text):
+    """From its metadata, before it is imported; both versions are named."""
+    with pytest.raises(PluginError, match=rf"'clock' \(hookbus-clock 0.4\).*{OWN}"):
+        check_fits(plugin("clock", "attrs", text.lower()))
+
+
+def test_a_requirement_of_an_extra_does_not_count():
+    """Nobody asked for the extra."""
+    check_fits(plugin("clock", 'hookbus>=9; extra == "future"'))
+
+
+@pytest.mark.parametrize("state", ["on", "unsaid"])
+@pytest.mark.parametrize("text", ["hookbus-clock>=0.4", "hookbus_clock", "clock<1"])
+def test_a_required_plugin_that_is_there(text, state):
+    """By the name of its distribution or its own; it need not be switched on yet."""
+    check_required([(text, "tox.ini:2")], {"clock": verdict(state)})
+
+
+def test_what_is_missing_is_told_at_once_and_why():
+    """Too old, not there at all, or switched off; with the place that requires it."""
+    message = lacking("hookbus-clock>=0.5", "hookbus-watch", "clock")
+    assert "tox.ini:2: hookbus-clock>=0.5 (installed: 0.4), hookbus-watch" in message
+    assert "hookbus-watch (not installed)" in message
+    assert "clock (off: -p no:clock)" in lacking("clock", state="off")
+
+
+def test_hookbus_itself_can_be_required():
+    """As any distribution, plugin or not."""
+    check_required([("hookbus>=0.1", "x"), ("attrs", "x")], {})
+    assert f"hookbus>=9 (installed: {OWN})" in lacking("hookbus>=9")
+
+
+def test_a_requirement_must_be_one():
+    """The message shows the form."""
+    with pytest.raises(UsageError, match=r"tox.ini:2.*'what\?' is no requirement"):
+        check_required([("what?", "tox.ini:2")], {})
