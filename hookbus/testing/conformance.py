@@ -1,0 +1,330 @@
+"""Whether a hook does what every session expects of one: a suite for its author to run.
+
+``pytest --pyargs hookbus.testing.conformance --hook my_package:MyHook``
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+import pytest
+
+from hookbus.checkpoint import randomness
+from hookbus.checkpoint.codec import codecs
+from hookbus.errors import PluginError, UsageError
+from hookbus.installed import GROUP, Installed, installed_plugins
+from hookbus.testing import bus_with
+from hookbus.testing.candidate import Candidate
+from hookbus.testing.comparing import differences, unsavable
+from hookbus.testing.leftovers import Held
+from hookbus.testing.plugin import CANDIDATES
+from hookbus.testing.settings import PLACES, options, spelled_settings
+from hookbus.testing.trial import ENDINGS, StateReader, Trial, Witness, told
+
+SESSIONS = [
+    (loop, ending)
+    for loop in ("graph", "own_loop")
+    for ending in ENDINGS
+    if (loop, ending) != ("own_loop", "preempted")  # from which that does not recover
+]
+HINTS = {
+    "preempted": "After a preemption after_create_session() comes again, for a new backend "
+    "session whose steps are counted from where that one starts. ",
+}
+SAVER = "checkpoint-saver"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test for each hook class that is to be tested."""
+    if "candidate" in metafunc.fixturenames:
+        found = metafunc.config.stash[CANDIDATES]
+        metafunc.parametrize("candidate", found, ids=[c.spelled for c in found])
+
+
+def fail(message: str) -> NoReturn:
+    """Fail with what the author is to do, and without the suite's own code."""
+    pytest.fail(message, pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Work in an empty folder without variables; put generators and handlers back."""
+    for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    generators, held = randomness.capture(), Held.now()
+    yield
+    randomness.restore(generators)
+    held.put_handlers_back()
+
+
+@pytest.fixture
+def trial(candidate: Candidate) -> Trial:
+    """Return what runs the hook, if it can take part at all."""
+    try:
+        bus_with(candidate.make())
+    except PluginError:
+        pytest.skip("it cannot take part in a session: see test_it_can_be_registered")
+    return Trial(candidate)
+
+
+@pytest.fixture
+def stateful(trial: Trial) -> Trial:
+    """Return what runs the hook, if it has a state."""
+    if not hasattr(trial.candidate.cls, "state_dict"):
+        pytest.skip("it has no state_dict(), so it has no state to keep")
+    return trial
+
+
+@pytest.fixture
+def saved(stateful: Trial) -> Trial:
+    """Return what runs the hook, if its state can be saved, and something here does so."""
+    if SAVER not in installed_plugins().plugins or not codecs():
+        pytest.skip(f"nothing here writes checkpoints: pip install hookbus-{SAVER}")
+    hook = stateful.make()
+    stateful.run(hook)
+    if list(unsavable(hook.state_dict())) or not hasattr(hook, "load_state_dict"):
+        pytest.skip("its state cannot be saved: see test_its_state_can_be_saved")
+    return stateful
+
+
+def test_it_can_be_registered(candidate: Candidate) -> None:
+    """Its methods are events, take arguments that those have, and it is one object."""
+    try:
+        bus_with(candidate.make())
+    except (PluginError, UsageError) as error:
+        fail(f"{error}")
+
+
+def test_its_entry_point_names_it(candidate: Candidate) -> None:
+    """An entry point leads to the class, under the name that everybody will use."""
+    plugin, cls = candidate.plugin, candidate.cls
+    if plugin is None:
+        for other in installed_plugins().plugins.values():
+            if other.is_class and other.entry.module == cls.__module__:
+                _check_leads_somewhere(other, cls)
+        pytest.skip(
+            f"no entry point in the group {GROUP!r} leads to it, so it can only be used in "
+            f"code; for a plugin, declare {candidate.name} = {candidate.spelled}"
+        )
+    if plugin.entry.name != plugin.name:
+        fail(
+            f"its entry point is called {plugin.entry.name!r}, and everybody will call it "
+            f"{plugin.name!r}: declare {plugin.name} = {plugin.entry.value}"
+        )
+
+
+def _check_leads_somewhere(plugin: Installed, cls: type) -> None:
+    try:
+        plugin.entry.load()
+    except AttributeError:
+        fail(
+            f"the entry point {plugin.entry.name} = {plugin.entry.value} leads nowhere; is "
+            f"{cls.__qualname__} meant? After a change of the metadata, install it again"
+        )
+
+
+@pytest.mark.parametrize(("loop", "ending"), SESSIONS)
+def test_it_survives(trial: Trial, loop: str, ending: str) -> None:
+    """No event raises, however the session ends, on a graph and in a loop of one's own."""
+    steps = trial.end(trial.make(), ending, own_loop=loop == "own_loop")
+    raised = trial.faults(steps)
+    if raised:
+        fail(
+            f"in a session ({loop}, {ending}) {raised[0]}. {HINTS.get(ending, '')}The "
+            "suite's model has the nodes loss and accuracy; --hook-node NAME adds more. If "
+            f"the hook is not meant for such sessions: -k 'not {loop}'"
+        )
+
+
+@pytest.mark.parametrize("ending", ["failed", "failed_early"])
+def test_on_exception_raises_nothing(trial: Trial, ending: str) -> None:
+    """It takes any error, also one of which the session never came about."""
+    steps = trial.end(trial.make(), ending)
+    for call in steps.calls_of("on_exception", trial.candidate.name):
+        if call.error is not None:
+            fail(
+                f"on_exception() raised {told(call.error)}. Another hook's begin() may "
+                "have failed before anything else was called: see first what there is"
+            )
+
+
+@pytest.mark.parametrize("ending", ["completed", "failed", "failed_early"])
+def test_it_cleans_up(trial: Trial, ending: str) -> None:
+    """After the session no thread, open file or signal handler of it is left."""
+    handlers = Held.now().handlers
+    trial.end(trial.make(), ending)  # what is opened once a process is no leftover
+    gc.collect()
+    before = attrs.evolve(Held.now(), handlers=handlers)
+    hook = trial.make()  # kept, so that only what it closes itself is closed
+    trial.end(hook, ending)
+    where = "end()" if ending == "completed" else "on_exception()"
+    left = " and ".join(before.left())
+    if left:
+        fail(f"in a session that {ending} it leaves {left}: put an end to that in {where}")
+
+
+def test_reading_its_state_changes_nothing(stateful: Trial) -> None:
+    """state_dict() gives the same twice: a checkpoint is no step of the training."""
+    hook = stateful.make()
+    reader = StateReader(hook)
+    stateful.run(hook, reader)
+    for number, pair in enumerate(reader.pairs, start=1):
+        for place, how in differences(*pair):
+            fail(
+                f"after step {number}, state_dict() gave two things when called twice: "
+                f"{place} was {how}. It may only read; and what it returns may not be what "
+                "the hook goes on changing"
+            )
+
+
+def test_its_state_can_be_saved(stateful: Trial) -> None:
+    """Its state is of what checkpoints can hold, and can be given back."""
+    hook = stateful.make()
+    if not hasattr(hook, "load_state_dict"):
+        fail("it has state_dict() and no load_state_dict(state): its state is not kept")
+    reader = StateReader(hook)
+    stateful.run(hook, reader)
+    faults = {fault for first, _ in reader.pairs for fault in unsavable(first)}
+    if faults:
+        fail(
+            f"{'; '.join(sorted(faults))}; a state is made of dicts with str keys, lists, "
+            "tuples, numbers, strings, None and arrays"
+        )
+
+
+def test_it_goes_on_where_it_stopped(saved: Trial) -> None:
+    """Cut short and resumed, through a real checkpoint, it ends as if it had not been."""
+    whole, again, resumed = saved.make(), saved.make(), saved.make()
+    kept = {"save_checkpoint_steps": 1}
+    last = saved.run(whole, directory="whole", **kept)
+    saved.run(again, directory="again", **kept)
+    middle = last.global_step // 2
+    if not middle:
+        pytest.skip("it stops in the first step; give it settings with --hook-setting")
+    saved.run(saved.make(), directory="cut", errors={middle + 1: OSError()}, **kept)
+    rest = last.global_step - middle
+    steps = saved.run(resumed, directory="cut", steps=rest, after=middle, **kept)
+    # What two sessions that were not cut do not agree on, times as a rule, may differ.
+    own = dict(differences(whole.state_dict(), again.state_dict()))
+    found = dict(differences(whole.state_dict(), resumed.state_dict()))
+    faults = [f"{place} is {how}" for place, how in found.items() if place not in own]
+    if steps.outcome != last.outcome:
+        faults.append(f"the outcome is {last.outcome} and {steps.outcome}")
+    if faults:
+        fail(
+            f"after {last.global_step} steps in one go, and after {middle} and {rest} "
+            f"resumed: {'; '.join(faults)}. Keep all progress in state_dict() and take it "
+            "back in load_state_dict(), which comes after begin() and before "
+            "after_create_session(). A hook that looks only every so many steps is tested "
+            "with a period of one: --hook-setting NAME=1"
+        )
+
+
+def test_it_only_observes(trial: Trial) -> None:
+    """What says only_observes leaves variables, inputs and random generators alone."""
+    hook, alone, beside = trial.make(), Witness(), Witness()
+    if not getattr(hook, "only_observes", False):
+        pytest.skip("it does not say only_observes = True")
+    _seed()
+    trial.run(alone)
+    _seed()
+    steps = trial.run(hook, beside)
+    for call in steps.calls_of("before_run", trial.candidate.name):
+        if getattr(call.result, "feed_dict", None):
+            fail("it says only_observes, and before_run() returns feeds")
+    for key, seen in beside.seen.items():
+        for what, value in seen.items():
+            for place, how in differences(alone.seen[key][what], value, what):
+                fail(
+                    f"it says only_observes, and in {key[1]}() of step {key[0] + 1} "
+                    f"{place} is {how}, without it and with it: it may not assign, read an "
+                    "input outside the run, or draw from the global generators (make one "
+                    "of its own: random.Random())"
+                )
+
+
+def test_it_is_not_imported_when_it_is_off(candidate: Candidate) -> None:
+    """-p no:NAME keeps its module out of the process, whatever else is installed."""
+    if candidate.plugin is None:
+        pytest.skip(f"no entry point in the group {GROUP!r} leads to it")
+    flag = f"-p no:{candidate.name}"
+    if candidate.cls.__module__ in process(candidate, flag)["modules"]:
+        fail(
+            f"a session with {flag} imports {candidate.cls.__module__} all the same: "
+            "another plugin that is on when found does so, or the package around it; give "
+            "the class a module that nobody else imports"
+        )
+
+
+def test_switching_it_on_draws_no_number(candidate: Candidate) -> None:
+    """What says only_observes leaves the generators alone when it is imported, too."""
+    if not getattr(candidate.make(), "only_observes", False):
+        pytest.skip("it does not say only_observes = True")
+    off = "--disable-plugin-autoload"
+    on = f"{off} {options(candidate, candidate.settings)}"
+    if process(candidate, on)["number"] != process(candidate, off)["number"]:
+        fail(
+            "it says only_observes, and with it on Python's global generator gives other "
+            "numbers: what it imports draws from it, or making it does; put the generator "
+            "back (random.getstate(), random.setstate())"
+        )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_its_settings_can_be_said(candidate: Candidate, place: str) -> None:
+    """What is said of a setting outside the code arrives as the value that it spells."""
+    made = candidate.make()
+    texts = spelled_settings(candidate, made)
+    if not texts:
+        pytest.skip("it has no setting with a value that can be spelled as text")
+    arrived = PLACES[place](candidate, texts)
+    for field, text in texts.items():
+        wanted, got = getattr(made, field), getattr(arrived, field)
+        # A list of one word may stand for the word.
+        if (wanted,) != got and list(differences(wanted, got)):
+            fail(
+                f"{field}={text}, said by {place}, arrives as {got!r} instead of "
+                f"{wanted!r}: annotate the field of the class, like {field}: "
+                f"{type(wanted).__name__}"
+            )
+
+
+SCRIPT = """
+import json, random, sys
+from hookbus import Config
+from hookbus.testing import run_steps
+
+random.seed(1)
+run_steps(steps=0, variables=json.loads(sys.argv[1]), config=Config.current())
+print(json.dumps({"modules": sorted(sys.modules), "number": random.random()}))
+"""
+
+
+def process(candidate: Candidate, flags: str) -> dict[str, Any]:
+    """Train in a process of its own; return its modules, and the next random number."""
+    Path("train.py").write_text(SCRIPT, "utf-8")
+    command = [sys.executable, "train.py", json.dumps(candidate.variables)]
+    paths = os.pathsep.join(filter(None, sys.path))  # the hook may not be installed
+    environ = {**os.environ, "HOOKBUS_ADDOPTS": flags, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        fail(f"a script with HOOKBUS_ADDOPTS={flags!r} failed:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _seed() -> None:
+    """Let the global generators start at one place."""
+    random.seed(1)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(1)

@@ -1,0 +1,141 @@
+"""What the tiny model computes in each step, and what goes wrong in it when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import attrs
+
+from hookbus.errors import END_OF_INPUT, UsageError
+from hookbus.graph import Graph
+from hookbus.monitored import MonitoredSession
+
+
+@attrs.define(eq=False)
+class Script:
+    """What happens in the steps of one call of ``run_steps``.
+
+    Attributes:
+        values: node to its value in each step; the last one stays.
+        variables: the variables' first values; in a loop of one's own, their values.
+        errors: the number of a step, from 1 on, to what it raises, once.
+        session: what they are done in; None before it is open.
+        first: the global step before the first of them.
+    """
+
+    values: Mapping[str, Sequence[Any]]
+    variables: dict[str, Any]
+    errors: dict[int, BaseException]
+    session: MonitoredSession | None = None
+    first: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Sequence[Any]] | None,
+        variables: Mapping[str, Any] | None,
+        errors: Mapping[int, BaseException] | None,
+        steps: int | None,
+    ) -> tuple[Script, int]:
+        """Return a script and how many steps it has.
+
+        Raises:
+            UsageError: a node has no value, or a step has a number that there is none of.
+        """
+        lengths = [len(sequence) for sequence in (values or {}).values()]
+        if values is not None and not all(lengths):
+            raise UsageError("values: each node needs at least one value, for one step")
+        if errors and min(errors) < 1:
+            raise UsageError(f"errors: steps are counted from 1, not {min(errors)}")
+        steps = max(lengths, default=10) if steps is None else steps
+        given = falling(steps) if values is None else values
+        return cls(given, {"w": 0.0, **(variables or {})}, dict(errors or {})), steps
+
+    def value(self, name: str, global_step: int) -> Any:
+        """Return what a node has in the step that begins at *global_step*."""
+        sequence = self.values[name]
+        return sequence[min(self._before(global_step), len(sequence) - 1)]
+
+    def strike(self, global_step: int) -> None:
+        """Raise what is to be raised in the step that begins at *global_step*."""
+        error = self.errors.pop(self._before(global_step) + 1, None)
+        if error is not None:
+            raise error
+
+    def graph(self) -> Graph:
+        """Return the model as a graph: ``train`` adds the input ``x`` to ``w``."""
+        graph = Graph()
+        for name, value in self.variables.items():
+            graph.variable(name, value)
+        graph.input("x", self._numbers)
+        for name in self.values:
+            graph.op(self._reader(name), name=name)
+
+        @graph.train_op(updates="w")
+        def train(w: Any, x: float, global_step: int) -> Any:
+            self.strike(global_step)
+            return w + x
+
+        return graph
+
+    def run_graph(self, session: MonitoredSession, steps: int) -> None:
+        """Train the graph."""
+        self.session, self.first = session, session.global_step
+        while session.global_step < self.first + steps and not session.should_stop():
+            session.run("train")
+
+    def run_own_loop(self, session: MonitoredSession, steps: int) -> None:
+        """Do the same in a loop of one's own."""
+        self.session, self.first = session, session.global_step
+        for name in self.variables:
+            session.track(**{name: self._tracked(name)})
+        numbers = session.iterate(count(1.0))
+        while session.global_step < self.first + steps:
+            x = next(numbers, None)
+            if x is None:  # somebody asked to stop
+                return
+            with session.step() as step:
+                began = session.global_step
+                self.strike(began)
+                self.variables["w"] = self.variables["w"] + x
+                values = {name: self.value(name, began) for name in self.values}
+                step.report(**self.variables, **values)
+
+    def _before(self, global_step: int) -> int:
+        """Return how many steps of this call lie before *global_step*."""
+        return 0 if self.session is None else max(0, global_step - self.first)
+
+    def _numbers(self) -> Iterator[float]:
+        """Give 1.0, 2.0, and so on, up to where the input is to end."""
+        for number in count(1.0):
+            step = 0 if self.session is None else self._before(self.session.global_step) + 1
+            if isinstance(self.errors.get(step), END_OF_INPUT):
+                del self.errors[step]
+                return
+            yield number
+
+    def _tracked(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        """Return how a variable is read and written."""
+
+        def put(value: Any) -> None:
+            self.variables[name] = value
+
+        return lambda: self.variables[name], put
+
+    def _reader(self, name: str) -> Callable[[int], Any]:
+        def read(global_step: int) -> Any:
+            return self.value(name, global_step)
+
+        return read
+
+
+def falling(steps: int) -> dict[str, list[float]]:
+    """Return what a model that learns reports: a loss that falls, and its accuracy.
+
+    >>> falling(2)
+    {'loss': [1.0, 0.5], 'accuracy': [0.0, 0.5]}
+    """
+    loss = [1 / number for number in range(1, max(1, steps) + 1)]
+    return {"loss": loss, "accuracy": [1 - value for value in loss]}
