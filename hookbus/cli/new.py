@@ -1,0 +1,186 @@
+"""What ``hookbus new`` writes: a distribution with one hook, its tests and its pages."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import shlex
+import string
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import attrs
+
+from hookbus.config.keys import KEYS
+from hookbus.errors import ExitCode, UsageError, did_you_mean
+from hookbus.installed import core_parts, installed_plugins
+from hookbus.names import canonical
+
+USAGE = """\
+usage: hookbus new NAME [--directory DIR]
+
+Write a plugin called NAME into the folder NAME: a hook that works, tests, a README, a
+licence (Apache-2.0) and a workflow that runs the tests.
+
+  --directory DIR  write it into DIR instead, which must be empty or not be there
+  -h, --help       show this
+"""
+_TEMPLATES = {
+    "workflow.yml": ".github/workflows/tests.yml",
+    "gitignore": ".gitignore",
+    "LICENSE": "LICENSE",
+    "README.md": "README.md",
+    "module.txt": "$module.py",
+    "pyproject.toml": "pyproject.toml",
+    "setup.cfg": "setup.cfg",
+    "test.txt": "tests/test_$identifier.py",
+}
+"""What lies beside this module, and what becomes of it."""
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@attrs.frozen
+class Naming:
+    """A plugin's one name, and all that follows from it.
+
+    >>> naming = Naming("loss-printer")
+    >>> naming.distribution, naming.module, naming.hook
+    ('hookbus-loss-printer', 'hookbus_loss_printer', 'LossPrinterHook')
+    >>> Naming("demo-hook").hook
+    'DemoHook'
+    """
+
+    name: str
+
+    @property
+    def identifier(self) -> str:
+        """The name as it stands in code."""
+        return self.name.replace("-", "_")
+
+    @property
+    def distribution(self) -> str:
+        """What pip installs."""
+        return f"hookbus-{self.name}"
+
+    @property
+    def module(self) -> str:
+        """What Python imports."""
+        return f"hookbus_{self.identifier}"
+
+    @property
+    def hook(self) -> str:
+        """The class, which ends in ``Hook`` once."""
+        words = [word.capitalize() for word in self.name.split("-")]
+        return "".join(words).removesuffix("Hook") + "Hook"
+
+    def render(self, text: str) -> str:
+        """Fill these names, and the versions of hookbus that fit, into a template."""
+        own = {key: getattr(self, key) for key in ("name", "identifier", "module", "hook")}
+        return string.Template(text).substitute(
+            own,
+            distribution=self.distribution,
+            versions=_compatible(version("hookbus")),
+        )
+
+
+def new(arguments: Sequence[str]) -> int:
+    """Write a plugin, and tell what was written and what to do next.
+
+    Raises:
+        UsageError: an argument is missing or unknown, the name cannot be a plugin's or
+            is taken, or the folder has something in it or cannot be written.
+    """
+    if "-h" in arguments or "--help" in arguments:
+        print(USAGE, end="")
+        return ExitCode.OK
+    spelled, directory = _parse(arguments)
+    naming = Naming(_checked(spelled))
+    folder = Path(directory or spelled.strip())
+    try:
+        written = _write(naming, folder)
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror}") from error
+    print(_told(naming, folder, written), end="")
+    return ExitCode.OK
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, str]:
+    """Return the name as it is spelled, and the folder, empty where none is given."""
+    words, names, directory = list(arguments), [], ""
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag == "--directory":
+            directory = value if equals else words.pop(0) if words else ""
+            if not directory:
+                raise UsageError("--directory needs a folder after it")
+        elif word.startswith("-"):
+            hint = did_you_mean(word, ["--directory"])
+            raise UsageError(f"hookbus new takes --directory DIR, not {word}{hint}")
+        else:
+            names.append(word)
+    if len(names) != 1:
+        got = f"not {len(names)}: {' '.join(names)}" if names else "and got none"
+        raise UsageError(f"hookbus new takes one name, {got} (hookbus new NAME)")
+    return names[0], directory
+
+
+def _checked(spelled: str) -> str:
+    """Return the plugin's name, if it can be one and nobody has it."""
+    name = canonical(spelled)
+    if not _NAME.fullmatch(name) or canonical(name) != name:
+        raise UsageError(
+            f"{spelled!r} is no name for a plugin: that is letters, digits and dashes "
+            "and begins with a letter, like loss-printer (where to write it is said "
+            "with --directory)"
+        )
+    if any(map(keyword.iskeyword, (name, name.capitalize()))):
+        raise UsageError(f"{spelled!r} is a word of Python itself; choose another name")
+    if name in core_parts() | set(map(canonical, KEYS)):
+        raise UsageError(f"{spelled!r} names a part of hookbus; choose another name")
+    taken = installed_plugins().find(name)
+    if taken is not None:
+        raise UsageError(
+            f"a plugin {name!r} is installed already, by {taken.shipped_by}; choose "
+            f"another name, or uninstall it first: pip uninstall {taken.distribution}"
+        )
+    return name
+
+
+def _write(naming: Naming, folder: Path) -> list[str]:
+    """Write all files and return their paths in the folder, which must be empty."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; choose another folder with --directory")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty; choose another with --directory")
+    written = []
+    for template, target in _TEMPLATES.items():
+        text = (files(__package__) / "template" / template).read_text("utf-8")
+        path = folder / naming.render(target)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(naming.render(text), "utf-8")
+        written.append(path.relative_to(folder).as_posix())
+    return sorted(written)
+
+
+def _told(naming: Naming, folder: Path, written: Sequence[str]) -> str:
+    lines = [f"wrote the plugin {naming.name} into {folder}:"]
+    lines += [f"  {path}" for path in written]
+    lines += ["", "next:", f"  cd {shlex.quote(str(folder))}"]
+    lines += ["  pip install -e '.[test]'", "  pytest"]
+    lines += [f"  hookbus run -p {naming.name} SCRIPT"]
+    return "\n".join(lines) + "\n"
+
+
+def _compatible(installed: str) -> str:
+    """Return which versions of hookbus a plugin written for one of them goes with.
+
+    Before 1.0 a minor version may change what plugins use, later a major one.
+
+    >>> _compatible("0.1.3"), _compatible("2.4.0")
+    ('>=0.1,<0.2', '>=2.4,<3')
+    """
+    major, minor = map(int, installed.split(".")[:2])
+    return f">={major}.{minor},<{major + 1 if major else f'0.{minor + 1}'}"
