@@ -16,6 +16,7 @@ from hookbus.config.settings import Setting
 from hookbus.places import Place
 from hookbus.roster import members
 from hookbus.selection import parse_word
+from hookbus.testing import fake_dist
 
 Install = Callable[..., None]
 QUIET = Config(autoload=False)
@@ -28,14 +29,9 @@ def install(tmp_path, monkeypatch) -> Install:
 
     def write(name: str, code: str, attribute: str = "", autouse: bool = False) -> None:
         module = f"fake_{name}_{tmp_path.name}".replace("-", "_")
-        value = f"{name} = {module}{attribute and ':'}{attribute}\n"
-        info = tmp_path / f"fake_{name.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        text = f"Metadata-Version: 2.1\nName: fake-{name}\nVersion: 1.0\n"
-        info.joinpath("METADATA").write_text(text)
-        groups = f"[hookbus]\n{value}" + (f"[hookbus.autouse]\n{value}" if autouse else "")
-        info.joinpath("entry_points.txt").write_text(groups)
-        tmp_path.joinpath(f"{module}.py").write_text(code)
+        entry = {name: f"{module}{attribute and ':'}{attribute}"}
+        groups = {"hookbus": entry} | ({"hookbus.autouse": entry} if autouse else {})
+        fake_dist(tmp_path, f"fake-{name}", groups, modules={module: code})
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     return write

@@ -15,6 +15,7 @@ from hookbus import PluginError, UsageError
 from hookbus.installed import Catalog, Installed, check_rivals, installed_plugins
 from hookbus.places import Place
 from hookbus.selection import Word, decide, parse_word
+from hookbus.testing import fake_dist
 
 
 def plugin(name: str, value: str, autouse: bool = False) -> Installed:
@@ -176,16 +177,6 @@ def test_a_word_needs_a_name(text):
         parse_word(text, "somewhere", Place.FILE)
 
 
-def distribution(folder: Path, name: str, entry_points: str) -> None:
-    """Write the metadata of a distribution."""
-    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    info.joinpath("METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
-    )
-    info.joinpath("entry_points.txt").write_text(entry_points)
-
-
 @pytest.fixture
 def site(tmp_path, monkeypatch) -> Path:
     """Return a folder that is searched for distributions, alone."""
@@ -195,12 +186,9 @@ def site(tmp_path, monkeypatch) -> Path:
 
 def test_installed_plugins_are_read_from_metadata(site):
     """Names are put into kebab case and sorted; nothing is imported."""
-    distribution(site, "one", "[hookbus]\nHookbus_Zebra = no_zebra\n")
-    distribution(
-        site,
-        "two",
-        "[hookbus]\nant = no_ant:AntHook\n[hookbus.autouse]\nant = no_ant:AntHook\n",
-    )
+    fake_dist(site, "one", {"hookbus": {"Hookbus_Zebra": "no_zebra"}})
+    ant = {"ant": "no_ant:AntHook"}
+    fake_dist(site, "two", {"hookbus": ant, "hookbus.autouse": ant})
     found = installed_plugins()
     assert list(found) == ["ant", "zebra"]
     ant, zebra = found.plugins.values()
@@ -211,8 +199,8 @@ def test_installed_plugins_are_read_from_metadata(site):
 
 def test_two_distributions_with_a_plugin_of_one_name_are_an_error(site):
     """Both are named, for one of them must go."""
-    distribution(site, "one", "[hookbus]\nzebra = no_one\n")
-    distribution(site, "two", "[hookbus]\nZebra = no_two\n")
+    fake_dist(site, "one", {"hookbus": {"zebra": "no_one"}})
+    fake_dist(site, "two", {"hookbus": {"Zebra": "no_two"}})
     (zebra,) = installed_plugins().plugins.values()
     assert zebra.rivals == ("one 1.0", "two 1.0")
     with pytest.raises(
@@ -225,7 +213,7 @@ def test_a_distribution_that_is_found_twice_counts_once(site, tmp_path_factory):
     """The same distribution on two places of the path is no conflict."""
     other = tmp_path_factory.mktemp("other")
     for folder in (site, other):
-        distribution(folder, "one", "[hookbus]\nzebra = no_one\n")
+        fake_dist(folder, "one", {"hookbus": {"zebra": "no_one"}})
     sys.path.append(str(other))
     assert list(installed_plugins()) == ["zebra"]
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from hookbus.testing import fake_dist
+
 Done = subprocess.CompletedProcess[str]
 
 GRAPH = """
@@ -89,15 +91,10 @@ def install(site: Path) -> Callable[..., None]:
 
     def write(name: str, code: str, attribute: str = "", **more: Any) -> None:
         module = more.get("module", f"fake_{name.replace('-', '_')}")
-        info = site / f"fake_{name.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        metadata = f"Metadata-Version: 2.1\nName: fake-{name}\nVersion: 1.0\n"
-        info.joinpath("METADATA").write_text(metadata)
-        value = f"{name} = {module}{attribute and ':'}{attribute}\n"
-        groups = f"[hookbus]\n{value}"
-        if more.get("autouse"):
-            groups += f"[hookbus.autouse]\n{value}"
-        info.joinpath("entry_points.txt").write_text(groups)
-        site.joinpath(f"{module}.py").write_text(textwrap.dedent(code))
+        entry = {name: f"{module}{attribute and ':'}{attribute}"}
+        groups = {"hookbus": entry} | (
+            {"hookbus.autouse": entry} if more.get("autouse") else {}
+        )
+        fake_dist(site, f"fake-{name}", groups, modules={module: code})
 
     return write
