@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hookbus.config import Config
 from hookbus.config.environment import slips
-from hookbus.installed import Catalog, Installed, check_rivals, installed_plugins
+from hookbus.errors import UsageError
+from hookbus.installed import Catalog, Installed, check_entry, installed_plugins
 from hookbus.logs import log
 from hookbus.requirements import check_fits, check_required
 from hookbus.selection import Selection, Word, decide
 
 
 def select(
-    config: Config, words: Iterable[Word] = (), catalog: Catalog | None = None
+    config: Config,
+    words: Iterable[Word] = (),
+    catalog: Catalog | None = None,
+    showing: bool = False,
+    own: Callable[[str], bool] = lambda _: False,
 ) -> Selection:
     """Decide about every plugin; nothing is imported.
 
@@ -23,6 +28,8 @@ def select(
         config: what was said outside the code.
         words: what the code says.
         catalog: what is installed, by default looked up.
+        showing: whether it is only for a look, and a distribution that is missing no error.
+        own: says whether a hook of the program itself may bear a name.
 
     Raises:
         UsageError: a name is unknown, or a distribution is missing that is required.
@@ -31,10 +38,16 @@ def select(
     catalog = catalog or installed_plugins()
     catalog = catalog.with_modules(w.plugin for w in every if w.on)
     selection = decide(
-        catalog, every, config.autoload, config.autoload_source, config.strict
+        catalog, every, config.autoload, config.autoload_source, config.strict, own
     )
-    check_required(config.required, selection.verdicts)
-    for warning in (*slips(os.environ), *selection.warnings):
+    warnings = [*slips(os.environ), *selection.warnings]
+    try:
+        check_required(config.required, selection.verdicts)
+    except UsageError as error:
+        if not showing:
+            raise
+        warnings.append(str(error))
+    for warning in warnings:
         _warn_once(warning)
     return selection
 
@@ -43,9 +56,10 @@ def check_loadable(plugin: Installed) -> None:
     """See to it, from metadata alone, that a plugin can be imported.
 
     Raises:
-        PluginError: its name is not its own, or it asks for another hookbus.
+        PluginError: its entry point leads nowhere, its name is not its own, or it asks
+            for another hookbus.
     """
-    check_rivals(plugin)
+    check_entry(plugin)
     check_fits(plugin)
 
 

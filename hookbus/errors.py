@@ -187,6 +187,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
     if not close:
         return ""
+    # What is much farther away than the nearest was not meant.
+    nearness = [difflib.SequenceMatcher(None, c, word).ratio() for c in close]
+    close = [c for c, near in zip(close, nearness, strict=True) if near > nearness[0] - 0.1]
     return f"; did you mean {' or '.join(map(repr, close))}?"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 from hookbus.errors import PluginError, UsageError
-from hookbus.names import canonical, of_class_name
+from hookbus.names import canonical, of_class_name, unique
 
 GROUP = "hookbus"
 AUTOUSE_GROUP = "hookbus.autouse"
@@ -42,9 +42,19 @@ class Installed:
     rivals: tuple[str, ...] = ()
 
     @property
+    def module(self) -> str:
+        """The module that the entry point names; what it names need not make sense."""
+        return self.entry.value.partition("[")[0].partition(":")[0].strip()
+
+    @property
+    def attribute(self) -> str:
+        """What the entry point names in the module; empty for the module itself."""
+        return self.entry.value.partition("[")[0].partition(":")[2].strip()
+
+    @property
     def is_class(self) -> bool:
         """Whether the entry point names a hook class."""
-        return bool(self.entry.attr)
+        return bool(self.attribute)
 
     @property
     def autoloads(self) -> bool:
@@ -59,7 +69,7 @@ class Installed:
     @property
     def aliases(self) -> set[str]:
         """Other names it goes by: those of its module, its class and its distribution."""
-        others = (self.entry.module, self.entry.value, self.distribution or "")
+        others = (self.module, self.entry.value, self.distribution or "")
         return {canonical(other) for other in others} - {self.name, ""}
 
 
@@ -105,19 +115,24 @@ class Catalog:
 
     def of_class(self, cls: type) -> Installed | None:
         """Return the plugin whose entry point names a class, or None."""
-        spelled = f"{cls.__module__}:{cls.__qualname__}"
-        for plugin in self.plugins.values():
-            if plugin.entry.value.replace(" ", "").partition("[")[0] == spelled:
-                return plugin
-        return None
+        names = cls.__module__, cls.__qualname__
+        named = (p for p in self.plugins.values() if (p.module, p.attribute) == names)
+        return next(named, None)
 
     def with_modules(self, names: Iterable[str]) -> Catalog:
-        """Return this catalog, and in it those of *names* that are importable modules."""
-        more = [module_named(n) for n in names if self.find(n) is None]
-        found = {plugin.name: plugin for plugin in more if plugin is not None}
-        for name in found.keys() & self.plugins.keys():
-            found[name] = _one([self.plugins[name], found[name]])
-        return Catalog({**self.plugins, **found}) if found else self
+        """Return this catalog, and in it those of *names* that are importable modules.
+
+        Names that are taken get a number, in the order of *names*.
+        """
+        plugins = dict(self.plugins)
+        for text in dict.fromkeys(names):
+            spelled = canonical(text)
+            known = spelled in self.plugins or spelled in self._aliases
+            plugin = None if known else module_named(text)
+            if plugin is not None:
+                name = unique(plugin.name, plugins)
+                plugins[name] = attrs.evolve(plugin, name=name)
+        return self if len(plugins) == len(self.plugins) else Catalog(plugins)
 
 
 def installed_plugins() -> Catalog:
@@ -154,7 +169,7 @@ def module_named(text: str) -> Installed | None:
     """
     module, _, attribute = text.partition(":")
     words = [*module.split("."), *(attribute.split(".") if attribute else ())]
-    if not all(word.isidentifier() for word in words) or spec_of(module) is None:
+    if not all(map(str.isidentifier, words)) or spec_of(module) is None:
         return None
     name = of_class_name(attribute) if attribute else canonical(module)
     return Installed(name, EntryPoint(name, text, GROUP), None, None)
@@ -175,12 +190,19 @@ def spec_of(module: str) -> ModuleSpec | None:
     return spec
 
 
-def check_rivals(plugin: Installed) -> None:
-    """Refuse a name that two plugins have.
+def check_entry(plugin: Installed) -> None:
+    """Refuse an entry point that leads nowhere.
 
     Raises:
-        PluginError: several provide it.
+        PluginError: it is not of a form that could be imported, or several distributions
+            provide a plugin of its name.
     """
+    words = [*plugin.module.split("."), *filter(None, plugin.attribute.split("."))]
+    if not all(map(str.isidentifier, words)):
+        raise PluginError(
+            f"plugin {plugin.name!r} ({plugin.shipped_by}): its entry point is "
+            f"{plugin.entry.value!r}; expected module:Class or module"
+        )
     if plugin.rivals:
         first, *others = plugin.rivals
         raise PluginError(

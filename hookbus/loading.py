@@ -7,7 +7,7 @@ import time
 import traceback
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
@@ -24,6 +24,7 @@ from hookbus.config.settings import (
     values_of,
 )
 from hookbus.errors import HookbusError, PluginError, UsageError
+from hookbus.hook import Kind
 from hookbus.hookspecs import PROJECT
 from hookbus.installed import Installed
 from hookbus.options import OptionGroup
@@ -147,17 +148,27 @@ def policy_said(settings: Iterable[Setting]) -> ErrorPolicy | None:
 def _bare(code: Code) -> Member:
     verdict = code.verdict
     assert verdict.installed is not None
-    kinds = tuple(getattr(code.value, "kinds", ("train",)))
     shipped = verdict.installed.shipped_by
-    return Member(verdict.name, code.value, verdict.why, shipped, kinds)
+    member = Member(verdict.name, code.value, verdict.why, shipped)
+    return attrs.evolve(member, kinds=_kinds(member))
+
+
+def _kinds(member: Member) -> tuple[Kind, ...]:
+    """Return the kinds of sessions and runs that a plugin says it serves."""
+    said = getattr(member.plugin, "kinds", ("train",))
+    known = get_args(Kind)
+    if isinstance(said, str) or not set(said) <= set(known):
+        raise PluginError(
+            f"plugin {member.label}: kinds is {said!r}; expected a tuple of "
+            f"{', '.join(map(repr, known))}, like ('train',)"
+        )
+    return tuple(said)
 
 
 def _options(form: Form, settings: Sequence[Setting]) -> dict[str, Any]:
     """Return the values of a plugin that declares its settings itself."""
     if not form.fields:
-        raise UsageError(
-            f"{settings[0].source}: plugin {form.plugin!r} has no settings; use -p"
-        )
+        raise UsageError(f"{settings[0].source}: plugin {form.plugin!r} has no settings")
     defaults = {field: default for field, (_, default) in form.fields.items()}
     return {**defaults, **values_of(form, strongest(form, settings))}
 
@@ -207,9 +218,10 @@ def _check_has_fields_only(code: Code) -> None:
 
 def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}:{error.lineno})"
+        return f" ({error.filename}{f':{error.lineno}' if error.lineno else ''})"
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own[1:] else ""
 
 
 def _removal(plugin: Installed) -> str:

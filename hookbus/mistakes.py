@@ -114,6 +114,9 @@ def _faults_of_kind(found: Found) -> Iterator[str]:
 
 
 def _faults_of_parameters(found: Found, known: tuple[str, ...]) -> Iterator[str]:
+    receiver = _receiver(found.function)
+    if receiver in known:
+        yield f"{found.name}() has no self: {receiver!r} would get the hook itself"
     for parameter in found.parameters:
         name = parameter.name
         if parameter.kind is parameter.KEYWORD_ONLY:
@@ -126,6 +129,13 @@ def _faults_of_parameters(found: Found, known: tuple[str, ...]) -> Iterator[str]
                 f"{found.name}() takes {name!r}, which {found.event!r} has not"
                 f"{did_you_mean(name, known)}; it has {', '.join(known) or 'no argument'}"
             )
+
+
+def _receiver(function: Any) -> str | None:
+    """Return the name of the parameter that gets the object of a method."""
+    if not inspect.ismethod(function) or isinstance(function.__self__, type):
+        return None
+    return next(iter(inspect.signature(function.__func__).parameters), None)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

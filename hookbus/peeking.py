@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import attrs
 
@@ -40,28 +39,30 @@ def peek(plugin: Installed) -> Peek:
         return Peek((), whole=False)
     if not plugin.is_class:
         return Peek(tuple(_marked(tree)))
-    name = plugin.entry.attr.split(".")[0]
+    name = plugin.attribute.split(".")[0]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if name in classes:
         return _of_class(classes[name], classes)
     if name not in _names(tree):
-        raise PluginError(f"the module {plugin.entry.module} has no {name!r}")
+        raise PluginError(f"the module {plugin.module} has no {name!r}")
     return Peek((), whole=False)
 
 
 def _tree(plugin: Installed) -> ast.Module | None:
     """Parse the module; None where it is there and has no source."""
-    spec = spec_of(plugin.entry.module)
+    spec = spec_of(plugin.module)
     if spec is None:
-        raise PluginError(f"there is no module {plugin.entry.module!r}")
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        return None
+        raise PluginError(f"there is no module {plugin.module!r}")
+    get_source = getattr(spec.loader, "get_source", None)
     try:
-        return ast.parse(Path(spec.origin).read_bytes())
+        source = get_source(plugin.module) if get_source else None
+        return ast.parse(source) if source is not None else None
     except SyntaxError as error:
-        raise PluginError(
-            f"SyntaxError: {error.msg} ({spec.origin}:{error.lineno})"
-        ) from None
+        line = f":{error.lineno}" if error.lineno else ""
+        where = f"{spec.origin}{line}"
+        raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
+    except (ImportError, OSError) as error:
+        raise PluginError(f"{type(error).__name__}: {error}") from None
 
 
 def _of_class(cls: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Peek:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from hookbus import hookspecs
 from hookbus.errors import PluginError
 from hookbus.hook import SessionRunHook
 
+_PROPERTIES = (property, functools.cached_property)
 MARK = f"{hookspecs.PROJECT}_impl"
 """The attribute of a function in which ``@hookimpl`` leaves its options."""
 
@@ -56,6 +58,8 @@ class Registry(pluggy.PluginManager):
         """Return the options of a function that takes part, else None."""
         if name.startswith("_"):
             return None
+        if isinstance(getattr(type(plugin), name, None), _PROPERTIES):
+            return None  # reading it would run it
         if not isinstance(plugin, types.ModuleType) and name in hookspecs.LIFECYCLE:
             own = getattr(type(plugin), name, None)
             if own is getattr(SessionRunHook, name):

@@ -49,7 +49,7 @@ def check_fits(plugin: Installed) -> None:
         wanted = _requirement(text) if text.startswith("hookbus") else None
         if wanted is None or canonical(wanted.name) != "hookbus":
             continue
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        if not _counts(wanted):
             continue
         if not wanted.specifier.contains(own, prereleases=True):
             raise PluginError(
@@ -70,12 +70,19 @@ def _lack(text: str, source: str, verdicts: Mapping[str, Verdict]) -> str | None
             f"{source}: required_plugins: {text!r} is no requirement; write NAME or "
             "NAME>=VERSION"
         )
+    if not _counts(wanted):
+        return None
     found = _version_of(wanted.name, verdicts)
     if found is None:
         return "not installed"
     if not wanted.specifier.contains(found, prereleases=True):
         return f"installed: {found}"
     return _off(wanted.name, verdicts)
+
+
+def _counts(wanted: Requirement) -> bool:
+    """Say whether a requirement is meant for this environment."""
+    return wanted.marker is None or wanted.marker.evaluate({"extra": ""})
 
 
 def _requirement(text: str) -> Requirement | None:

@@ -14,7 +14,7 @@ from hookbus.config import Config
 from hookbus.config.settings import Setting
 from hookbus.errors import ArgumentTypeError
 from hookbus.hook import Kind
-from hookbus.installed import installed_plugins
+from hookbus.installed import Catalog, installed_plugins
 from hookbus.loading import Code, load, member_of, policy_said
 from hookbus.logs import log
 from hookbus.names import of_class, unique
@@ -72,7 +72,9 @@ def members(
     """
     catalog = installed_plugins()
     wanted = {a.plugin: a for a in automatic if a.required or a.plugin in catalog.plugins}
-    selection = select(config, [a.word for a in wanted.values()], catalog)
+    words = [a.word for a in wanted.values()]
+    config.met.update(_base_name(hook, catalog) for hook in (*chief_only_hooks, *hooks))
+    selection = select(config, words, catalog, own=config.met.__contains__)
     on = {v.name: v for v in in_order(selection, worker)}
     loaded = load(on.values())
     found: dict[str, Member] = {}
@@ -148,7 +150,7 @@ def _add_objects(
     """Add hooks that were passed in code, but for those that a word switched off."""
     for hook in hooks:
         plugin = selection.catalog.of_class(_class_of(hook))
-        base = plugin.name if plugin else of_class(_class_of(hook))
+        base = _base_name(hook, selection.catalog)
         verdict = selection.verdicts.get(base)
         if verdict is not None and verdict.blocked:
             continue
@@ -157,6 +159,12 @@ def _add_objects(
         # An object is never set from outside, but what its errors do is not its own.
         policy = policy_said(config.settings_of(base))
         found[name] = Member(name, hook, origin, shipped, policy=policy)
+
+
+def _base_name(hook: Any, catalog: Catalog) -> str:
+    """Return the name that an object has, but for the number of a further one."""
+    plugin = catalog.of_class(_class_of(hook))
+    return plugin.name if plugin else of_class(_class_of(hook))
 
 
 def _class_of(hook: Any) -> type:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -103,6 +103,7 @@ def decide(
     autoload: bool = True,
     autoload_source: str = "",
     strict: bool = False,
+    own: Callable[[str], bool] = lambda _: False,
 ) -> Selection:
     """Decide about every plugin that is installed or spoken of.
 
@@ -116,6 +117,8 @@ def decide(
         autoload_source: what switched autoload off, for the reason.
         strict: whether a name to switch off that is not installed is an error in every
             place; on the command line it always is.
+        own: says whether a hook of the program itself may bear a name; it can be switched
+            off by that, though it is installed nowhere.
 
     Raises:
         UsageError: a plugin to switch on is not installed, or one to switch off is not
@@ -130,7 +133,8 @@ def decide(
         verdict = _verdict(name, catalog.plugins.get(name), said[name], off)
         verdicts[name] = verdict
         if verdict.installed is None:
-            warnings += _missing(catalog, verdict, strict)
+            missing = verdict.on or not own(name)
+            warnings += _missing(catalog, verdict, strict) if missing else []
     return Selection(catalog, verdicts, tuple(warnings))
 
 
@@ -181,10 +185,13 @@ def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
 
 def _unknown(word: Word, catalog: Catalog) -> str:
     close = did_you_mean(word.plugin, catalog)
+    if "," in word.plugin and word.source.startswith("-p"):
+        close = "; one -p takes one name"
     if word.on:
         listed = ", ".join(catalog) or "none"
         hint = close or f"; installed plugins: {listed}"
         return f"{word.source}: no plugin or module called {word.plugin!r}{hint}"
     if word.source.startswith("-p"):
         close = close.replace(" '", " '-p no:")
-    return f"{word.source}: no plugin called {word.plugin!r} is installed{close}"
+    hint = close or ", nor is a hook of the program called so"
+    return f"{word.source}: no plugin called {word.plugin!r} is installed{hint}"

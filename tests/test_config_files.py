@@ -114,7 +114,9 @@ def test_a_mistake_in_a_file_that_does_not_count_is_no_error(name):
 def test_the_usual_slip_in_setup_cfg_is_explained():
     """There the section bears a prefix."""
     write("setup.cfg", "[hookbus]\nplugins = a\n")
-    with pytest.raises(UsageError, match=r"called \[tool:hookbus\] here, not \[hookbus\]"):
+    with pytest.raises(
+        UsageError, match=r"in \[hookbus\] elsewhere .* in \[tool:hookbus\]"
+    ):
         found()
 
 

@@ -111,11 +111,12 @@ def test_end_of_input_includes_subclasses() -> None:
 
 
 def test_a_suggestion_lists_at_most_three_close_words() -> None:
-    """Close matches are joined by "or", the closest first, three at the most."""
+    """What is as close as the closest is told, too, joined by "or"."""
     known = ["loss", "loss_a", "loss_b", "loss_c", "weights"]
-    hint = did_you_mean("loss", known)
-
-    assert hint.startswith("; did you mean 'loss' or ")
+    hint = did_you_mean("losss", known)
+    assert hint == "; did you mean 'loss'?"
+    hint = did_you_mean("loss_x", [*known[1:], "loss_d"])
+    assert hint.startswith("; did you mean 'loss_")
     assert hint.endswith("?")
     assert hint.count("'") == 6
     assert "weights" not in hint

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus import PluginError, UsageError
-from hookbus.installed import Catalog, Installed, check_rivals, installed_plugins
+from hookbus.installed import Catalog, Installed, check_entry, installed_plugins
 from hookbus.places import Place
 from hookbus.selection import Word, decide, parse_word
 from hookbus.testing import fake_dist
@@ -206,7 +206,7 @@ def test_two_distributions_with_a_plugin_of_one_name_are_an_error(site):
     with pytest.raises(
         PluginError, match=r"provide plugin 'zebra': one 1\.0 and two 1\.0.*no:zebra"
     ):
-        check_rivals(zebra)
+        check_entry(zebra)
 
 
 def test_a_distribution_that_is_found_twice_counts_once(site, tmp_path_factory):

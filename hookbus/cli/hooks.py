@@ -66,7 +66,7 @@ def _wanted(bus: Bus, named: Sequence[str]) -> Sequence[str]:
 def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
     """Return a bus with all plugins that load, and why the others do not, by name."""
     bus, broken, members = Bus(), {}, []
-    for verdict in in_order(select(config)):
+    for verdict in in_order(select(config, showing=True)):
         try:
             members.append(_member(verdict, config))
         except HookbusError as error:
@@ -131,10 +131,10 @@ def _lines(
         for event, order in orders.items()
         for number, called in enumerate(order, 1)
     ]
-    yield table(_COLUMNS, rows) if rows else "no plugin that is on is called\n"
-    for name, why in broken.items():
-        yield f"{name}: broken: {why}\n"
-    yield _NOTE.rstrip()
+    yield table(_COLUMNS, rows).rstrip("\n") if rows else "no plugin that is on is called"
+    yield from (f"{name}: broken: {why}" for name, why in broken.items())
+    yield ""
+    yield _NOTE.rstrip("\n")
 
 
 def _why(called: Called) -> str:

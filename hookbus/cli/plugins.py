@@ -44,7 +44,7 @@ def plugins(arguments: Sequence[str]) -> int:
     if wants_help(said):
         print(_USAGE + "\n".join(columns(_SWITCHES)))
         return ExitCode.OK
-    verdicts = select(config).verdicts.values()
+    verdicts = select(config, showing=True).verdicts.values()
     rows = [_row(verdict, "--load" in said.switches) for verdict in verdicts]
     if "--json" in said.switches:
         print(json.dumps({"schema": SCHEMA, "plugins": rows}, indent=2))

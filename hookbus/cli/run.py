@@ -17,7 +17,7 @@ from hookbus.choosing import select
 from hookbus.cli.flags import HELP, own_folder_first, wants_help
 from hookbus.cli.help import help_of
 from hookbus.config import Config, set_process_config
-from hookbus.config.grammar import read_flags
+from hookbus.config.grammar import Said, read_flags
 from hookbus.config.owners import looks_like_ours
 from hookbus.errors import (
     ExitCode,
@@ -25,7 +25,9 @@ from hookbus.errors import (
     UnknownNodeError,
     UsageError,
     culprit_of,
+    did_you_mean,
 )
+from hookbus.installed import core_parts, installed_plugins
 from hookbus.logs import configure, log
 from hookbus.places import Place
 
@@ -40,11 +42,11 @@ def run(arguments: Sequence[str]) -> int:
     own_folder_first(said.rest[0] if said.rest else None)
     config = Config.gathered(said)
     configure(config.log_format)
-    selection = select(config)
+    selection = select(config, own=_may_be_the_scripts)
     if wants_help(said):
         print(help_of(selection, config), end="")
         return ExitCode.OK
-    script = _script(said.rest)
+    script = _script(said)
     late = looks_like_ours(said.rest[1:], selection.catalog)
     if late is not None:
         log.warning(
@@ -59,10 +61,23 @@ def run(arguments: Sequence[str]) -> int:
         set_process_config(None)
 
 
-def _script(rest: Sequence[str]) -> Path:
-    if not rest:
-        raise UsageError("hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS]")
-    script = Path(rest[0])
+def _may_be_the_scripts(name: str) -> bool:
+    """Say whether a name to switch off may be that of a hook which the script makes.
+
+    Its first session will tell. What is nearly the name of a plugin is a slip.
+    """
+    return name not in core_parts() and not did_you_mean(name, installed_plugins())
+
+
+def _script(said: Said) -> Path:
+    if not said.rest:
+        last = said.flags[-1:]
+        taken = [f for f in last if f.value is not None and Path(f.value).is_file()]
+        hint = "".join(f" ({f.value} was taken for the value of {f.name})" for f in taken)
+        raise UsageError(
+            f"hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS]{hint}"
+        )
+    script = Path(said.rest[0])
     if not script.is_file():
         what = "is a directory" if script.is_dir() else "does not exist"
         raise UsageError(f"the script {script} {what} (looked in {Path.cwd()})")
@@ -73,6 +88,8 @@ def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
     path = os.path.abspath(script)  # noqa: PTH100 (Python does not resolve links here)
     try:
         _as_main(path, argv)
+        if not config.records:  # there was no session that could look for every name
+            select(config)
     except SystemExit:
         raise
     except KeyboardInterrupt:

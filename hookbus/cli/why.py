@@ -32,7 +32,7 @@ def why(arguments: Sequence[str]) -> int:
         return ExitCode.OK
     if not said.rest:
         raise UsageError("hookbus why needs the name of a plugin: hookbus why NAME")
-    selection = select(config)
+    selection = select(config, showing=True)
     name = selection.catalog.name_of(said.rest[0])
     verdict = selection.verdicts.get(name)
     if verdict is None:

@@ -52,6 +52,7 @@ class Config:
         ignored: config files beside it that do not count.
         header: whether sessions tell at their start which plugins they have.
         records: how the sessions that took this Config ended.
+        met: the names of hooks that were passed to them in code.
     """
 
     words: tuple[Word, ...] = ()
@@ -66,6 +67,7 @@ class Config:
     ignored: tuple[str, ...] = ()
     header: bool = True
     records: list[SessionRecord] = attrs.field(factory=list)
+    met: set[str] = attrs.field(factory=set)
 
     @classmethod
     def current(cls) -> Config:

@@ -118,19 +118,35 @@ def _has_section(path: Path) -> bool:
         return False
 
 
-def _whole_toml(text: str, _: Path) -> Sections:
-    return _plugin_tables(tomllib.loads(text))
+def _whole_toml(text: str, path: Path) -> Sections:
+    table = tomllib.loads(text)
+    if "hookbus" in _table(table.get("tool")):
+        _refuse(path, "[tool.hookbus]", "at the top")
+    return _plugin_tables(table)
 
 
 def _pyproject(text: str, path: Path) -> Sections | None:
     if "hookbus" not in text:  # somebody else's mistakes are not ours to tell
         return None
-    tools = tomllib.loads(text).get("tool", {})
+    whole = tomllib.loads(text)
+    if "hookbus" in whole:
+        _refuse(path, "[hookbus]", "in [tool.hookbus]")
+    tools = _table(whole.get("tool"))
     if "hookbus" not in tools:
         return None
     if not isinstance(tools["hookbus"], dict):
         raise UsageError(f"{shown(path)}: tool.hookbus is not a table")
     return _plugin_tables(tools["hookbus"])
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _refuse(path: Path, section: str, right: str) -> None:
+    raise UsageError(
+        f"{shown(path)}: what stands in {section} elsewhere stands {right} here"
+    )
 
 
 def _plugin_tables(table: Mapping[str, Any]) -> Sections:
@@ -143,13 +159,13 @@ def _ini(section: str) -> Callable[[str, Path], Sections | None]:
     def load(text: str, path: Path) -> Sections | None:
         if "hookbus" not in text:
             return None
-        parser = configparser.RawConfigParser()
+        # No section of ours is called so: keys of [DEFAULT] are those of others.
+        parser = configparser.RawConfigParser(default_section="\n")
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read_string(text, shown(path))
-        if section.startswith("tool:") and parser.has_section("hookbus"):
-            raise UsageError(
-                f"{shown(path)}: the section is called [tool:hookbus] here, not [hookbus]"
-            )
+        for other in {"hookbus", "tool:hookbus"} - {section}:
+            if parser.has_section(other):
+                _refuse(path, f"[{other}]", f"in [{section}]")
         found = {
             name[len(section) + 1 :]: dict(parser[name])
             for name in parser.sections()

@@ -11,7 +11,7 @@ import attrs
 
 from hookbus.config import files
 from hookbus.config.environment import said_by
-from hookbus.config.files import ConfigFile
+from hookbus.config.files import ConfigFile, Entry
 from hookbus.config.grammar import Option, Said, read_flags
 from hookbus.config.keys import value_of
 from hookbus.config.owners import setting_of_flag, setting_of_option
@@ -68,8 +68,14 @@ def _file(places: Iterable[Said], directory: Path) -> ConfigFile | None:
 def _said_in(file: ConfigFile | None) -> list[Said]:
     """Return hookbus' own keys of a file."""
     own = [entry for entry in file.entries if not entry.section] if file else []
-    keys = {e.key: (value_of(e.key, e.value, e.source), e.source) for e in own}
+    keys = {e.key: (value_of(e.key, e.value, e.source), _told(e)) for e in own}
     return [Said(Place.FILE, keys=keys)]
+
+
+def _told(entry: Entry) -> str:
+    """Return where a key was said; a short value is told with it."""
+    short = entry.value in ("true", "false")
+    return f"{entry.source}: {entry.key} = {entry.value}" if short else entry.source
 
 
 def _with_addopts(places: Sequence[Said]) -> list[Said]:

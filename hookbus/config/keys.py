@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,6 +38,16 @@ def listed(text: str) -> tuple[str, ...]:
     """
     words = text.replace("\n", ",").split(",")
     return tuple(word.strip() for word in words if word.strip())
+
+
+def requirements(text: str) -> tuple[str, ...]:
+    """Read a list of requirements, in each of which there may be commas.
+
+    >>> requirements("hookbus-x>=0.2,<2, hookbus[testing,more]")
+    ('hookbus-x>=0.2,<2', 'hookbus[testing,more]')
+    """
+    words = re.split(r"\n|,(?=\s*[A-Za-z])(?![^\[]*\])", text)
+    return tuple(word.strip(" ,") for word in words if word.strip(" ,"))
 
 
 def arguments(text: str) -> tuple[str, ...]:
@@ -81,7 +92,7 @@ KEYS: Mapping[str, Key] = {
         "false: plugins that are on when found stay off unless named",
     ),
     "required_plugins": Key(
-        listed,
+        requirements,
         None,
         None,
         "distributions that must be there and not switched off, like hookbus-x>=0.2",
@@ -124,7 +135,7 @@ def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
         )
     read = KEYS[name].read
     if isinstance(text, tuple):
-        if read in (listed, arguments):
+        if read in (listed, arguments, requirements):
             return text
         raise UsageError(f"{source}: {name}: expected one value, not a list")
     try:
@@ -134,4 +145,4 @@ def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
 
 
 def _all() -> str:
-    return f"; the keys are {', '.join(KEYS)}"
+    return f"; the keys are {', '.join(KEYS)}, and a plugin's are NAME.SETTING"

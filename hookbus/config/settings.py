@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hookbus.config.texts import typed
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import PluginError, UsageError, did_you_mean
 from hookbus.places import Place
 
 ON_ERROR = "on_error"
@@ -58,10 +58,19 @@ class Form:
 
 
 def form_of(cls: type, name: str) -> Form:
-    """Return what can be set of a hook class."""
+    """Return what can be set of a hook class.
+
+    Raises:
+        PluginError: what it declares about its settings makes no sense.
+    """
     fields = fields_of(cls)
     main = getattr(cls, "main_setting", None) or next(iter(fields), None)
     groups = getattr(cls, "exclusive_settings", ())
+    if any(isinstance(group, str) for group in groups):
+        raise PluginError(
+            f"plugin {name!r}: exclusive_settings is {groups!r}; expected groups of "
+            f"fields, like ({groups!r},)"
+        )
     return Form(name, fields, main, groups, getattr(cls, "default_settings", {}))
 
 
@@ -108,9 +117,10 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         return cls(**values)
     except (TypeError, ValueError) as error:
         given = ", ".join(s.source for s in chosen.values()) or "nothing"
-        reason = error.args[0] if error.args else error  # a validator adds the field
+        # A validator adds the field and more to its message.
+        reason = str(error.args[0] if error.args else error).rstrip(".")
         raise UsageError(
-            f"{name}: {reason} Given: {given}. Flags: {_flags(form)}."
+            f"{name}: {reason}. Given: {given}. Flags: {_flags(form)}."
         ) from error
 
 

@@ -40,8 +40,9 @@ def typed(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
-    if any(_is_list(option) for option in wanted):
-        return texts
+    for option in wanted:
+        if _is_list(option):
+            return _collected(option, texts)
     raise UsageError(f"{source}: expected {_spelled(wanted)}, not a list")
 
 
@@ -67,11 +68,15 @@ def _reader(hint: Any) -> Callable[[str], Any]:
     if hint is bool:
         return boolean
     if _is_list(hint):
-        return listed
+        return lambda text: _collected(hint, listed(text))
     origin = typing.get_origin(hint) or hint
     if isinstance(origin, type) and issubclass(origin, PurePath):
         return origin
     return _object
+
+
+def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[str]:
+    return list(texts) if (typing.get_origin(hint) or hint) is list else texts
 
 
 def _is_list(hint: Any) -> bool:
