@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 import venv
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import distribution
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -216,10 +216,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _metadata(name: str) -> Path:
-    """Return the folder of a distribution's metadata."""
-    found = distribution(name)
-    (file,) = [f for f in found.files or () if f.parts[-1] == "METADATA"]
-    return Path(str(found.locate_file(file))).parent
+    """Return the folder of a distribution's metadata, as pip has installed it.
+
+    A checkout may have an egg-info besides, which counts for who runs in it.
+    """
+    found = [
+        Path(str(one.locate_file(file))).parent
+        for one in Distribution.discover(name=name)
+        for file in one.files or ()
+        if file.parts[-1] == "METADATA"
+    ]
+    return found[0]
 
 
 @pytest.fixture(scope="session")
