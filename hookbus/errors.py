@@ -171,6 +171,16 @@ class NoGoodCheckpointError(CheckpointError, ValueError):
     """There are checkpoints, and not one of them can be read."""
 
 
+def reason_of(error: BaseException) -> str:
+    r"""Return the line of an error that says why; it may have others around it.
+
+    >>> reason_of(PluginError("cannot load plugin 'x'\n  OSError: gone\n  Run ..."))
+    'OSError: gone'
+    """
+    lines = str(error).splitlines() or [repr(error)]
+    return lines[min(1, len(lines) - 1)].strip()
+
+
 END_OF_INPUT = (OutOfRangeError, StopIteration)
 """The exceptions that mean end of input, subclasses included (TF took only the exact
 types; a library that subclasses StopIteration means the same)."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import pkgutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, EntryPoint, entry_points
-from pathlib import Path
 
 import attrs
 
 from hookbus.errors import PluginError, UsageError
 from hookbus.names import canonical, of_class_name, unique
 
+CORE = frozenset({"hookbus", "core", "session", "bus", "graph", "config", "checkpoint"})
+"""What users may take for plugins and is hookbus itself, which is always on."""
 GROUP = "hookbus"
 AUTOUSE_GROUP = "hookbus.autouse"
 
@@ -114,10 +114,18 @@ class Catalog:
         return self.plugins.get(self.name_of(spelled))
 
     def of_class(self, cls: type) -> Installed | None:
-        """Return the plugin whose entry point names a class, or None."""
+        """Return the plugin whose entry point leads to a class, or None.
+
+        Nothing is imported for it: whoever has the class has imported where it came from.
+        """
         names = cls.__module__, cls.__qualname__
-        named = (p for p in self.plugins.values() if (p.module, p.attribute) == names)
-        return next(named, None)
+        for plugin in self.plugins.values():
+            if (plugin.module, plugin.attribute) == names:
+                return plugin
+            module = sys.modules.get(plugin.module)
+            if module is not None and vars(module).get(plugin.attribute) is cls:
+                return plugin
+        return None
 
     def with_modules(self, names: Iterable[str]) -> Catalog:
         """Return this catalog, and in it those of *names* that are importable modules.
@@ -153,12 +161,6 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
     about = shipped.metadata  # parsed anew each time it is asked for
     requires = about.get_all("Requires-Dist") or shipped.requires or ()
     return Installed(name, entry, about["Name"], about["Version"], autouse, tuple(requires))
-
-
-def core_parts() -> set[str]:
-    """Return what hookbus itself is made of, which cannot be switched off."""
-    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return {canonical(module.name) for module in modules} | {"hookbus"}
 
 
 def module_named(text: str) -> Installed | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import time
 import traceback
 import types
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import attrs
@@ -23,13 +25,17 @@ from hookbus.config.settings import (
     strongest,
     values_of,
 )
-from hookbus.errors import HookbusError, PluginError, UsageError
-from hookbus.hook import Kind
+from hookbus.errors import HookbusError, PluginError, UsageError, blame
+from hookbus.hook import Kind, SessionRunHook
 from hookbus.hookspecs import PROJECT
 from hookbus.installed import Installed
 from hookbus.options import OptionGroup
+from hookbus.places import Place
 from hookbus.policy import ErrorPolicy, parse_policy
+from hookbus.registry import Registry
 from hookbus.selection import Verdict
+
+_IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
 
 
 @attrs.frozen
@@ -85,6 +91,9 @@ def load_one(verdict: Verdict) -> Code:
         value = verdict.installed.entry.load()
     except (Exception, SystemExit) as error:
         raise PluginError(broken(verdict, error)) from error
+    except BaseException as error:
+        blame(error, verdict.name, f"raised while plugin {verdict.name!r} was imported")
+        raise
     # Some libraries draw numbers when they are imported; what a seeded program draws
     # next must not depend on which plugins are on.
     randomness.restore(drawn)
@@ -101,7 +110,8 @@ def form_of_code(code: Code) -> Form:
         PluginError: its ``addoption`` fails.
     """
     if isinstance(code.value, type):
-        return form_of(code.value, code.verdict.name)
+        form: Form = _guarded(code.verdict, lambda: form_of(code.value, code.verdict.name))
+        return form
     group = OptionGroup(code.verdict.name)
     _guarded(code.verdict, lambda: call_one(_bare(code), "addoption", group))
     options = group.options.values()
@@ -149,17 +159,21 @@ def _bare(code: Code) -> Member:
     verdict = code.verdict
     assert verdict.installed is not None
     shipped = verdict.installed.shipped_by
-    member = Member(verdict.name, code.value, verdict.why, shipped)
-    return attrs.evolve(member, kinds=_kinds(member))
+    return Member(verdict.name, code.value, verdict.why, shipped, kinds=kinds_of(code))
 
 
-def _kinds(member: Member) -> tuple[Kind, ...]:
-    """Return the kinds of sessions and runs that a plugin says it serves."""
-    said = getattr(member.plugin, "kinds", ("train",))
+def kinds_of(code: Code) -> tuple[Kind, ...]:
+    """Return the kinds of sessions and runs that a plugin says it serves.
+
+    Raises:
+        PluginError: there are no such kinds.
+    """
+    said = getattr(code.value, "kinds", ("train",))
     known = get_args(Kind)
-    if isinstance(said, str) or not set(said) <= set(known):
+    listed = isinstance(said, tuple | list | set | frozenset)
+    if not listed or not all(kind in known for kind in said):
         raise PluginError(
-            f"plugin {member.label}: kinds is {said!r}; expected a tuple of "
+            f"plugin {code.verdict.name!r}: kinds is {said!r}; expected a tuple of "
             f"{', '.join(map(repr, known))}, like ('train',)"
         )
     return tuple(said)
@@ -181,9 +195,21 @@ def broken(verdict: Verdict, error: BaseException) -> str:
         f"cannot load plugin {verdict.name!r} ({plugin.shipped_by or 'no distribution'}, "
         f"entry point {plugin.entry.value}), which is on because of: {verdict.why}\n"
         f"  {type(error).__name__}: {error}{_where(error)}\n"
-        f"  Run without it: -p no:{verdict.name} (or HOOKBUS_PLUGINS=no:{verdict.name})"
-        f"{_removal(plugin)}"
+        f"  Run without it: {_way_out(verdict)}{_removal(plugin)}"
     )
+
+
+def _way_out(verdict: Verdict) -> str:
+    """Say what switches a plugin off that is on: something as strong, said later."""
+    here = [word for word in verdict.words if word.place is Place.COMMAND]
+    implied = [word.source for word in here if word.implied]
+    if implied:
+        return f"drop {', '.join(implied)}"
+    off = f"-p no:{verdict.name}"
+    decisive = verdict.decisive
+    if decisive is not None and decisive.place >= Place.ENVIRONMENT:
+        return off
+    return f"{off} (or HOOKBUS_PLUGINS=no:{verdict.name})"
 
 
 def _guarded(verdict: Verdict, make: Any) -> Any:
@@ -197,14 +223,23 @@ def _guarded(verdict: Verdict, make: Any) -> Any:
 
 def _check_is_plugin(verdict: Verdict, value: Any) -> None:
     """Refuse a module that was named and has nothing to do with hookbus."""
-    if not isinstance(value, types.ModuleType):
+    if not isinstance(value, types.ModuleType) or Registry().found_in(value):
         return
-    marker = f"{PROJECT}_impl"
-    if not any(hasattr(function, marker) for function in vars(value).values()):
-        raise UsageError(
-            f"{verdict.why}: the module {value.__name__!r} ({value.__file__}) has no "
-            "function marked @hookbus.hookimpl, so it is no plugin"
-        )
+    hooks = [n for n, c in vars(value).items() if _is_hook_class(c, value)]
+    meant = " or ".join(f"{value.__name__}:{name}" for name in hooks)
+    raise UsageError(
+        f"{verdict.why}: the module {value.__name__!r} ({value.__file__}) has no function "
+        "marked @hookbus.hookimpl, so it is no plugin"
+        + (f"; for its hook class name {meant}" if hooks else "")
+    )
+
+
+def _is_hook_class(value: Any, module: types.ModuleType) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, SessionRunHook)
+        and value.__module__ == module.__name__
+    )
 
 
 def _check_has_fields_only(code: Code) -> None:
@@ -217,11 +252,12 @@ def _check_has_fields_only(code: Code) -> None:
 
 
 def _where(error: BaseException) -> str:
+    """Name the line that an error came from, in code that is not Python's own import."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}{f':{error.lineno}' if error.lineno else ''})"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own[1:] else ""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this module
+    own = [f for f in frames if not f.filename.startswith(_IMPORTING)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _removal(plugin: Installed) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
@@ -37,41 +37,46 @@ def peek(plugin: Installed) -> Peek:
     tree = _tree(plugin)
     if tree is None:
         return Peek((), whole=False)
+    markers = _markers(tree)
     if not plugin.is_class:
-        return Peek(tuple(_marked(tree)))
+        return Peek(tuple(_marked(tree, markers)))
     name = plugin.attribute.split(".")[0]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if name in classes:
-        return _of_class(classes[name], classes)
-    if name not in _names(tree):
+        return _of_class(classes[name], classes, markers)
+    if name not in _names(tree) and not _binds_unseen(tree):
         raise PluginError(f"the module {plugin.module} has no {name!r}")
     return Peek((), whole=False)
 
 
 def _tree(plugin: Installed) -> ast.Module | None:
-    """Parse the module; None where it is there and has no source."""
+    """Parse the module; None where it is there and its source says nothing."""
     spec = spec_of(plugin.module)
     if spec is None:
         raise PluginError(f"there is no module {plugin.module!r}")
-    get_source = getattr(spec.loader, "get_source", None)
+    read = getattr(spec.loader, "get_data", None)
+    if read is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
     try:
-        source = get_source(plugin.module) if get_source else None
-        return ast.parse(source) if source is not None else None
+        tree: ast.Module = ast.parse(read(spec.origin))
     except SyntaxError as error:
-        line = f":{error.lineno}" if error.lineno else ""
-        where = f"{spec.origin}{line}"
+        where = f"{spec.origin}{f':{error.lineno}' if error.lineno else ''}"
         raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
-    except (ImportError, OSError) as error:
-        raise PluginError(f"{type(error).__name__}: {error}") from None
+    except Exception:  # whatever else is wrong with it shows when it is imported
+        return None
+    return tree
 
 
-def _of_class(cls: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Peek:
+def _of_class(
+    cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef], markers: Container[str]
+) -> Peek:
     """Collect the events of a class and of its bases in the same module."""
-    events, whole = [*_marked(cls), *_lifecycle(cls)], True
+    events, whole = [*_marked(cls, markers), *_lifecycle(cls)], True
+    others = {name: found for name, found in classes.items() if found is not cls}
     for base in cls.bases:
         name = ast.unparse(base).rsplit(".", 1)[-1]
-        if name in classes and classes[name] is not cls:
-            inherited = _of_class(classes[name], classes)
+        if name in others:
+            inherited = _of_class(others[name], others, markers)
             events += inherited.events
             whole = whole and inherited.whole
         elif name not in ("SessionRunHook", "object"):
@@ -83,29 +88,41 @@ def _lifecycle(cls: ast.ClassDef) -> list[str]:
     return [f.name for f in _functions(cls) if f.name in LIFECYCLE]
 
 
-def _marked(tree: ast.Module | ast.ClassDef) -> list[str]:
+def _markers(tree: ast.Module) -> set[str]:
+    """Return the names under which a module knows the marker of events."""
+    imported = [a for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names]
+    return {MARKER, *(a.asname for a in imported if a.name == MARKER and a.asname)}
+
+
+def _marked(tree: ast.Module | ast.ClassDef, markers: Container[str]) -> list[str]:
     """Return the events of functions that are decorated with the marker."""
-    return [_event(f) for f in _functions(tree) if _decorator(f) is not None]
+    found = [(f, _decorator(f, markers)) for f in _functions(tree)]
+    return [_event(f, decorator) for f, decorator in found if decorator is not None]
 
 
 def _functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
     yield from (node for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
-def _decorator(function: ast.FunctionDef) -> ast.expr | None:
+def _decorator(function: ast.FunctionDef, markers: Container[str]) -> ast.expr | None:
     for decorator in function.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if ast.unparse(called).rsplit(".", 1)[-1] == MARKER:
+        if ast.unparse(called).rsplit(".", 1)[-1] in markers:
             return decorator
     return None
 
 
-def _event(function: ast.FunctionDef) -> str:
-    decorator = _decorator(function)
+def _event(function: ast.FunctionDef, decorator: ast.expr) -> str:
     for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
         if keyword.arg == "specname" and isinstance(keyword.value, ast.Constant):
             return str(keyword.value.value)
     return function.name
+
+
+def _binds_unseen(tree: ast.Module) -> bool:
+    """Say whether a module may have names that its text does not show."""
+    names = _names(tree)
+    return "*" in names or bool({"__getattr__", "globals", "setattr", "exec"} & names)
 
 
 def _names(tree: ast.Module) -> set[str]:

@@ -46,7 +46,7 @@ def check_fits(plugin: Installed) -> None:
     """
     own = _own_version()
     for text in plugin.requires:
-        wanted = _requirement(text) if text.startswith("hookbus") else None
+        wanted = _requirement(text) if text.lower().startswith("hookbus") else None
         if wanted is None or canonical(wanted.name) != "hookbus":
             continue
         if not _counts(wanted):

@@ -15,7 +15,7 @@ from hookbus.config.settings import Setting
 from hookbus.errors import ArgumentTypeError
 from hookbus.hook import Kind
 from hookbus.installed import Catalog, installed_plugins
-from hookbus.loading import Code, load, member_of, policy_said
+from hookbus.loading import Code, kinds_of, load, member_of, policy_said
 from hookbus.logs import log
 from hookbus.names import of_class, unique
 from hookbus.places import Place
@@ -32,13 +32,14 @@ class Automatic:
     Attributes:
         plugin: its name.
         why: the argument, as the user wrote it.
-        settings: field to value and how strong it is, as the argument implies.
+        settings: field to its value, how strong that is, and the argument that gives it
+            where it is another.
         required: whether it must be installed.
     """
 
     plugin: str
     why: str
-    settings: Mapping[str, tuple[Any, Place]]
+    settings: Mapping[str, tuple[Any, Place, str]]
     required: bool = False
 
     @property
@@ -79,13 +80,17 @@ def members(
     loaded = load(on.values())
     found: dict[str, Member] = {}
     _add_objects(found, chief_only_hooks, "chief_only_hooks=", selection, config)
+    idle: dict[str, str] = {}
     for name in on:
+        kinds = kinds_of(loaded[name])
+        if name not in wanted and kind not in kinds:
+            idle[name] = f"serves {', '.join(kinds)}"
+            continue
         implied = _settings(wanted[name]) if name in wanted else []
         member = member_of(loaded[name], [*implied, *config.settings_of(name)])
-        if name in wanted or _serves(member, kind):
-            found[unique(name, found)] = attrs.evolve(member, name=unique(name, found))
+        found[unique(name, found)] = attrs.evolve(member, name=unique(name, found))
     _add_objects(found, hooks, "hooks=", selection, config)
-    _announce(config, selection, found.values(), loaded)
+    _announce(config, selection, found.values(), loaded, idle)
     return list(found.values())
 
 
@@ -131,13 +136,9 @@ def _autoloads(verdict: Verdict) -> bool:
 
 def _settings(automatic: Automatic) -> list[Setting]:
     return [
-        Setting(automatic.plugin, field, value, automatic.why, place)
-        for field, (value, place) in automatic.settings.items()
+        Setting(automatic.plugin, field, value, source or automatic.why, place)
+        for field, (value, place, source) in automatic.settings.items()
     ]
-
-
-def _serves(member: Member, kind: Kind) -> bool:
-    return member.kinds is None or kind in member.kinds
 
 
 def _add_objects(
@@ -176,11 +177,13 @@ def _announce(
     selection: Selection,
     taking_part: Iterable[Member],
     loaded: Mapping[str, Code],
+    idle: Mapping[str, str],
 ) -> None:
     """Tell in one line who takes part, and where one looks for what was said."""
     if not config.header:
         return
-    off = [f"{v.name} ({v.why})" for v in selection.verdicts.values() if v.blocked]
+    blocked = {v.name: v.why for v in selection.verdicts.values() if v.blocked}
+    off = [f"{name} ({why})" for name, why in sorted({**blocked, **idle}.items())]
     plugins = ", ".join(_shown(member, selection) for member in taking_part)
     said = {"plugins": plugins or "none"}
     said |= {"off": ", ".join(off)} if off else {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from hookbus.errors import UsageError, did_you_mean
-from hookbus.installed import Catalog, Installed, core_parts
+from hookbus.installed import CORE, Catalog, Installed
 from hookbus.places import Place
 
 
@@ -170,7 +170,7 @@ def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
     """Refuse a name that is not installed, or return the warning that it deserves."""
     word = verdict.decisive
     assert word is not None
-    if verdict.name in core_parts():
+    if verdict.name in CORE:
         how = "is always on" if verdict.on else "cannot be disabled"
         raise UsageError(f"{word.source}: {word.plugin!r} is part of hookbus and {how}")
     if verdict.on:
@@ -193,5 +193,5 @@ def _unknown(word: Word, catalog: Catalog) -> str:
         return f"{word.source}: no plugin or module called {word.plugin!r}{hint}"
     if word.source.startswith("-p"):
         close = close.replace(" '", " '-p no:")
-    hint = close or ", nor is a hook of the program called so"
+    hint = close or ", and no hook of the program is called so yet"
     return f"{word.source}: no plugin called {word.plugin!r} is installed{hint}"

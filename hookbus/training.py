@@ -100,19 +100,28 @@ class MonitoredTrainingSession(MonitoredSession):
                 worker, taking_part, "train", config, stop_grace_period_secs, recovery
             )
             return
-        saving = _periods(save_checkpoint_secs, save_checkpoint_steps, (600, None))
-        writing = _periods(save_summaries_secs, save_summaries_steps, (None, 100))
+        saving = _periods(
+            "save_checkpoint", save_checkpoint_secs, save_checkpoint_steps, (600, None)
+        )
+        writing = _periods(
+            "save_summaries", save_summaries_secs, save_summaries_steps, (None, 100)
+        )
         output, named = summary_dir, "summary_dir"
         if output is None:
             output, named = checkpoint_dir, "checkpoint_dir"
         automatic = []
         if output and log_step_count_steps is not None and log_step_count_steps > 0:
-            every = {"every_n_steps": (log_step_count_steps, Place.DEFAULT)}
+            source = f"log_step_count_steps={log_step_count_steps}"
+            every = {"every_n_steps": (log_step_count_steps, Place.DEFAULT, source)}
             automatic.append(_automatic("step-counter", named, output, every))
         if output and writing:
-            writing["output_dir"] = (str(output), Place.CODE)
+            writing["output_dir"] = (str(output), Place.CODE, "")
             if scaffold is not None and scaffold.summary_op is not None:
-                writing["tensors"] = (_nodes(scaffold.summary_op), Place.CODE)
+                writing["tensors"] = (
+                    _nodes(scaffold.summary_op),
+                    Place.CODE,
+                    "summary_op=",
+                )
             automatic.append(_automatic("summary-saver", named, output, writing))
         if checkpoint_dir and saving:
             automatic.append(
@@ -134,7 +143,7 @@ def _automatic(
     plugin: str,
     argument: str,
     directory: str | Path,
-    settings: Mapping[str, tuple[Any, Place]],
+    settings: Mapping[str, tuple[Any, Place, str]],
     required: bool = False,
 ) -> Automatic:
     why = f"{argument}={str(directory)!r}"
@@ -142,10 +151,11 @@ def _automatic(
 
 
 def _periods(
+    argument: str,
     secs: float | Unset | None,
     steps: int | Unset | None,
     default: tuple[float | None, int | None],
-) -> dict[str, tuple[Any, Place]]:
+) -> dict[str, tuple[Any, Place, str]]:
     """Resolve a pair of periods as TF does; empty where nothing is to be done.
 
     Neither given: the default. One given: the other is None. Both: both are passed on,
@@ -155,10 +165,13 @@ def _periods(
     if secs is UNSET and steps is UNSET:
         (secs, steps), place = default, Place.DEFAULT
     given = {
-        field: value
-        for field, value in (("save_secs", secs), ("save_steps", steps))
+        unit: value
+        for unit, value in (("secs", secs), ("steps", steps))
         if not isinstance(value, Unset) and value is not None
     }
     if not any(value > 0 for value in given.values()):
         return {}
-    return {field: (value, place) for field, value in given.items()}
+    return {
+        f"save_{unit}": (value, place, f"{argument}_{unit}={value}")
+        for unit, value in given.items()
+    }

@@ -86,7 +86,6 @@ def test_a_file_without_a_section_is_passed_by(name):
         ("pyproject.toml", "[tool.hookbus]\nplugins = [\n\n[x]\n", 4),
         ("tox.ini", "[hookbus]\nplugins = a\nwhat is this\n", 3),
         ("setup.cfg", "[tool:hookbus]\nplugins = a\nplugins = b\n", 3),
-        ("tox.ini", "plugins = a  # hookbus\n", 1),
     ],
 )
 def test_a_mistake_in_a_file_is_told_with_its_line(name, text, line):
@@ -97,10 +96,21 @@ def test_a_mistake_in_a_file_is_told_with_its_line(name, text, line):
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_a_mistake_in_a_file_of_others_is_not_ours(name):
-    """A file in which hookbus does not occur is not even parsed."""
-    write(name, "[[[\n= =\n")
+@pytest.mark.parametrize(
+    "content",
+    [b"[[[\n= =\n", b"plugins = a  # hookbus\n", b"[tox]\ndeps=hookbus\ndeps=x\n", b"\xe9"],
+)
+def test_a_mistake_in_a_file_of_others_is_not_ours(name, content):
+    """A file without a section of hookbus is not even parsed, nor decoded."""
+    Path(name).write_bytes(content)
     assert find(Path.cwd()) is None
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_mark_of_the_byte_order_is_passed_over(name):
+    """Some editors put one at the front."""
+    Path(name).write_bytes(b"\xef\xbb\xbf" + SECTIONS[name].encode())
+    assert len(found().entries) == 2
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "setup.cfg"])

@@ -81,11 +81,41 @@ def test_what_cannot_load_is_seen(source, value, message, plugin):
 
 
 @pytest.mark.parametrize(
-    "source", ["from other import Hook\n", "Hook = make()\n", "import other as Hook\n"]
+    "source",
+    [
+        "from other import Hook\n",
+        "Hook = make()\n",
+        "import other as Hook\n",
+        "from other import *\n",
+        "def __getattr__(name): ...\n",
+        "globals()['Hook'] = 1\n",
+        "x = " + "-" * 5000 + "1\n",
+    ],
 )
 def test_a_name_that_is_bound_otherwise_may_be_anything(source, plugin):
     """It is not said to be missing, nor which events it has."""
     assert peek(plugin(source, "peeked:Hook")) == Peek((), whole=False)
+
+
+def test_classes_that_inherit_in_a_circle_are_seen_through(plugin):
+    """Python would refuse it; to look at it must not fail."""
+    source = "class B(object):\n    def end(self): ...\nclass A(B): ...\nclass B(A): ...\n"
+    assert peek(plugin(source, "peeked:A")).events == ()
+
+
+def test_a_marker_under_another_name_counts(plugin):
+    """As long as the import says so."""
+    source = "from hookbus import hookimpl as on\n@on\ndef end(): ...\n"
+    assert peek(plugin(source, "peeked")) == Peek(("end",))
+
+
+def test_a_source_in_another_encoding_is_read_as_python_does(plugin, tmp_path):
+    """A declared encoding counts."""
+    made = plugin("", "peeked")
+    head = "# -*- coding: latin-1 -*-\n# \xe9\n"
+    text = f"{head}import hookbus\n@hookbus.hookimpl\ndef end(): ...\n"
+    tmp_path.joinpath("peeked.py").write_bytes(text.encode("latin-1"))
+    assert peek(made) == Peek(("end",))
 
 
 def test_a_module_without_source_is_not_looked_into(plugin):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import os.path
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import attrs
 import pytest
@@ -263,3 +264,69 @@ def test_a_class_without_attrs_has_its_parameters_as_settings():
     assert fields_of(Plain) == {"steps": (int, 3), "name": (str, "x")}
     hook = build(Plain, "demo", [flag("steps", "4")])
     assert (hook.steps, hook.name) == (4, "x")
+
+
+class Colour(enum.Enum):
+    """Colours by name and number."""
+
+    RED = 1
+    BLUE = 2
+
+
+@attrs.define(eq=False)
+class Typed:
+    """Settings of kinds that have a text form in some other way."""
+
+    mode: Literal["fast", 2] = "fast"
+    colour: Colour = Colour.RED
+    size: Annotated[int, "bytes"] = 1
+    sizes: tuple[int, ...] = ()
+    pair: tuple[int, str] = (0, "")
+    rates: Sequence[float] = ()
+    words: list[str] = attrs.Factory(list)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("mode", "2", 2),
+        ("mode", "fast", "fast"),
+        ("colour", "BLUE", Colour.BLUE),
+        ("colour", "2", Colour.BLUE),
+        ("size", "3", 3),
+        ("sizes", "1,2,3", (1, 2, 3)),
+        ("pair", "4,x", (4, "x")),
+        ("rates", "0.5, 2", (0.5, 2.0)),
+        ("words", "a,b", ["a", "b"]),
+    ],
+)
+def test_choices_and_sequences_have_a_text_form(field, text, value):
+    """A member of a Literal or an Enum, and each member of a sequence, by its own type."""
+    assert getattr(build(Typed, "demo", [flag(field, text)]), field) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("mode", "slow", "'slow' is not one of fast, 2"),
+        ("colour", "GREEN", "'GREEN' is not one of RED, BLUE"),
+        ("sizes", "1,two", "'1,two' is not a list of which each is a whole number"),
+    ],
+)
+def test_what_is_no_choice_is_told_with_the_choices(field, text, message):
+    """The message lists what there is."""
+    with pytest.raises(UsageError, match=message):
+        build(Typed, "demo", [flag(field, text)])
+
+
+def test_a_constructor_that_fails_with_nothing_set_is_not_the_users_mistake():
+    """Only a UsageError of the hook itself says so; anything else is a defect."""
+
+    class Defect:
+        def __init__(self, size: int = 1) -> None:
+            len(None)
+
+    with pytest.raises(TypeError):
+        build(Defect, "demo", [])
+    with pytest.raises(UsageError, match=r"NoneType.*Given: --demo-size 3"):
+        build(Defect, "demo", [flag("size", "3")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,5 +91,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def own_folder_first(script: str | None = None) -> None:
     """Have modules found as under ``python script.py``, or ``python -m`` without one."""
-    if not sys.flags.safe_path:
+    if sys.flags.safe_path:
+        return
+    with contextlib.suppress(OSError):  # the current folder may be gone
         sys.path[0] = str(Path(script).resolve().parent) if script else str(Path.cwd())

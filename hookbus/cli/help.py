@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from hookbus.cli.flags import FLAGS, columns
 from hookbus.config import Config
@@ -11,7 +14,7 @@ from hookbus.config.environment import ENVIRONMENT
 from hookbus.config.files import LOADERS
 from hookbus.config.keys import KEYS
 from hookbus.config.settings import ON_ERROR, Form, flag_of
-from hookbus.errors import PluginError
+from hookbus.errors import HookbusError, reason_of
 from hookbus.loading import form_of_code, load_one
 from hookbus.selection import Selection, Verdict
 
@@ -24,8 +27,9 @@ def help_of(selection: Selection, config: Config) -> str:
     lines += ["", f"keys of a config file ({files}; now {config.file or 'none'}):"]
     lines += columns({name: key.help for name, key in KEYS.items()})
     lines += ["", "settings of the plugins that are on (-p NAME shows those of NAME):"]
-    for verdict in selection.on:
-        lines += _settings(verdict)
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no help
+        for verdict in selection.on:
+            lines += _settings(verdict)
     policy = flag_of("NAME", ON_ERROR)
     lines += [f"and of each plugin: {policy} raise, warn, quarantine or quarantine:N"]
     off = [v.name for v in selection.verdicts.values() if not v.on]
@@ -36,9 +40,8 @@ def help_of(selection: Selection, config: Config) -> str:
 def _settings(verdict: Verdict) -> Iterator[str]:
     try:
         form = form_of_code(load_one(verdict))
-    except PluginError as error:
-        *_, why = str(error).splitlines()[:2]
-        yield f"  {verdict.name}: broken: {why.strip()}"
+    except HookbusError as error:
+        yield f"  {verdict.name}: broken: {reason_of(error)}"
         return
     yield from columns(_texts(form)) or [f"  {verdict.name}: no settings"]
 
@@ -56,4 +59,5 @@ def _texts(form: Form) -> dict[str, str]:
 def _default(value: object) -> str:
     if value is inspect.Parameter.empty:
         return "(required)"
-    return "" if value is None or value == () else f"(default {value})"
+    plain = isinstance(value, bool | int | float | str | PurePath)
+    return f"(default {value})" if plain and value != "" else ""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from hookbus.bus import Bus, Member
 from hookbus.choosing import select
 from hookbus.cli.flags import own_folder_first, read, table, wants_help
 from hookbus.config import Config
-from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
+from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, reason_of
 from hookbus.loading import load_one, member_of
 from hookbus.ordering import Called
 from hookbus.roster import AUTOMATIC_ORDER, in_order
@@ -40,13 +42,14 @@ def hooks(arguments: Sequence[str]) -> int:
     if wants_help(said):
         print(_USAGE, end="")
         return ExitCode.OK
-    bus, broken = _bus(config)
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no answer
+        bus, broken = _bus(config)
     orders: dict[str, list[Called]] = {}
     for event in _wanted(bus, said.rest):
         try:
             orders[event] = bus.order(event)
         except HookbusError as error:  # their wishes contradict each other
-            broken[event] = _reason(error)
+            broken[event] = reason_of(error)
     if "--json" in said.switches:
         print(json.dumps(_document(orders, broken), indent=2))
     else:
@@ -70,10 +73,10 @@ def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
         try:
             members.append(_member(verdict, config))
         except HookbusError as error:
-            broken[verdict.name] = _reason(error)
+            broken[verdict.name] = reason_of(error)
     try:
         bus.register(*members)
-    except Exception:
+    except (Exception, SystemExit):
         bus, failed = _one_by_one(members)
         broken |= failed
     return bus, broken
@@ -93,15 +96,9 @@ def _one_by_one(members: Sequence[Member]) -> tuple[Bus, dict[str, str]]:
             try:
                 bus.register(member)
                 del failed[member.name]
-            except Exception as error:
-                failed[member.name] = _reason(error)
+            except (Exception, SystemExit) as error:
+                failed[member.name] = reason_of(error)
     return bus, failed
-
-
-def _reason(error: Exception) -> str:
-    """Return the line of an error that says why."""
-    lines = str(error).splitlines() or [repr(error)]
-    return lines[min(1, len(lines) - 1)].strip()
 
 
 def _document(

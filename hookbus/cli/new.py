@@ -13,9 +13,10 @@ from pathlib import Path
 
 import attrs
 
-from hookbus.config.keys import KEYS
+import hookbus
+from hookbus.config.keys import FLAGS
 from hookbus.errors import ExitCode, UsageError, did_you_mean
-from hookbus.installed import core_parts, installed_plugins
+from hookbus.installed import CORE, installed_plugins
 from hookbus.names import canonical
 
 USAGE = """\
@@ -38,6 +39,8 @@ _TEMPLATES = {
     "test.txt": "tests/test_$identifier.py",
 }
 """What lies beside this module, and what becomes of it."""
+_OWN_FLAGS = (*FLAGS, "--help", "--json", "--load", "--version", "--directory")
+"""The flags of hookbus itself, which a plugin's settings must not be mistaken for."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -138,8 +141,10 @@ def _checked(spelled: str) -> str:
         )
     if any(map(keyword.iskeyword, (name, name.capitalize()))):
         raise UsageError(f"{spelled!r} is a word of Python itself; choose another name")
-    if name in core_parts() | set(map(canonical, KEYS)):
-        raise UsageError(f"{spelled!r} names a part of hookbus; choose another name")
+    flags = [flag for flag in _OWN_FLAGS if f"{flag}-".startswith(f"--{name}-")]
+    if name in CORE or flags or Naming(name).hook in hookbus.__all__:
+        what = f"would own the flag {flags[0]}" if flags else "names a part of hookbus"
+        raise UsageError(f"{spelled!r} {what}; choose another name")
     taken = installed_plugins().find(name)
     if taken is not None:
         raise UsageError(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from hookbus import hookspecs
 from hookbus.choosing import check_loadable, select
 from hookbus.cli.flags import columns, own_folder_first, read, table, wants_help
-from hookbus.errors import ExitCode, PluginError
-from hookbus.loading import load_one
+from hookbus.config import Config
+from hookbus.errors import ExitCode, HookbusError, reason_of
+from hookbus.loading import load_one, member_of
 from hookbus.peeking import Peek, peek
 from hookbus.selection import Verdict
 
@@ -45,7 +48,9 @@ def plugins(arguments: Sequence[str]) -> int:
         print(_USAGE + "\n".join(columns(_SWITCHES)))
         return ExitCode.OK
     verdicts = select(config, showing=True).verdicts.values()
-    rows = [_row(verdict, "--load" in said.switches) for verdict in verdicts]
+    importing = "--load" in said.switches
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no answer
+        rows = [_row(verdict, config, importing) for verdict in verdicts]
     if "--json" in said.switches:
         print(json.dumps({"schema": SCHEMA, "plugins": rows}, indent=2))
     elif rows:
@@ -55,7 +60,7 @@ def plugins(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _row(verdict: Verdict, importing: bool) -> Row:
+def _row(verdict: Verdict, config: Config, importing: bool) -> Row:
     plugin = verdict.installed
     status, why = ("on" if verdict.on else "off"), verdict.why
     seen = Peek((), whole=False)
@@ -66,9 +71,9 @@ def _row(verdict: Verdict, importing: bool) -> Row:
             check_loadable(plugin)
             seen = peek(plugin)
             if importing and verdict.on:
-                load_one(verdict)
-        except PluginError as error:
-            status, why = ("off", why) if verdict.blocked else ("broken", _reason(error))
+                member_of(load_one(verdict), config.settings_of(verdict.name))
+        except HookbusError as error:
+            status, why = ("off", why) if verdict.blocked else ("broken", reason_of(error))
     return {
         "name": verdict.name,
         "status": status,
@@ -86,14 +91,8 @@ def _place(event: str) -> tuple[int, str]:
     return (_EVENTS.index(event) if event in _EVENTS else len(_EVENTS)), event
 
 
-def _reason(error: PluginError) -> str:
-    """Return the line of a message that says why."""
-    first, *others = str(error).splitlines()
-    return others[0].strip() if others else first
-
-
 def _cells(row: Row) -> list[str]:
     events = row["events"]
     assert isinstance(events, list)
-    shown = " ".join([*events, *([] if row["all_events"] else ["…"])])
+    shown = " ".join([*events, *([] if row["all_events"] else ["..."])])
     return [*(str(row[column] or "-") for column in _COLUMNS[:-1]), shown or "-"]

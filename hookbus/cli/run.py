@@ -27,7 +27,7 @@ from hookbus.errors import (
     culprit_of,
     did_you_mean,
 )
-from hookbus.installed import core_parts, installed_plugins
+from hookbus.installed import CORE, installed_plugins
 from hookbus.logs import configure, log
 from hookbus.places import Place
 
@@ -66,7 +66,7 @@ def _may_be_the_scripts(name: str) -> bool:
 
     Its first session will tell. What is nearly the name of a plugin is a slip.
     """
-    return name not in core_parts() and not did_you_mean(name, installed_plugins())
+    return name not in CORE and not did_you_mean(name, installed_plugins())
 
 
 def _script(said: Said) -> Path:
@@ -90,8 +90,13 @@ def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
         _as_main(path, argv)
         if not config.records:  # there was no session that could look for every name
             select(config)
-    except SystemExit:
-        raise
+    except SystemExit as error:
+        if not _is_a_plugins(error):
+            raise
+        print(f"ERROR: SystemExit({error.code!r})", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(f"  {note}", file=sys.stderr)
+        return _when(error, config, ExitCode.FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
@@ -105,6 +110,12 @@ def _execute(script: Path, argv: Sequence[str], config: Config) -> int:
         _print_traceback(error, path)
         return _when(error, config, ExitCode.FAILED)
     return _verdict(config)
+
+
+def _is_a_plugins(error: SystemExit) -> bool:
+    """Say whether it came out of a hook; a script's own code may end as it likes."""
+    culprit = culprit_of(error)
+    return culprit is not None and not culprit.startswith(("op ", "input "))
 
 
 def _as_main(path: str, argv: Sequence[str]) -> None:

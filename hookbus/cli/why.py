@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hookbus.choosing import check_loadable, select
 from hookbus.cli.flags import own_folder_first, read, wants_help
 from hookbus.config import Config
-from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean
+from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
 from hookbus.peeking import peek
 from hookbus.selection import Verdict
 
@@ -79,5 +79,5 @@ def _trouble(verdict: Verdict) -> str | None:
         check_loadable(verdict.installed)
         peek(verdict.installed)
     except PluginError as error:
-        return str(error).splitlines()[0]
+        return reason_of(error)
     return None

@@ -100,7 +100,7 @@ class Config:
         found = gather(
             command,
             os.environ if environ is None else environ,
-            Path.cwd() if directory is None else directory,
+            _here() if directory is None else directory,
         )
         keys = {key: value for key, (value, _) in found.keys.items()}
         required, source = found.keys.get("required_plugins", ((), ""))
@@ -138,12 +138,13 @@ class Config:
             plugin: its name.
             options: setting to value; text is read as on the command line.
         """
-        name = installed_plugins().name_of(plugin)
+        name = installed_plugins().with_modules([plugin]).name_of(plugin)
+        call = f"with_options({plugin!r}, {', '.join(f'{key}=' for key in options)})"
         settings = [
-            Setting(name, field, value, f"with_options({plugin!r}, {field}=)", Place.CODE)
+            Setting(name, field.replace("-", "_"), value, call, Place.CODE)
             for field, value in options.items()
         ]
-        words = [Word(name, True, s.source, s.place, implied=True) for s in settings]
+        words = [Word(plugin, True, call, Place.CODE, implied=True)]
         return attrs.evolve(
             self,
             words=(*self.words, *words),
@@ -154,6 +155,13 @@ class Config:
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return what was set for one plugin."""
         return tuple(s for s in self.settings if s.plugin == plugin)
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # the folder was removed under our feet
+        return None
 
 
 _process: list[Config] = []

@@ -18,6 +18,13 @@ import attrs
 
 from hookbus.errors import UsageError
 
+OWN = "hookbus.toml"
+"""The file that is ours alone, and counts even if it is empty."""
+_OURS = re.compile(
+    r"^\s*\[+\s*(tool\s*[.:]\s*)?\W?hookbus\b|tool\s*\.\s*hookbus|\[tool\]", re.M
+)
+"""What a file has in it that may have a section of hookbus."""
+
 Value: TypeAlias = str | tuple[str, ...]
 """What a key has: text, or a list of texts."""
 Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -65,7 +72,7 @@ def find(directory: Path) -> ConfigFile | None:
         UsageError: it cannot be read, or has a mistake.
     """
     for folder in (directory, *directory.parents):
-        found = [folder / name for name in LOADERS if (folder / name).is_file()]
+        found = [folder / name for name in LOADERS if _is_there(folder / name)]
         for place, path in enumerate(found):
             file = read(path)
             if file is not None:
@@ -86,6 +93,8 @@ def read(path: Path, named: bool = False) -> ConfigFile | None:
         UsageError: it cannot be read, or has a mistake.
     """
     text = _text(path)
+    if not named and not _OURS.search(text) and path.name != OWN:
+        return None  # somebody else's file, and their mistakes
     try:
         sections = _loader(path)(text, path)
     except (tomllib.TOMLDecodeError, configparser.Error) as error:
@@ -99,16 +108,29 @@ def read(path: Path, named: bool = False) -> ConfigFile | None:
 
 def shown(path: Path) -> str:
     """Return how messages call a file: short where it is near."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except OSError:  # there is no current folder
+        return str(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        content = path.read_bytes()
+        if path.name != OWN and not _OURS.search(content.decode("latin-1")):
+            return content.decode("latin-1")
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot read the config file {shown(path)}: {why}") from None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder above that is not ours to look into
+        return False
 
 
 def _has_section(path: Path) -> bool:
@@ -126,8 +148,6 @@ def _whole_toml(text: str, path: Path) -> Sections:
 
 
 def _pyproject(text: str, path: Path) -> Sections | None:
-    if "hookbus" not in text:  # somebody else's mistakes are not ours to tell
-        return None
     whole = tomllib.loads(text)
     if "hookbus" in whole:
         _refuse(path, "[hookbus]", "in [tool.hookbus]")
@@ -157,8 +177,6 @@ def _plugin_tables(table: Mapping[str, Any]) -> Sections:
 
 def _ini(section: str) -> Callable[[str, Path], Sections | None]:
     def load(text: str, path: Path) -> Sections | None:
-        if "hookbus" not in text:
-            return None
         # No section of ours is called so: keys of [DEFAULT] are those of others.
         parser = configparser.RawConfigParser(default_section="\n")
         parser.optionxform = str  # type: ignore[assignment,method-assign]
@@ -182,7 +200,7 @@ def _any_ini(text: str, path: Path) -> Sections | None:
 
 
 LOADERS: dict[str, Callable[[str, Path], Sections | None]] = {
-    "hookbus.toml": _whole_toml,
+    OWN: _whole_toml,
     "pyproject.toml": _pyproject,
     "tox.ini": _ini("hookbus"),
     "setup.cfg": _ini("tool:hookbus"),

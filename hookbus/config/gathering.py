@@ -39,8 +39,13 @@ class Gathered:
     file: ConfigFile | None
 
 
-def gather(command: Said, environ: Mapping[str, str], directory: Path) -> Gathered:
+def gather(command: Said, environ: Mapping[str, str], directory: Path | None) -> Gathered:
     """Read the file and the environment, and add what the command line said.
+
+    Args:
+        command: what it said.
+        environ: the variables.
+        directory: where to look for the file; None where there is no such folder.
 
     Raises:
         UsageError: something cannot be understood or contradicts itself.
@@ -58,11 +63,11 @@ def gather(command: Said, environ: Mapping[str, str], directory: Path) -> Gather
     return Gathered((*words, *implied), (*sections, *given), keys, file)
 
 
-def _file(places: Iterable[Said], directory: Path) -> ConfigFile | None:
+def _file(places: Iterable[Said], directory: Path | None) -> ConfigFile | None:
     for said in places:
         if said.file is not None:
-            return files.read(directory / said.file, named=True)
-    return files.find(directory)
+            return files.read((directory or Path()) / said.file, named=True)
+    return files.find(directory) if directory is not None else None
 
 
 def _said_in(file: ConfigFile | None) -> list[Said]:

@@ -116,9 +116,11 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
+        if not chosen and not isinstance(error, UsageError):
+            raise  # nobody has set anything, so nobody has set it wrong
         given = ", ".join(s.source for s in chosen.values()) or "nothing"
         # A validator adds the field and more to its message.
-        reason = str(error.args[0] if error.args else error).rstrip(".")
+        reason = str(error.args[0]).rstrip(".") if error.args else type(error).__name__
         raise UsageError(
             f"{name}: {reason}. Given: {given}. Flags: {_flags(form)}."
         ) from error

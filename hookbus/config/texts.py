@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
+import itertools
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -40,10 +42,14 @@ def typed(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
-    for option in wanted:
-        if _is_list(option):
+    lists = [option for option in map(_bare, wanted) if _is_list(option)]
+    for option in lists:
+        try:
             return _collected(option, texts)
-    raise UsageError(f"{source}: expected {_spelled(wanted)}, not a list")
+        except ValueError:
+            continue
+    got = repr(list(texts)) if lists else "a list"
+    raise UsageError(f"{source}: expected {_spelled(wanted)}, not {got}")
 
 
 def _spelled(wanted: Sequence[Any]) -> str:
@@ -63,28 +69,57 @@ def _by_strictness(hint: Any) -> int:
 
 
 def _reader(hint: Any) -> Callable[[str], Any]:
+    hint = _bare(hint)
+    origin = typing.get_origin(hint) or hint
     if hint in (int, float, str):
         return typing.cast("Callable[[str], Any]", hint)
     if hint is bool:
         return boolean
+    if origin is typing.Literal:
+        return lambda text: _chosen({str(arg): arg for arg in typing.get_args(hint)}, text)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return lambda text: _chosen(_members(hint), text)
     if _is_list(hint):
         return lambda text: _collected(hint, listed(text))
-    origin = typing.get_origin(hint) or hint
     if isinstance(origin, type) and issubclass(origin, PurePath):
         return origin
     return _object
 
 
-def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[str]:
-    return list(texts) if (typing.get_origin(hint) or hint) is list else texts
+def _bare(hint: Any) -> Any:
+    """Return a type without what ``Annotated`` adds to it."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def _members(choices: type[enum.Enum]) -> dict[str, enum.Enum]:
+    """Return an enum's members by name and by value."""
+    return {m.name: m for m in choices} | {str(m.value): m for m in choices}
+
+
+def _chosen(choices: Mapping[str, Any], text: str) -> Any:
+    if text not in choices:
+        raise ValueError(text)
+    return choices[text]
+
+
+def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[Any]:
+    values = [_reader(item)(text) for item, text in zip(_items(hint), texts, strict=False)]
+    return values if (typing.get_origin(hint) or hint) is list else tuple(values)
+
+
+def _items(hint: Any) -> Iterator[Any]:
+    """Yield the types of the members of a sequence, for ever: the last one goes on."""
+    every = [item for item in typing.get_args(hint) if item is not Ellipsis] or [str]
+    texts = [str if str in typing.get_args(item) else item for item in every]
+    return itertools.chain(texts, itertools.repeat(texts[-1]))
 
 
 def _is_list(hint: Any) -> bool:
-    """Say whether a type is a sequence of text."""
+    """Say whether a type is a sequence of what has a text form."""
     if (typing.get_origin(hint) or hint) not in (list, tuple, Sequence, Iterable):
         return False
-    members = typing.get_args(hint)
-    return any(member is str or str in typing.get_args(member) for member in members)
+    items = [item for item in typing.get_args(hint) if item is not Ellipsis]
+    return all(str in typing.get_args(i) or _reader(i) is not _object for i in items)
 
 
 def _object(text: str) -> Any:
@@ -96,10 +131,17 @@ def _object(text: str) -> Any:
 
 
 def _spell(hint: Any) -> str:
+    hint = _bare(hint)
     names = {
         int: "a whole number",
         float: "a number",
         str: "text",
         bool: "true or false",
     }
+    if typing.get_origin(hint) is typing.Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return f"one of {', '.join(member.name for member in hint)}"
+    if _is_list(hint):
+        return f"a list of which each is {_spell(next(_items(hint)))}"
     return names.get(hint, "module:attribute")

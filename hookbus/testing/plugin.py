@@ -24,8 +24,14 @@ CANDIDATES: pytest.StashKey[list[Candidate]] = pytest.StashKey()
 _SUITE = Path(__file__).with_name("conformance.py")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare which hooks the conformance suite is for."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Declare which hooks the conformance suite is for, where it is asked for.
+
+    Other projects may have options of these names.
+    """
+    if not any("hookbus.testing.conformance" in a or str(_SUITE) in a for a in args):
+        return
     group = parser.getgroup("hookbus", "hookbus: hooks for hookbus.testing.conformance")
     group.addoption(
         "--hook",
@@ -104,7 +110,7 @@ def fake_dist(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 
 def _candidates(config: pytest.Config) -> list[Candidate]:
     """Return the hook classes that the options name."""
-    names = config.getoption("hookbus_hooks")
+    names = config.getoption("hookbus_hooks", default=[])
     if not names:
         return []
     from hookbus.errors import UsageError

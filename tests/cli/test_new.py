@@ -43,7 +43,7 @@ NAMES = {
     "a": ("a", "AHook"),
     "Loss_Printer": ("loss-printer", "LossPrinterHook"),
     "hookbus-x": ("x", "XHook"),
-    "session-run": ("session-run", "SessionRunHook"),
+    "http-2": ("http-2", "Http2Hook"),
 }
 """Names as they may be given: to the plugin's name and to the class."""
 
@@ -221,7 +221,10 @@ def test_another_folder(hookbus):
         (["class"], "'class' is a word of Python itself"),
         (["none"], "'none' is a word of Python itself"),
         (["Session"], "'Session' names a part of hookbus"),
-        (["log-format"], "'log-format' names a part of hookbus"),
+        (["log-format"], "'log-format' would own the flag --log-format"),
+        (["log"], "'log' would own the flag --log-format"),
+        (["help"], "'help' would own the flag --help"),
+        (["session-run"], "'session-run' names a part of hookbus"),
         (["NaN_Tensor"], "a plugin 'nan-tensor' is installed already, by hookbus-nan-te"),
         (["demo-hook", "--directory"], "--directory needs a folder after it"),
         (["demo-hook", "--directory="], "--directory needs a folder after it"),

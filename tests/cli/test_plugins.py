@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 BOMB = "import sys; print('IMPORTED', __name__); raise RuntimeError('boom')"
-SHIPPED = [
-    *("checkpoint-saver", "logging-tensor", "nan-tensor", "progress"),
-    *("step-counter", "stop-at-step", "summary-saver"),
-]
+FOLDERS = Path(__file__).parents[2].glob("plugins/hookbus-*/setup.cfg")
+SHIPPED = sorted(path.parent.name.removeprefix("hookbus-") for path in FOLDERS)
 HOOK = """
 import hookbus
 
@@ -130,7 +129,8 @@ def test_run_help_shows_a_broken_plugin_and_goes_on(hookbus, install):
     """Those that are on are imported, each guarded; exit code 0."""
     install("quitter", "raise SystemExit(7)")
     done = hookbus("run", "-p", "bad-class", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert "IMPORTED" not in done.stdout  # what they print is no help
     lines = done.stdout.splitlines()
     for name, why in (("bad-module", "boom"), ("bad-class", "boom"), ("quitter", "7")):
         (line,) = [line for line in lines if name in line and "broken: " in line]

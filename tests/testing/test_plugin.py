@@ -112,3 +112,16 @@ def test_the_fixtures_work_in_a_project_of_their_own(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error"]
     done = subprocess.run([*command, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_project_may_have_options_of_the_same_names(tmp_path):
+    """They are declared only where the conformance suite is asked for."""
+    tmp_path.joinpath("conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--hook', default='mine')\n"
+    )
+    tmp_path.joinpath("test_own.py").write_text(
+        "def test_own(request):\n    assert request.config.getoption('--hook') == 'theirs'\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "--hook", "theirs", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

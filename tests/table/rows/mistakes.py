@@ -356,14 +356,14 @@ SETTINGS = [
         ONE,
         hook("One", "kinds = ('trian',)"),
         3,
-        "PLUGIN ERROR: plugin 'one' …kinds…'trian'…'train'",
+        "PLUGIN ERROR: plugin 'one'…kinds…'trian'…'train'",
     ),
     wrong(
         "one kind of session in the place of several",
         ONE,
         hook("One", "kinds = 'train'"),
         3,
-        "PLUGIN ERROR: plugin 'one' …kinds…'train'",
+        "PLUGIN ERROR: plugin 'one'…kinds…'train'",
     ),
     wrong(
         "one group of settings in the place of several",
