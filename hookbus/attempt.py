@@ -108,9 +108,14 @@ class Opener:
             raise Preempted(error) from error
         self.bus.failures.spare(session.preemption_errors)
         coord = Coordinator(clean_stop_exception_types=())
-        attempt = Attempt(
-            session, coord, Runner(self.bus, session, self.asks, self.last_step)
+        runner = Runner(
+            self.bus,
+            session,
+            self.asks,
+            self.last_step,
+            lambda: self.hurry() or coord.should_stop(),
         )
+        attempt = Attempt(session, coord, runner)
         try:
             self._prepare(attempt)
         except BaseException as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,9 +11,9 @@ import pluggy
 
 from hookbus import hookspecs, mistakes
 from hookbus.caller import Caller, Implementation
-from hookbus.errors import PluginError, UsageError, did_you_mean
+from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
 from hookbus.failures import Failures, Guard
-from hookbus.hook import Kind, Turn
+from hookbus.hook import Kind, Turn, check_kind
 from hookbus.logs import log
 from hookbus.observing import Call, ObservedCaller, Observers
 from hookbus.ordering import (
@@ -118,6 +118,7 @@ class Bus:
             kind: that of the run, by default the session's.
 
         Raises:
+            UsageError: there is no such kind.
             PluginError: there is no such event, or the hooks' wishes contradict each other.
         """
         groups = self._groups(event, kind or self.kind)
@@ -145,6 +146,9 @@ class Bus:
         Returns:
             What undoes it.
 
+        Raises:
+            ArgumentTypeError: it cannot be called.
+
         >>> bus, calls = Bus(), []
         >>> undo = bus.observe(calls.append)
         >>> bus.emit("planned_last_step")
@@ -153,6 +157,11 @@ class Bus:
         [(None, 'planned_last_step', [])]
         >>> undo()
         """
+        if not callable(callback):
+            raise ArgumentTypeError(
+                f"observe() takes a function of one call, and a {type(callback).__name__} "
+                "is none: write bus.observe(calls.append)"
+            )
         forget = self._observers.add(callback)
         self._forget_callers()
 
@@ -167,10 +176,11 @@ class Bus:
 
         Raises:
             UsageError: a hook object takes part already.
-            PluginError: an implementation does not fit its event, an object compares by
-                value, or what it wishes for its place is no wish.
+            PluginError: a name is taken, an implementation does not fit its event, an
+                object compares by value, or what it wishes for its place is no wish.
         """
         functions = {}
+        _check_names([*self._members.values(), *members])
         for member in members:
             functions[member] = found = self._registry.found_in(member.plugin)
             mistakes.check_object(member.plugin, member.label, member.origin, found)
@@ -207,6 +217,7 @@ class Bus:
         """Return the compiled caller of an event, for runs of *kind*.
 
         Raises:
+            UsageError: there is no such kind.
             PluginError: there is no such event.
         """
         key = (event, kind or self.kind)
@@ -251,9 +262,10 @@ class Bus:
             self.turn,
             event in self._registry.first_result,
         )
+        answers = event not in self._registry.answerless
         if self._observers:
-            return ObservedCaller(*common, self._observers)
-        return Caller(*common)
+            return ObservedCaller(*common, self._observers, answers)
+        return Caller(*common, answers)
 
     def _groups(self, event: str, kind: Kind) -> dict[str, str]:
         return {i.plugin: i.group for i in self._ordered(event, kind)}
@@ -263,6 +275,7 @@ class Bus:
         if event not in self._registry.parameters:
             hint = did_you_mean(event, self._registry.parameters)
             raise PluginError(f"there is no event {event!r}{hint}")
+        check_kind(kind)
         groups: dict[str, dict[str, Implementation]] = {group: {} for group in GROUPS}
         for name, found in self._registry.implementations(event):
             member = self._members[name]
@@ -337,8 +350,21 @@ def call_one(member: Member, event: str, *args: Any, turn: Turn | None = None) -
         _implementation(impl, member, parameters)
         for _, impl in registry.implementations(event)
     ]
-    answers = Caller(event, parameters, made, turn or Turn()).collect(*args)
+    caller = Caller(event, parameters, made, turn or Turn(), answers=False)
+    answers = caller.collect(*args)
     return answers[0][1] if answers else None
+
+
+def _check_names(members: Iterable[Member]) -> None:
+    """Refuse a second hook of one name."""
+    named: dict[str, Member] = {}
+    for member in members:
+        other = named.setdefault(member.name, member)
+        if other.plugin is not member.plugin:
+            raise PluginError(
+                f"two plugins are called {member.name!r}: {other.shipped_by} and "
+                f"{member.shipped_by}; give one another name"
+            )
 
 
 def _admit(registry: Registry, member: Member, functions: Sequence[Found]) -> None:

@@ -8,7 +8,7 @@ attributed, and each hook can be handed values of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -16,6 +16,7 @@ from hookbus.errors import blame, culprit_of
 from hookbus.failures import Guard
 from hookbus.hook import SessionRunValues, Turn
 from hookbus.session import RunMetadata, RunOptions
+from hookbus.wrapping import are_answers, bad_return, bad_yield, is_own, is_passing_stop
 
 Result: TypeAlias = tuple[str, Any]
 """A plugin's name and what it answered."""
@@ -76,9 +77,19 @@ class Caller:
         implementations: in calling order.
         turn: told whose turn it is.
         first_result: stop at the first answer that is not None.
+        answers: whether somebody wants answers; else a wrapper need not return them.
     """
 
-    __slots__ = ("_first", "_guards", "_labels", "_turn", "_wrappers", "event", "rows")
+    __slots__ = (
+        "_answers",
+        "_first",
+        "_guards",
+        "_labels",
+        "_turn",
+        "_wrappers",
+        "event",
+        "rows",
+    )
 
     def __init__(
         self,
@@ -87,6 +98,7 @@ class Caller:
         implementations: Sequence[Implementation],
         turn: Turn,
         first_result: bool = False,
+        answers: bool = True,
     ) -> None:
         self.event = event
         bound = [(i, self._bind(i, parameters)) for i in implementations]
@@ -100,13 +112,18 @@ class Caller:
         self._labels = {i.plugin: i.label for i in implementations}
         self._turn = turn
         self._first = first_result
+        self._answers = answers
 
     def collect(self, *args: Any) -> list[Result]:
-        """Call all with *args*; return the answers that are not None, in order."""
-        if self._wrappers:
-            results: list[Result] = self._wrapped(args, lambda: self._collect(args))
-            return results
-        return self._collect(args)
+        """Call all with *args*; return the answers that are not None, in order.
+
+        Raises:
+            PluginError: a wrapper returned no answers.
+        """
+        if not self._wrappers:
+            return self._collect(args)
+        wrappers = [(n, call, args) for n, call in self._wrappers]
+        return self._around(wrappers, lambda: self._collect(args), answers=True) or []
 
     def deliver(
         self,
@@ -152,7 +169,7 @@ class Caller:
                 self._take_turn(name, call, args)
 
         started.update(name for name, _ in self._wrappers)
-        self._wrapped(args, inner)
+        self._around([(n, call, args) for n, call in self._wrappers], inner)
 
     def finish(
         self, args: tuple[Any, ...], only: Container[str]
@@ -240,15 +257,16 @@ class Caller:
         label = self._labels.get(name, repr(name))
         blame(error, name, f"raised by plugin {label} in {self.event}()", self._turn)
 
-    def _wrapped(self, args: tuple[Any, ...], inner: Callable[[], Any]) -> Any:
-        return self._around([(n, call, args) for n, call in self._wrappers], inner)
-
     def _around(
         self,
         wrappers: Sequence[tuple[str, Callable[..., Any], tuple[Any, ...]]],
         inner: Callable[[], Any],
+        answers: bool = False,
     ) -> Any:
-        """Run *inner* inside the wrappers, as pluggy does with new-style ones."""
+        """Run *inner* inside the wrappers, as pluggy does with new-style ones.
+
+        Unlike there, what they return must be answers if *answers* are asked for.
+        """
         opened: list[tuple[str, Generator[None, Any, Any]]] = []
         result: Any = None
         failure: BaseException | None = None
@@ -261,7 +279,7 @@ class Caller:
         except BaseException as error:
             failure = error
         for name, wrapper in reversed(opened):
-            result, failure = self._leave(name, wrapper, result, failure)
+            result, failure = self._leave(name, wrapper, result, failure, answers)
         if failure is not None:
             raise failure
         return result
@@ -278,7 +296,7 @@ class Caller:
             try:
                 self._take_turn(name, next, (wrapper,))
             except StopIteration:
-                raise self._fault(name, "did not yield") from None
+                raise self._fault(name, bad_yield, "did not yield") from None
         except Exception as error:
             if guard is None or not guard.drops(self.event, error):
                 raise
@@ -291,6 +309,7 @@ class Caller:
         wrapper: Generator[None, Any, Any],
         result: Any,
         failure: BaseException | None,
+        answers: bool,
     ) -> tuple[Any, BaseException | None]:
         """Run a wrapper from its yield to its end; return how it goes on.
 
@@ -299,12 +318,18 @@ class Caller:
         guard = self._guards.get(name)
         shown = list(result) if guard and isinstance(result, list) else result
         ended, after, error = self._unwind(name, wrapper, shown, failure)
-        fault = error if ended else self._fault(name, "has second yield")
-        if guard and _is_new(fault, failure) and guard.drops(self.event, fault):
+        if not ended:
+            error = self._fault(name, bad_yield, "has second yield")
+        elif error is None and answers and not self._fits(after):
+            error = self._fault(name, bad_return, after)
+        if guard and is_own(error, failure) and guard.drops(self.event, error):
             return result, failure
-        if not ended and fault is not None:
-            raise fault
+        if not ended and error is not None:
+            raise error
         return after, error
+
+    def _fits(self, result: Any) -> bool:
+        return are_answers(result) or (result is None and not self._answers)
 
     def _unwind(
         self,
@@ -337,34 +362,12 @@ class Caller:
             turn.name = before
         return False, result, failure
 
-    def _fault(self, name: str, what: str) -> RuntimeError:
-        error = RuntimeError(
-            f"the wrapper of plugin {self._labels[name]} for {self.event}() {what}; "
-            "a wrapper yields exactly once"
-        )
+    def _fault(
+        self, name: str, make: Callable[[str, str, Any], BaseException], what: Any
+    ) -> BaseException:
+        error = make(self._labels[name], self.event, what)
         self._blame(error, name)
         return error
-
-
-def is_passing_stop(error: BaseException, failure: object) -> bool:
-    """Say whether *error* is but a StopIteration on its way through a generator.
-
-    Python turns it into a RuntimeError there (pluggy#544); here it is the end of input.
-    """
-    return (
-        isinstance(failure, StopIteration)
-        and isinstance(error, RuntimeError)
-        and error.__cause__ is failure
-    )
-
-
-def _is_new(
-    error: BaseException | None, failure: BaseException | None
-) -> TypeGuard[BaseException]:
-    """Say whether a wrapper raised an error that is not *failure*, nor made from it."""
-    if error is None or error is failure:
-        return False
-    return failure is None or error.__cause__ is not failure
 
 
 def _own(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 import attrs
 
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
+from hookbus.pause import pause
 from hookbus.session import RunMetadata, RunOptions
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class Desk:
         emit: sends an event.
         writable: returns the name of a variable that a value may be written to.
         last_step: tells the step at which the session is expected to end.
+        hurry: says whether the session is to end, by a signal or by its coordinator.
         current: the context of the run that goes on; requests through others are void.
     """
 
@@ -174,6 +176,7 @@ class Desk:
     emit: Callable[..., list[Any]]
     writable: Callable[[Node | str, Any], str]
     last_step: Callable[[], int | None]
+    hurry: Callable[[], bool]
     current: SessionRunContext | None = None
 
 
@@ -252,6 +255,14 @@ class SessionRunContext:
         named = {desk.writable(node, value): value for node, value in values.items()}
         if desk.current is self:
             desk.asks.assign(desk.turn.name, named)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait inside the run; return whether it was to the end.
+
+        A signal that ends the session, and a stop of its coordinator, cut it short; also
+        those that came before. A hook that waits in another way would not hear them.
+        """
+        return pause(seconds, self._desk.hurry)
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks and return their answers, Nones left out.

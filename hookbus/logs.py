@@ -7,6 +7,7 @@ import json
 import math
 import random
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 LEVEL = 20
@@ -54,11 +55,6 @@ def configure(log_format: str) -> None:
         log_format: ``console`` for people, ``json`` for one JSON object a line.
     """
     structlog = _structlog()
-    renderer: Any = structlog.processors.JSONRenderer(_dumps)
-    if log_format == "console":
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), pad_event_to=0, sort_keys=False
-        )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -66,7 +62,9 @@ def configure(log_format: str) -> None:
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
             if log_format == "console"
             else structlog.processors.TimeStamper(fmt="iso"),
-            renderer,
+            _console(colors=sys.stderr.isatty())
+            if log_format == "console"
+            else structlog.processors.JSONRenderer(_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
         logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
@@ -74,20 +72,58 @@ def configure(log_format: str) -> None:
     )
 
 
-def _dumps(event: Any, **_: Any) -> str:
-    """Write JSON proper, in which NaN and infinity are text."""
+def _console(colors: bool) -> Callable[..., str]:
+    """Return what writes a line for people, whatever values it is given."""
+    write = _structlog().dev.ConsoleRenderer(colors=colors, pad_event_to=0, sort_keys=False)
+
+    def written(logger: Any, method: str, event: Mapping[str, Any]) -> str:
+        try:
+            line: str = write(logger, method, {**event})  # it takes out what it wrote
+        except Exception:
+            texts = {key: _text(value) for key, value in event.items()}
+            line = write(logger, method, texts)
+        return line
+
+    return written
+
+
+def _dumps(event: Mapping[str, Any], **_: Any) -> str:
+    """Write JSON proper, whatever is in *event*: what JSON has not is text."""
     try:
-        return json.dumps(event, default=str, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(event), default=str)
+        return json.dumps(event, default=_text, allow_nan=False)
+    except Exception:  # NaN, a circle, a key that is no text, something very deep, …
+        pass
+    try:
+        return json.dumps(_plain(event, ()), allow_nan=False)
+    except Exception:
+        return json.dumps({key: _text(value) for key, value in event.items()})
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any, around: tuple[int, ...]) -> Any:
+    """Return *value* with text in place of what JSON has not.
+
+    Args:
+        value: anything.
+        around: the ids of the containers that it is in.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if not isinstance(value, dict | list | tuple):
+        return value if isinstance(value, str | int | None) else _text(value)
+    if id(value) in around:
+        return "..."
+    around = (*around, id(value))
     if isinstance(value, dict):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list) else value
+        return {_text(key): _plain(entry, around) for key, entry in value.items()}
+    return [_plain(entry, around) for entry in value]
+
+
+def _text(value: Any) -> str:
+    """Return *value* as text, also where it has none itself."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__} without text: {type(error).__name__}>"
 
 
 def _structlog() -> Any:
@@ -119,7 +155,7 @@ def _unconfigured() -> Any:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, sort_keys=False),
+            _console(colors=False),
         ],
     )
 

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.caller import Caller, Implementation, Result, bind, is_passing_stop
+from hookbus.caller import Caller, Implementation, Result, bind
 from hookbus.hook import SessionRunValues, Turn
 from hookbus.logs import log
 from hookbus.session import RunMetadata, RunOptions
+from hookbus.wrapping import is_passing_stop
 
 
 @attrs.frozen(eq=False)
@@ -92,9 +93,10 @@ class ObservedCaller(Caller):
         turn: Turn,
         first_result: bool,
         observers: Observers,
+        answers: bool = True,
     ) -> None:
         self._observers, self._parameters = observers, parameters
-        super().__init__(event, parameters, implementations, turn, first_result)
+        super().__init__(event, parameters, implementations, turn, first_result, answers)
 
     def collect(self, *args: Any) -> list[Result]:
         """Call all with *args*; return the answers that are not None, in order."""

@@ -52,6 +52,8 @@ class Registry(pluggy.PluginManager):
         super().__init__(hookspecs.PROJECT)
         self.parameters: dict[str, tuple[str, ...]] = {}
         self.first_result: set[str] = set()
+        self.answerless: set[str] = set()
+        """The events that are declared ``-> None``."""
         self._declared: dict[str, tuple[str, Any]] = {}
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
@@ -116,8 +118,10 @@ class Registry(pluggy.PluginManager):
 
     def _note(self, name: str, function: Callable[..., Any], where: str) -> None:
         self._declared[name] = where, function
-        given = inspect.signature(function).parameters
-        self.parameters[name] = tuple(p for p in given if p != "self")
+        signature = inspect.signature(function)
+        self.parameters[name] = tuple(p for p in signature.parameters if p != "self")
+        if signature.return_annotation in (None, "None"):
+            self.answerless.add(name)
         if getattr(function, f"{hookspecs.PROJECT}_spec")["firstresult"]:
             self.first_result.add(name)
 

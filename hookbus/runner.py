@@ -9,6 +9,7 @@ import attrs
 
 from hookbus.bus import Bus
 from hookbus.errors import (
+    FeedConflictError,
     GraphError,
     PluginError,
     UnfedPlaceholderError,
@@ -61,6 +62,7 @@ class Runner:
         session: the backend session.
         asks: where hooks' requests gather.
         last_step: tells the step at which the session is expected to end.
+        hurry: says whether the session is to end, by a signal or by its coordinator.
     """
 
     def __init__(
@@ -69,11 +71,14 @@ class Runner:
         session: Session,
         asks: Asks,
         last_step: Callable[[], int | None],
+        hurry: Callable[[], bool],
     ) -> None:
         self.session = session
         self._bus = bus
         self._asks = asks
-        self._desk = Desk(session, asks, bus.turn, bus.emit, self._writable, last_step)
+        self._desk = Desk(
+            session, asks, bus.turn, bus.emit, self._writable, last_step, hurry
+        )
         self._plans: dict[Hashable, Plan] = {}
         self._same: list[tuple[str, Any]] = []
         self._same_fetches: Any = object()  # equal to no fetch
@@ -161,8 +166,14 @@ class Runner:
         requests: Sequence[tuple[str, SessionRunArgs]],
     ) -> Mapping[str, Any]:
         """Unite all feeds, by name."""
-        parties = [(name, request.feed_dict) for name, request in requests]
-        return unite_feeds([(CALLER, feed_dict), *parties], self.session.graph.resolve)
+        hooks = [(name, request.feed_dict) for name, request in requests]
+        parties = [(CALLER, feed_dict), *hooks]
+        resolve = self.session.graph.resolve
+        try:
+            return unite_feeds(parties, resolve)
+        except (GraphError, FeedConflictError) as error:
+            _blame_feeder(error, parties, resolve)
+            raise
 
     def _make_plan(self, key: tuple[Hashable, ...], feeds: Mapping[str, Any]) -> Plan:
         """Plan a request that is new, and remember it."""
@@ -232,7 +243,7 @@ def _shape_for(name: str, wanted: Any) -> Hashable:
     try:
         return shape_of(wanted)
     except GraphError as error:
-        blame(error, name, f"plugin {name!r} asked for it in before_run()")
+        _blame(error, name)
         raise
 
 
@@ -267,9 +278,26 @@ def _without(merged: Merge, leaf: Any) -> str:
 
 
 def _blame_asker(error: BaseException, merged: Merge, leaf: Any) -> None:
-    asker = next(iter(merged.askers[leaf]))
-    if asker != CALLER:
-        blame(error, asker, f"plugin {asker!r} asked for it in before_run()")
+    _blame(error, next(iter(merged.askers[leaf])))
+
+
+def _blame_feeder(
+    error: BaseException,
+    parties: Sequence[tuple[str, Mapping[Node | str, Any] | None]],
+    resolve: Callable[[Node | str, str], Node],
+) -> None:
+    """Find the party with whose feeds it went wrong."""
+    for last, (who, _) in enumerate(parties):
+        try:
+            unite_feeds(parties[: last + 1], resolve)
+        except type(error):
+            _blame(error, who)
+            return
+
+
+def _blame(error: BaseException, who: str) -> None:
+    if who != CALLER:
+        blame(error, who, f"plugin {who!r} asked for it in before_run()")
 
 
 def _with_askers(

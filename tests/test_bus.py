@@ -274,6 +274,19 @@ def test_an_event_that_is_not_declared_is_refused() -> None:
         bus().emit("loged")
 
 
+def test_a_name_is_that_of_one_hook() -> None:
+    """A second hook of a name is refused, however it comes, and nothing is changed."""
+    first, second = (Member("a", answering(), origin) for origin in ("hooks=", "-p a"))
+    with pytest.raises(PluginError, match="two plugins are called 'a': hooks= and -p a"):
+        Bus().register(first, second)
+    made = Bus()
+    made.register(first)
+    with pytest.raises(PluginError, match="two plugins are called 'a'"):
+        made.register(second)
+    assert made.members == {"a": first}
+    assert called(made) == ["a"]
+
+
 def test_plugins_may_add_events() -> None:
     """A class or module of hookspecs declares further events, firstresult included."""
 

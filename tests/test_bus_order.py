@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.buses import answering, bus, called
 
-from hookbus import PluginError, hookimpl
+from hookbus import PluginError, UsageError, hookimpl
 from hookbus.bus import Bus, Member
 
 
@@ -101,3 +101,11 @@ def test_kinds_decide_which_runs_reach_a_hook() -> None:
     assert called(made) == called(made, kind="eval") == ["own"]
     assert called(made, kind="aux") == called(made, kind="train") == ["aux"]
     assert called(made, kind="predict") == []
+
+
+def test_a_kind_that_there_is_none_of_is_refused() -> None:
+    """It would reach nobody; the message lists the kinds and suggests the nearest."""
+    with pytest.raises(UsageError, match=r"kind='trian': expected .*did you mean 'train'"):
+        bus(answering()).order("after_run", "trian")
+    with pytest.raises(UsageError, match="kind='trian'"):
+        bus(answering()).caller("after_run", "trian")

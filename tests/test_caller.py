@@ -54,10 +54,7 @@ def ours(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, list]:
         answers = caller(*behaviours, first=first).collect(arg)
     except BaseException as error:
         return type(error), arg
-    if answers is None:
-        return None, arg
-    values = [answer[1] if isinstance(answer, tuple) else answer for answer in answers]
-    return values, arg
+    return [value for _, value in answers], arg
 
 
 def pluggys(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, list]:
@@ -75,7 +72,8 @@ def pluggys(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, lis
         return type(error), arg
     if first and not isinstance(answers, list):
         answers = [] if answers is None else [answers]
-    return answers, arg
+    # A wrapper's own answers are pairs here, too.
+    return [a[1] if isinstance(a, tuple) else a for a in answers], arg
 
 
 @settings(deadline=None, max_examples=400)

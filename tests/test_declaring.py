@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from hookbus import (
     hookspec,
 )
 from hookbus.bus import Bus, Member, call_one
+from hookbus.errors import culprit_of
 
 ALONE = Config(autoload=False)
 
@@ -298,3 +300,44 @@ def test_a_function_called_without_a_bus_must_fit_its_event() -> None:
     assert info.value.__notes__ == [
         "hookbus: raised by plugin 'bad' (acme-bad 1.0) in addoption()"
     ]
+
+
+@pytest.mark.parametrize("event", ["addhooks", "configure", "begin"])
+@pytest.mark.parametrize("policy", ["raise", "warn"])
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("no"), KeyboardInterrupt()])
+def test_who_ends_python_is_named(event: str, policy: str, error: BaseException) -> None:
+    """What is no Exception leaves whatever the policy, and bears the note of any other."""
+
+    def ends(self: Any) -> None:
+        raise copy.copy(error)
+
+    hook = type("Ending", (), {event: hookimpl(ends), "on_error": policy})()
+    made = Bus()
+
+    def start() -> None:
+        made.register(Member("ending", hook, "hooks=", options={"every": 1}))
+        made.configure()
+        made.emit("begin", graph=None, checkpoints=None)
+
+    with pytest.raises(type(error)) as info:
+        start()
+    assert info.value.__notes__ == [
+        f"hookbus: raised by plugin 'ending' (hooks=) in {event}()"
+    ]
+    assert culprit_of(info.value, made.turn) == "ending"
+
+
+def test_a_session_that_somebody_ended_before_it_began_has_failed() -> None:
+    """Even with success: the record names who did, and no step was done."""
+
+    class Quitter(SessionRunHook):
+        @hookimpl
+        def addhooks(self) -> None:
+            raise SystemExit(0)
+
+    config = Config(autoload=False)
+    with pytest.raises(SystemExit):
+        MonitoredSession(Graph(), hooks=[Quitter()], config=config)
+    (record,) = config.records
+    assert record.first_step is None
+    assert (record.outcome.kind, record.outcome.who) == ("failed", "quitter")

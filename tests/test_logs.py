@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
+
+from hookbus.logs import configure, log
 
 RUN = """
 import sys
@@ -120,3 +123,80 @@ def test_debug_lines_are_dropped():
     assert "detail" not in python("hookbus.log.debug('detail')").stderr
     shown = python(f"{CONFIGURE}\nhookbus.log.debug('detail')").stdout
     assert json.loads(shown)["event"] == "detail"
+
+
+class Broken:
+    """Has no text."""
+
+    def __repr__(self) -> str:
+        raise ValueError("I will not be told")
+
+
+class Strange(dict):
+    """Is a dict that cannot be gone through."""
+
+    def items(self):
+        raise ValueError("nothing in here")
+
+    __iter__ = keys = items
+
+
+def circle():
+    found = [1]
+    found.append({"again": found})
+    return found
+
+
+def deep(levels=100_000):
+    found = "end"
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+NAN, INFINITY = float("nan"), float("inf")
+VALUES = {
+    "keys": ({("a", 1): 2, None: 3}, {"('a', 1)": 2, "None": 3}),
+    "numbers": ((NAN, [-INFINITY], {NAN: {"x": 1}}), ["nan", ["-inf"], {"nan": {"x": 1}}]),
+    "circle": (circle(), [1, {"again": "..."}]),
+    "twice": ([shared := [NAN], shared], [["nan"], ["nan"]]),
+    "broken": (Broken(), "<Broken without text: ValueError>"),
+    "broken inside": ([Broken(), NAN], ["<Broken without text: ValueError>", "nan"]),
+    "broken key": ({Broken(): 1}, {"<Broken without text: ValueError>": 1}),
+    "deep": (deep(), "<list without text: RecursionError>"),
+    "strange": (Strange(a=NAN), "{'a': nan}"),
+    "long": (10**10_000, "<int without text: ValueError>"),
+    "object": (Path("a"), "a"),
+}
+"""What somebody may log, and what of it stands in the line."""
+
+
+@pytest.fixture
+def as_command():
+    """Return what sets the log up as the command does, until the test is over."""
+    yield configure
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_any_value_can_be_logged_as_json(case, as_command, capsys):
+    """Each line is one object that any reader of JSON takes, and nothing raises."""
+    value, told = VALUES[case]
+    as_command("json")
+    log.info("there", value=value, step=3)
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert (found["event"], found["value"]) == ("there", told)
+    assert str(found["step"]) == "3"
+
+
+@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("command", [True, False])
+def test_any_value_can_be_logged_for_people(case, command, as_command, capsys):
+    """With and without the command; a value without text is named."""
+    if command:
+        as_command("console")
+    log.info("there", value=VALUES[case][0], step=3)
+    text = capsys.readouterr().err
+    assert "there" in text
+    assert "step=3" in text

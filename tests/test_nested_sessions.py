@@ -202,3 +202,25 @@ def test_flags_are_for_outermost_sessions_in_any_thread():
     assert done.returncode == 0, done.stderr
     outer, inner = ["stop-at-step", 3], ["completed", 5]
     assert json.loads(done.stdout) == [outer, outer, inner, inner, inner, outer]
+
+
+FOUND = """
+import hookbus
+
+@hookbus.hookimpl
+def begin():
+    print("the plugin takes part")
+"""
+
+
+def test_a_session_inside_an_event_takes_no_plugin_and_prints_no_header(fake_dist, capsys):
+    """A plugin that is on when found is for the session that the user sees."""
+    fake_dist("found", {"hookbus": {"found": "fake_found"}}, modules={"fake_found": FOUND})
+    config = Config.current().with_plugins("no:progress")
+    inside = Inside(Notes())
+    with MonitoredSession(counting(), hooks=[inside], config=config) as session:
+        session.run("train")
+    assert len(inside.inner) == 1
+    told = capsys.readouterr()
+    assert told.out == "the plugin takes part\n"
+    assert told.err.count("plugins=") == 1

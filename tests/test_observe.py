@@ -20,6 +20,7 @@ from support.behaviours import (
 from support.buses import answering, bus, called
 
 from hookbus import (
+    ArgumentTypeError,
     Call,
     Config,
     Graph,
@@ -250,6 +251,14 @@ def test_who_does_not_observe_pays_nothing() -> None:
     assert type(made.caller("before_run")) is ObservedCaller
     undo()
     assert type(made.caller("before_run")) is Caller
+
+
+def test_an_observer_can_be_called() -> None:
+    """What cannot be called is refused at once, not at the first event."""
+    made = bus()
+    with pytest.raises(ArgumentTypeError, match=r"takes a function .* int is none"):
+        made.observe(3)
+    assert type(made.caller("begin")) is Caller
 
 
 def test_an_observer_that_fails_is_told_no_more(capsys: Any) -> None:

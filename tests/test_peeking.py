@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookbus import PluginError
-from hookbus.installed import Installed, installed_plugins
+from hookbus.installed import Installed, installed_plugins, spec_of
 from hookbus.peeking import Peek, peek
 from hookbus.registry import Registry
 
@@ -123,3 +123,11 @@ def test_a_module_without_source_is_not_looked_into(plugin):
     value = Path("math").name
     compiled = Installed("x", EntryPoint("x", f"{value}:Hook", "hookbus"), None, None)
     assert peek(compiled) == Peek((), whole=False)
+
+
+@pytest.mark.parametrize("module", ["json.decoder.random", "random.json", "peeked.json"])
+def test_there_is_nothing_below_a_module_that_is_no_package(plugin, module):
+    """A module of the last name that lies elsewhere is another one."""
+    plugin("", "peeked")
+    assert spec_of(module) is None
+    assert spec_of("json.decoder").name == "json.decoder"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import EntryPoint, version
 
 import pytest
@@ -80,3 +82,26 @@ def test_a_requirement_must_be_one():
     """The message shows the form."""
     with pytest.raises(UsageError, match=r"tox.ini:2.*'what\?' is no requirement"):
         check_required([("what?", "tox.ini:2")], {})
+
+
+FITS = """
+from hookbus import PluginError
+from hookbus.installed import installed_plugins
+from hookbus.requirements import check_fits
+
+try:
+    check_fits(installed_plugins().plugins["clock"])
+except PluginError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("wanted", "fits"), [(">=0.1", True), (">=0.9", False)])
+def test_a_preview_of_hookbus_is_a_version_as_any(fake_dist, wanted, fits):
+    """Who tries a release candidate keeps the plugins that it is for."""
+    fake_dist("hookbus", {}, version="0.9rc1")
+    entries = {"hookbus": {"clock": "no_clock:ClockHook"}}
+    fake_dist("hookbus-clock", entries, requires=[f"hookbus{wanted}"])
+    command = [sys.executable, "-c", FITS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ("this is hookbus 0.9rc1" not in done.stdout) is fits

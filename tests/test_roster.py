@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hookbus_stop_at_step import StopAtStepHook
 
@@ -14,7 +16,7 @@ import hookbus
 from hookbus import Config, Graph, MonitoredSession, SessionRunHook
 from hookbus.config.settings import Setting
 from hookbus.places import Place
-from hookbus.roster import members
+from hookbus.roster import Automatic, members
 from hookbus.selection import parse_word
 from hookbus.testing import fake_dist
 
@@ -256,3 +258,37 @@ def test_aux_runs_reach_only_plugins_that_declare_them(install, kinds, runs):
         session.run("global_step")
         session.run("global_step", kind="aux")
     assert len(type(member.plugin).runs) == runs
+
+
+def test_of_two_policies_from_one_place_the_last_counts(install):
+    """As of any setting that is given twice."""
+    install("counter", CLASS, "FakeHook")
+    said = [
+        Setting("counter", "on_error", text, f"--counter-on-error {text}", Place.COMMAND)
+        for text in ("warn", "quarantine:2")
+    ]
+    weaker = Setting("counter", "on_error", "raise", "tox.ini:2", Place.FILE)
+    for settings in ([*said, weaker], [weaker, *said]):
+        only = attrs.evolve(config("counter"), settings=tuple(settings))
+        (member,) = members(only, "train", ())
+        assert str(member.policy) == "quarantine:2"
+
+
+def test_importing_a_plugin_takes_no_number_from_a_seeded_program(install):
+    """What it draws for itself at its import is put back."""
+    install("drawing", f"import random\nDRAWN = random.random()\n{CLASS}", "FakeHook")
+    random.seed(7)
+    wanted = random.random()
+    random.seed(7)
+    (member,) = members(config("drawing"), "train", ())
+    drawn = sys.modules[type(member.plugin).__module__].DRAWN
+    assert (drawn, random.random()) == (wanted, wanted)
+
+
+def test_what_an_argument_switches_on_takes_part_in_any_session(install):
+    """Its kinds are for who comes by a flag; the session itself asked for it."""
+    install("picky", CLASS, "FakeHook")
+    automatic = [Automatic("picky", "save_secs=600", {"size": (3, Place.CODE, "")})]
+    (member,) = members(QUIET, "eval", (), automatic=automatic)
+    assert (member.name, member.plugin.size) == ("picky", 3)
+    assert names(config("picky"), kind="eval") == []

@@ -159,6 +159,40 @@ def test_a_feed_that_nobody_needs_is_ignored():
     assert calls == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "mine"),
+    [
+        (SessionRunArgs("wanted"), {}),
+        (SessionRunArgs(None, {"wanted": 1.0}), {}),
+        (SessionRunArgs(None, {Graph().placeholder("x"): 1.0}), {}),
+        (SessionRunArgs(None, [("x", 1.0)]), {}),
+        (SessionRunArgs(None, {"x": 1.0}), {"x": 2.0}),
+    ],
+)
+def test_what_a_hook_asks_for_wrongly_is_its_own_fault(asked, mine):
+    """Fetches and feeds alike: a note says who asked, and so does the outcome."""
+    other = FirstHook(SessionRunArgs("w", {"w": 1.0}))
+    with (
+        pytest.raises(hookbus.HookbusError) as info,
+        session_of(small_graph(), other, SecondHook(asked)) as session,
+    ):
+        session.run("costly", mine)
+    assert info.value.__notes__ == ["hookbus: plugin 'second' asked for it in before_run()"]
+    assert session.outcome.who == "second"
+
+
+def test_what_the_caller_feeds_wrongly_is_no_hooks_fault():
+    """Hooks that feed something, too, have no part in it."""
+    hook = FirstHook(SessionRunArgs("w", {"w": 1.0}))
+    with (
+        pytest.raises(hookbus.UnknownNodeError) as info,
+        session_of(small_graph(), hook) as session,
+    ):
+        session.run("costly", {"wanted": 1.0})
+    assert not hasattr(info.value, "__notes__")
+    assert session.outcome.who == "caller"
+
+
 def test_an_unfed_placeholder_names_who_needed_it():
     """The message has the placeholder, the way to it, and who fetched its end."""
     hook = FirstHook(SessionRunArgs({"value": "y"}))
@@ -283,7 +317,7 @@ def test_options_are_merged_to_the_strongest():
         assert hook.values[0].options.trace_level == 3
         assert hook.values[0].run_metadata is metadata
     assert mine.trace_level == 0
-    assert [name for name, _, _ in metadata.node_times] == ["train"]
+    assert [op.name for op in metadata.ops] == ["train"]
 
 
 def test_nothing_is_traced_unless_asked_for():
@@ -291,7 +325,7 @@ def test_nothing_is_traced_unless_asked_for():
     hook = Asker()
     with session_of(small_graph(), hook) as session:
         session.run("train")
-    assert len(hook.values[0].run_metadata.node_times) == 0
+    assert len(hook.values[0].run_metadata.ops) == 0
 
 
 def test_emit_reaches_all_hooks_that_listen():

@@ -330,3 +330,20 @@ def test_a_constructor_that_fails_with_nothing_set_is_not_the_users_mistake():
         build(Defect, "demo", [])
     with pytest.raises(UsageError, match=r"NoneType.*Given: --demo-size 3"):
         build(Defect, "demo", [flag("size", "3")])
+
+
+@attrs.define(eq=False)
+class Either(hookbus.SessionRunHook):
+    """Has one of two settings; its constructor gives one of them a default."""
+
+    exclusive_settings = (("secs", "steps"),)
+
+    secs: float | None = 600.0
+    steps: int | None = None
+
+
+def test_one_of_a_pair_clears_a_default_of_the_constructor():
+    """Whoever says steps does not mean the seconds that the class has by itself."""
+    hook = build(Either, "demo", [flag("steps", "5")])
+    assert (hook.secs, hook.steps) == (None, 5)
+    assert build(Either, "demo", []).secs == 600.0

@@ -13,6 +13,8 @@ What differs on purpose is translated, or left out of the comparison:
   wants one answer: then it is a list of one pair, or of none. Compared is what is in them.
 * The error for a wrapper that never yields, or yields twice. It is hookbus's own and names
   the plugin; what it says and hides is not compared, nor are the notes that errors get.
+* What a wrapper returns. On the bus it is a list of pairs again, and anything else is
+  refused, which pluggy does not do. So the wrappers here return nothing else.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ class Spec:
     """An event of which all answers are wanted."""
 
     @hookspec
-    def event(self, world: World) -> None: ...
+    def event(self, world: World) -> str: ...
 
 
 class FirstSpec:
     """An event of which one answer is wanted."""
 
     @hookspec(firstresult=True)
-    def event(self, world: World) -> None: ...
+    def event(self, world: World) -> str: ...
 
 
 @attrs.define
@@ -79,6 +81,12 @@ class World:
     def answer(self, who: int, value: str) -> Any:
         """Return an answer as it stands in a list of results."""
         return (f"p{who}", value) if self.pairs else value
+
+    def answers(self, *answers: Any) -> Any:
+        """Return what a wrapper is to return for these answers."""
+        if self.first and not self.pairs:
+            return next(iter(answers), None)
+        return list(answers)
 
     def seen(self, result: Any) -> Any:
         """Return what is in a result."""
@@ -124,11 +132,11 @@ def same(world: World, who: int, result: Any) -> Any:
 
 
 def another(world: World, who: int, result: Any) -> Any:
-    return f"{who} instead"
+    return world.answers(world.answer(who, f"{who} instead"))
 
 
 def nothing(world: World, who: int, result: Any) -> Any:
-    return None
+    return world.answers()
 
 
 def longer(world: World, who: int, result: Any) -> Any:
@@ -166,7 +174,7 @@ def raises_from_none(who: int, error: BaseException, new: Error) -> Any:
     raise labelled(new, (who, "handling")) from None
 
 
-def swallows(who: int, error: BaseException, new: Error) -> Any:
+def swallows(who: int, error: BaseException, new: Error) -> str:
     return f"{who} swallowed"
 
 
@@ -274,7 +282,8 @@ class Wrapper:
             except BaseException as error:
                 world.note(who, "catches", described(error))
                 world.caught[who] = error
-                result = self.handles(who, error, self.new)
+                answer = world.answer(who, self.handles(who, error, self.new))
+                result = world.answers(answer)
             finally:
                 world.note(who, "leaves")
                 fail(self.leaving, who, "leaving")

@@ -110,7 +110,7 @@ def test_its_entry_point_names_it(candidate: Candidate) -> None:
     plugin, cls = candidate.plugin, candidate.cls
     if plugin is None:
         for other in installed_plugins().plugins.values():
-            if other.is_class and other.entry.module == cls.__module__:
+            if other.is_class and other.module == cls.__module__:
                 _check_leads_somewhere(other, cls)
         pytest.skip(
             f"no entry point in the group {GROUP!r} leads to it, so it can only be used in "

@@ -19,9 +19,13 @@ _QUIET = {"HOOKBUS_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def spelled_settings(candidate: Candidate, made: Any) -> dict[str, str]:
-    """Return the text of each setting of a hook, but of what is None or has no text."""
+    """Return the text of each setting of a hook, but of what is None or has no text.
+
+    An object that has none of its own, like a function, is spelled as it was given.
+    """
     values = {field: getattr(made, field, None) for field in fields_of(candidate.cls)}
-    texts = {field: _text(value) for field, value in values.items()}
+    given = candidate.settings
+    texts = {field: _text(value) or given.get(field) for field, value in values.items()}
     return {field: text for field, text in texts.items() if text}
 
 

@@ -72,7 +72,8 @@ def run_steps(
         own_loop: do the steps in a loop of one's own, with ``session.iterate``, ``step``
             and ``report``, instead of a graph.
         reraise: let what leaves the session leave this function; else it is in ``error``.
-            An error before there is a session is always raised.
+            Always raised are an error before there is a session, and what is no
+            ``Exception``, like Ctrl-C, unless it is one of *errors*.
         config: which plugins are on; by default none.
         session: further arguments of ``MonitoredTrainingSession``, like
             ``save_checkpoint_steps=1``.
@@ -102,7 +103,10 @@ def run_steps(
     graph, loop = (
         (None, script.run_own_loop) if own_loop else (script.graph(), script.run_graph)
     )
-    error = _caught(lambda: MonitoredTrainingSession(graph, **arguments), loop, steps)
+    planned = tuple((errors or {}).values())
+    error = _caught(
+        lambda: MonitoredTrainingSession(graph, **arguments), loop, steps, planned
+    )
     if error is not None and (reraise or not config.records):
         raise error
     outcome = config.records[-1].outcome
@@ -115,11 +119,14 @@ def _caught(
     make: Callable[[], MonitoredSession],
     loop: Callable[[MonitoredSession, int], None],
     steps: int,
+    planned: Sequence[BaseException],
 ) -> BaseException | None:
-    """Run a session to its end; return what left it."""
+    """Run a session to its end; return what left it, if a test may have meant it."""
     try:
         with make() as session:
             loop(session, steps)
     except BaseException as error:
+        if not isinstance(error, Exception) and error not in planned:
+            raise
         return error
     return None

@@ -52,22 +52,23 @@ def passes(arg: list) -> Generator[None, Any, Any]:
 
 def drops(arg: list) -> Generator[None, Any, Any]:
     yield
+    return []
 
 
 def replaces(arg: list) -> Generator[None, Any, Any]:
     yield
-    return [42]
+    return [("replaces", 42)]
 
 
 def extends(arg: list) -> Generator[None, Any, Any]:
-    return [*(yield), 43]
+    return [*(yield), ("extends", 43)]
 
 
 def swallows(arg: list) -> Generator[None, Any, Any]:
     try:
         return (yield)
     except RAISED as error:
-        return [type(error).__name__]
+        return [("swallows", type(error).__name__)]
 
 
 def translates(arg: list) -> Generator[None, Any, Any]:

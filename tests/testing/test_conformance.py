@@ -46,6 +46,7 @@ def installed(fake_dist: Callable[..., Path]) -> list[str]:
     entries = {name.removesuffix("Hook").lower(): value for name, value in spelled.items()}
     entries["Shouted_Hook"] = entries.pop("shouted")
     entries["nowhere"] += "k"
+    entries["malformed"] = "my-module:Hook"
     modules = {module: ALONE.format(name) for name, module in ELSEWHERE.items()}
     modules["faulty"] = Path(__file__).with_name("faulty.py").read_text("utf-8")
     modules["hasty_helper"] = "import faulty_early"

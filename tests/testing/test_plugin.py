@@ -120,7 +120,8 @@ def test_a_project_may_have_options_of_the_same_names(tmp_path):
         "def pytest_addoption(parser):\n    parser.addoption('--hook', default='mine')\n"
     )
     tmp_path.joinpath("test_own.py").write_text(
-        "def test_own(request):\n    assert request.config.getoption('--hook') == 'theirs'\n"
+        "def test_own(request):\n"
+        "    assert request.config.getoption('--hook') == 'theirs'\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "--hook", "theirs", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

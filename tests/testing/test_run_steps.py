@@ -160,6 +160,20 @@ def test_a_step_can_be_made_to_fail(own_loop):
     assert counts == [3, 2]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_python_is_kept_only_if_it_was_planned(error):
+    """A Ctrl-C in the middle of a test ends the test."""
+
+    class QuittingHook(SessionRunHook):
+        def after_run(self):
+            raise error
+
+    steps = run_steps(errors={2: error}, reraise=False)
+    assert (steps.error, steps.global_step) == (error, 1)
+    with pytest.raises(type(error)):
+        run_steps(QuittingHook(), reraise=False)
+
+
 @pytest.mark.parametrize("own_loop", LOOPS)
 def test_an_input_can_be_made_to_end(own_loop):
     """End of input is a good end, which is not raised."""

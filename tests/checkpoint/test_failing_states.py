@@ -1,0 +1,135 @@
+"""What a checkpoint keeps of a hook that fails with its state and may go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hookbus import AbortedError, Recovery, SessionRunHook
+
+
+class Counter(SessionRunHook):
+    """Counts runs over all sessions, and fails in the calls that it is told."""
+
+    def __init__(self, *fails: str, policy: str = "warn") -> None:
+        self.on_error, self.fails = policy, set(fails)
+        self.state = {"runs": 0}
+        self.asked: list[str] = []
+
+    def _take(self, what: str) -> None:
+        self.asked.append(what)
+        if what in self.fails:
+            raise OSError("no state")
+
+    def after_run(self) -> None:
+        self.state["runs"] += 1
+        self._take("after_run")
+
+    def state_dict(self) -> dict[str, Any]:
+        self._take("state_dict")
+        return self.state  # the very dict that it goes on changing
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._take("load_state_dict")
+        self.state = state
+
+
+def kept(trained, directory) -> dict[str, int]:
+    """Return what a session that goes on from here gives the hook."""
+    reader = Counter()
+    trained(directory, 0, reader)
+    return reader.state
+
+
+def test_a_state_that_was_not_taken_back_is_kept(tmp_path, trained):
+    """A hook that cannot load its state is not asked for a fresh one in its place."""
+    trained(tmp_path, 3, Counter())
+    hook = Counter("load_state_dict")
+    trained(tmp_path, 2, hook)
+    assert hook.asked.count("state_dict") == 0
+    assert kept(trained, tmp_path) == {"runs": 3}
+
+
+def test_a_state_that_cannot_be_told_stays_what_it_was(tmp_path, trained):
+    """The next checkpoints have the state that was loaded."""
+    trained(tmp_path, 3, Counter())
+    trained(tmp_path, 2, Counter("state_dict"))
+    assert kept(trained, tmp_path) == {"runs": 3}
+
+
+def test_the_last_state_that_was_told_counts(tmp_path, opened, trained):
+    """It is as it was then, whatever the hook did to it afterwards."""
+    hook = Counter()
+    with opened(tmp_path, hook) as session:
+        session.run("train")
+        hook.fails.add("state_dict")
+        session.run("train")
+    assert hook.state == {"runs": 2}
+    assert kept(trained, tmp_path) == {"runs": 1}
+
+
+def test_a_hook_that_can_tell_its_state_again_is_asked_again(tmp_path, opened, trained):
+    """One failure is one state that is old."""
+    hook = Counter("state_dict")
+    with opened(tmp_path, hook) as session:
+        session.run("train")
+        hook.fails.clear()
+        session.run("train")
+    assert kept(trained, tmp_path) == {"runs": 2}
+
+
+@pytest.mark.parametrize("event", ["after_run", "state_dict", "load_state_dict"])
+def test_a_hook_that_is_switched_off_is_not_asked(tmp_path, trained, event):
+    """Its last good state is kept; it is neither asked for one nor given one."""
+    trained(tmp_path, 3, Counter())
+    hook = Counter(event, policy="quarantine:1")
+    trained(tmp_path, 2, hook)
+    assert hook.asked[-1] == event
+    assert kept(trained, tmp_path) == {"runs": 3}
+
+
+def test_a_hook_without_a_good_state_is_left_out(tmp_path, trained, capsys):
+    """There is nothing to keep, so the next session finds nothing."""
+    trained(tmp_path, 2, Counter("state_dict"))
+    assert kept(trained, tmp_path) == {"runs": 0}
+    assert "no state for this hook" in capsys.readouterr().err
+
+
+def test_after_a_recovery_a_hook_gets_its_state_again(tmp_path, opened, trained):
+    """A hook that takes it back then is asked for its state again."""
+    trained(tmp_path, 3, Counter())
+    hook = Counter("load_state_dict")
+    unlucky = iter([AbortedError("gone")])
+
+    class Unlucky(SessionRunHook):
+        def after_run(self) -> None:
+            hook.fails.clear()
+            for error in unlucky:
+                raise error
+
+    recovery = Recovery(first_wait=0)
+    with opened(tmp_path, hook, Unlucky(), recovery=recovery) as session:
+        session.run("train")
+    assert hook.asked.count("load_state_dict") == 2
+    assert kept(trained, tmp_path) == {"runs": 4}
+
+
+def test_after_a_recovery_a_hook_that_is_off_gets_nothing(tmp_path, opened, trained):
+    """What is kept for it is still its last good state."""
+    trained(tmp_path, 3, Counter())
+    hook = Counter("after_run", policy="quarantine:1")
+    unlucky = iter([None, AbortedError("gone")])
+
+    class Unlucky(SessionRunHook):
+        def after_run(self) -> None:
+            error = next(unlucky, None)
+            if error is not None:
+                raise error
+
+    recovery = Recovery(first_wait=0)
+    with opened(tmp_path, hook, Unlucky(), recovery=recovery) as session:
+        session.run("train")
+        session.run("train")
+    assert hook.asked.count("load_state_dict") == 1
+    assert kept(trained, tmp_path) == {"runs": 3}
