@@ -1,7 +1,9 @@
 """Training loops with hooks as plugins: an event bus around every step."""
 
+from hookbus.aside import undisturbed
 from hookbus.bus import Bus
 from hookbus.checkpoint.codec import Codec
+from hookbus.checkpoint.latest import CheckpointInfo, latest_checkpoint
 from hookbus.checkpoint.listener import CheckpointSaverListener
 from hookbus.checkpoint.saving import Checkpoints
 from hookbus.config import Config
@@ -50,6 +52,7 @@ from hookbus.node import Node
 from hookbus.observing import Call
 from hookbus.options import OptionGroup
 from hookbus.ownloop import Step
+from hookbus.records import OpRecord, ValueRecord
 from hookbus.recovery import Recovery
 from hookbus.scaffold import Scaffold
 from hookbus.session import EmbeddedSession, RunMetadata, RunOptions, Session
@@ -65,6 +68,7 @@ __all__ = [
     "Call",
     "CheckpointDirectoryError",
     "CheckpointError",
+    "CheckpointInfo",
     "CheckpointMismatchError",
     "CheckpointSaverListener",
     "Checkpoints",
@@ -87,6 +91,7 @@ __all__ = [
     "NoGoodCheckpointError",
     "Node",
     "NotReadyError",
+    "OpRecord",
     "OptionGroup",
     "OutOfRangeError",
     "Outcome",
@@ -113,9 +118,12 @@ __all__ = [
     "UnfedPlaceholderError",
     "UnknownNodeError",
     "UsageError",
+    "ValueRecord",
     "WorkerSessionCreator",
     "WriteConflictError",
     "hookimpl",
     "hookspec",
+    "latest_checkpoint",
     "log",
+    "undisturbed",
 ]

@@ -10,8 +10,8 @@ with ``on_exception`` instead of the last two when an error ends it. ``addoption
 before all of them, when it is found out what the plugin was told.
 
 ``before_save``, ``saving`` and ``after_save`` come around every checkpoint;
-``planned_last_step`` when somebody wants to know; ``logged`` and ``measured`` when a hook
-emits them.
+``planned_last_step`` when somebody wants to know; ``logged``, ``measured`` and
+``evaluated`` when a hook emits them.
 """
 
 from __future__ import annotations
@@ -144,6 +144,15 @@ def logged(values: Mapping[str, Any], global_step: int) -> None:
 @hookspec
 def measured(values: Mapping[str, float], global_step: int) -> None:
     """Come when a hook has measured scalars of its own, for whoever records them."""
+
+
+@hookspec
+def evaluated(metrics: Mapping[str, float], global_step: int, name: str | None) -> None:
+    """Come when a hook has evaluated the model: metric to float.
+
+    *global_step* is that of the model that was evaluated. *name* tells one evaluation from
+    another, on other data say; None for the only one.
+    """
 
 
 @hookspec

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
@@ -27,6 +26,7 @@ from hookbus.inputs import Input
 from hookbus.node import Node
 from hookbus.operation import Operation
 from hookbus.program import Program, inputs_of, plan, train_ops
+from hookbus.records import OpRecord, Recording
 
 
 @attrs.frozen
@@ -34,8 +34,11 @@ class RunOptions:
     """How one run is executed.
 
     Attributes:
-        trace_level: 0 (default) traces nothing; more fills ``run_metadata.node_times``.
+        trace_level: 0 (default) traces nothing; more fills the run's ``run_metadata``.
+            ``RunOptions.FULL_TRACE`` asks for all that there is.
     """
+
+    FULL_TRACE: ClassVar[int] = 3
 
     trace_level: int = 0
 
@@ -48,14 +51,17 @@ class RunOptions:
 
 @attrs.define(eq=False)
 class RunMetadata:
-    """What a backend recorded about one run.
+    """What a backend recorded about one run: nothing unless it was traced.
 
     Attributes:
-        node_times: (op, start, seconds) of each op, start on the clock of
-            ``time.perf_counter``; empty unless ``RunOptions.trace_level`` is above 0.
+        ops: each op and each value taken from an input, in the order in which they ended.
+        start: when the backend began, in seconds of ``time.perf_counter``.
+        seconds: how long it took.
     """
 
-    node_times: Sequence[tuple[str, float, float]] = ()
+    ops: Sequence[OpRecord] = ()
+    start: float = 0.0
+    seconds: float = 0.0
 
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
@@ -170,15 +176,17 @@ class EmbeddedSession:
             raise SessionClosedError("the backend session is closed")
         if writes:
             _check_writers(program, writes)
-        slots = self._fill(program, feeds)
-        updates: dict[str, Any] = {}
-        trace: list[tuple[str, float, float]] | None = None
+        recording: Recording | None = None
         if options.trace_level > 0:
-            trace = metadata.node_times = []
+            recording = Recording(frozenset(feeds))
+            metadata.ops, metadata.start = recording.ops, recording.start
+            program = recording.recorded(program)
+        slots = self._fill(program, feeds, recording)
+        updates: dict[str, Any] = {}
         for operation, arguments, own, outputs in program.calls:
             values = [slots[place] for place in arguments]
             try:
-                self._call(operation, values, own, outputs, slots, updates, trace)
+                self._call(operation, values, own, outputs, slots, updates)
             except BaseException as error:
                 _explain(error, operation)
                 raise
@@ -187,6 +195,8 @@ class EmbeddedSession:
         if program.increment:
             self.global_step += program.increment
             self.version += 1
+        if recording is not None:
+            metadata.seconds = recording.seconds
         return [slots[place] for place in program.results]
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
@@ -252,7 +262,9 @@ class EmbeddedSession:
         """Refuse further runs; values can still be read."""
         self._closed = True
 
-    def _fill(self, program: Program, feeds: Mapping[str, Any]) -> list[Any]:
+    def _fill(
+        self, program: Program, feeds: Mapping[str, Any], recording: Recording | None
+    ) -> list[Any]:
         slots: list[Any] = [None] * program.size
         values = self._values
         for slot, name in program.variables:
@@ -267,16 +279,20 @@ class EmbeddedSession:
         if program.xp_slot is not None:
             slots[program.xp_slot] = importlib.import_module("numpy")
         if program.inputs:
-            self._pull(program, slots)
+            self._pull(program, slots, recording)
         return slots
 
-    def _pull(self, program: Program, slots: list[Any]) -> None:
+    def _pull(
+        self, program: Program, slots: list[Any], recording: Recording | None
+    ) -> None:
         """Pull from all inputs of a run, or, where one has ended, from none."""
         pulled: list[tuple[Input, Any]] = []
         for slot, name in program.inputs:
             source = self._inputs[name]
             try:
-                slots[slot] = source.pull()
+                slots[slot] = (
+                    source.pull() if recording is None else recording.pull(name, source)
+                )
             except OutOfRangeError:
                 for other, value in pulled:
                     other.put_back(value)
@@ -291,15 +307,9 @@ class EmbeddedSession:
         outputs: tuple[tuple[str, int], ...],
         slots: list[Any],
         updates: dict[str, Any],
-        trace: list[tuple[str, float, float]] | None,
     ) -> None:
         """Call one op, put its results into their slots, keep its updates for later."""
-        if trace is None:
-            returned = operation.call(*values)
-        else:
-            start = time.perf_counter()
-            returned = operation.call(*values)
-            trace.append((operation.name, start, time.perf_counter() - start))
+        returned = operation.call(*values)
         if not operation.trains and not outputs:
             slots[own] = returned
             return

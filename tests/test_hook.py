@@ -243,15 +243,15 @@ def test_options_merge_to_the_strongest(traces: list[int]) -> None:
 def test_a_traced_run_fills_the_metadata_that_all_get(
     graph: Graph, caller: RunOptions | None
 ) -> None:
-    """trace_level=1, from hook or caller, fills node_times of one object for everybody."""
+    """trace_level=1, from hook or caller, fills the ops of one object for everybody."""
     asking = Probe(args=SessionRunArgs("w", options=RunOptions(trace_level=1)))
     silent, metadata = Probe(), RunMetadata()
     with session(graph, asking, silent) as running:
         running.run(["train", "y"], {"x": 1}, caller, metadata)
     assert asking.values[0].run_metadata is silent.values[0].run_metadata is metadata
     assert asking.values[0].options == silent.values[0].options == RunOptions(1)
-    assert sorted(name for name, _, _ in metadata.node_times) == ["train", "y"]
-    assert all(seconds >= 0 for _, _, seconds in metadata.node_times)
+    assert sorted(op.name for op in metadata.ops) == ["train", "y"]
+    assert all(op.seconds >= 0 for op in metadata.ops)
 
 
 def test_an_untraced_run_records_nothing(graph: Graph) -> None:
@@ -259,7 +259,7 @@ def test_an_untraced_run_records_nothing(graph: Graph) -> None:
     probe = Probe()
     with session(graph, probe) as running:
         running.run("train")
-    assert list(probe.values[0].run_metadata.node_times) == []
+    assert list(probe.values[0].run_metadata.ops) == []
 
 
 def test_a_stop_is_asked_for_in_either_phase_and_all_hooks_go_on(graph: Graph) -> None:

@@ -372,7 +372,7 @@ def test_a_closed_session_runs_no_more_and_can_be_read(graph: Graph) -> None:
     assert state(session)["w"] == [2.0, 3.0, 4.0]
 
 
-def test_a_traced_run_fills_node_times(graph: Graph) -> None:
+def test_a_traced_run_records_its_ops(graph: Graph) -> None:
     """trace_level=1 records each op of the run once, in order; 0 records nothing."""
     session, options = EmbeddedSession(graph), RunOptions(trace_level=1)
     program = session.compile(["seen", "train"], frozenset())
@@ -380,8 +380,8 @@ def test_a_traced_run_fills_node_times(graph: Graph) -> None:
     session.execute(program, {}, {}, options, traced)
     session.execute(program, {}, {}, RunOptions(), plain)
 
-    assert [name for name, _, _ in traced.node_times] == ["seen", "train"]
-    (_, first, spent), (_, second, _) = traced.node_times
-    assert spent >= 0
-    assert second >= first + spent
-    assert list(plain.node_times) == []
+    assert [op.name for op in traced.ops] == ["seen", "train"]
+    first, second = traced.ops
+    assert first.seconds >= 0
+    assert second.start >= first.start + first.seconds
+    assert (plain.ops, plain.start, plain.seconds) == ((), 0.0, 0.0)

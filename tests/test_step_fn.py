@@ -130,7 +130,7 @@ def test_all_arguments_of_run_can_be_given_to_run_with_hooks():
 
     with opened(hook) as session:
         session.run_step_fn(step_fn)
-    assert [entry[0] for entry in metadata.node_times] == ["train"]
+    assert [op.name for op in metadata.ops] == ["train"]
     assert (hook.steps, hook.kinds) == ([0, 1], ["train", "train"])
 
 

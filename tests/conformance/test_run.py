@@ -94,7 +94,7 @@ def test_options_are_default_ones_where_nobody_gives_any(open_session):
     with open_session(asks) as session:
         session.run("train")
     assert asks.values[0].options == RunOptions()
-    assert asks.values[0].run_metadata.node_times == ()
+    assert asks.values[0].run_metadata.ops == ()
 
 
 def test_all_before_run_come_before_the_one_run_of_the_backend(
@@ -138,7 +138,7 @@ def test_hooks_share_the_options_and_metadata_of_a_run(open_session):
         session.run("train", options=RunOptions(trace_level=1), run_metadata=metadata)
     one, two = (asks.values[0] for asks in hooks)
     assert one.run_metadata is two.run_metadata is metadata
-    assert [name for name, _, _ in metadata.node_times] == ["train"]
+    assert [op.name for op in metadata.ops] == ["train"]
     assert one.options is two.options
 
 

@@ -300,7 +300,7 @@ def test_a_run_passes_on_what_the_caller_gives():
     assert hook.values.options is options
     assert hook.values.run_metadata is metadata
     assert hook.context.original_args.feed_dict is feeds
-    assert [op for op, *_ in metadata.node_times] == ["total"]
+    assert [op.name for op in metadata.ops] == ["total"]
 
 
 def test_a_run_calls_before_run_and_after_run_and_nothing_else():
@@ -312,7 +312,7 @@ def test_a_run_calls_before_run_and_after_run_and_nothing_else():
         assert hook.calls == ["before_run", "after_run"]
     assert hook.values.results is None
     assert hook.values.options == RunOptions()
-    assert list(hook.values.run_metadata.node_times) == []
+    assert list(hook.values.run_metadata.ops) == []
     assert hook.context.original_args.fetches == "n"
     assert hook.context.session is hook.session
     assert isinstance(hook.session, EmbeddedSession)
