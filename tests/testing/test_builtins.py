@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
 SETTINGS = {
     "checkpoint-saver": ["checkpoint_dir=saved"],
+    "early-stopping": ["mode=no_increase", "patience=3", "run_every_steps=1"],
+    "feed-fn": ["feed_fn=builtins:dict"],
+    "final-ops": ["final_ops=loss,w"],
+    "global-step-waiter": ["wait_until_step=0"],
+    "in-memory-evaluator": ["evaluate=metrics:weight", "every_n_iter=2"],
     "logging-tensor": ["every_n_iter=2"],
     "nan-tensor": [],
+    "profiler": ["save_steps=1", "output_dir=timelines"],
     "progress": ["every_secs=0"],
     "step-counter": ["every_n_steps=2"],
+    "stop-at-checkpoint-step": [
+        "model_dir=chief",
+        "last_step=4",
+        "wait_after_file_check_secs=0",
+    ],
     "stop-at-step": ["num_steps=4"],
     "summary-saver": ["output_dir=curves", "save_steps=2"],
 }
 """What each hook is given, so that it acts in the few steps that there are."""
+METRICS = """
+def weight(session):
+    return {"w": session.run("w") if session.graph.variables else 0.0}
+"""
 CLASSES = {
     entry.name: entry.value
     for entry in entry_points(group="hookbus")
@@ -31,6 +47,7 @@ def test_every_hook_is_tested():
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_hook_that_comes_with_hookbus_passes(conformance, name):
     """It keeps each rule, also where a warning is an error; one is for those with state."""
+    Path("metrics.py").write_text(METRICS, "utf-8")
     settings = [f"--hook-setting={setting}" for setting in SETTINGS[name]]
     results = conformance("--hook", CLASSES[name], *settings, "-W", "error")
     (found,) = results.values()

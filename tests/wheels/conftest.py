@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -53,8 +54,10 @@ class Environment:
         return subprocess.run(command, capture_output=True, text=True)
 
     def hookbus(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command as a module."""
-        return self.run("-m", "hookbus", *arguments)
+        """Run the command that pip has put there."""
+        command = [str(self.folder / "bin" / "hookbus"), *arguments]
+        own = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(command, capture_output=True, text=True, env=own)
 
     def borrow_packages(self) -> None:
         """Let it see what is installed beside the running tests, behind its own."""

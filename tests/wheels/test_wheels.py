@@ -15,6 +15,7 @@ from typing import TypeAlias
 import pytest
 
 import hookbus
+from hookbus.testing import run_steps
 
 pytestmark = pytest.mark.wheels
 
@@ -37,12 +38,42 @@ modules = [name for name in sys.modules if name.startswith("hookbus_")]
 print(json.dumps({"steps": session.global_step, "modules": modules}))
 """
 
+METRICS = """
+def weight(session):
+    return {"w": session.run("w")}
+"""
+
 Ran: TypeAlias = CompletedProcess[str]
 
 ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
     "checkpoint-saver": (
         ["--checkpoint-saver-checkpoint-dir", "saved"],
         lambda _: any(Path("saved").glob("ckpt-*")),
+    ),
+    "early-stopping": (
+        [
+            "--early-stopping=w",
+            "--early-stopping-mode=higher",
+            "--early-stopping-threshold=9",
+            "--early-stopping-from-evaluations=missing",
+        ],
+        lambda ran: "no evaluation to stop by came" in ran.stderr,
+    ),
+    "feed-fn": (
+        ["--feed-fn", "builtins:print"],  # which feeds nothing, and prints a line
+        lambda ran: ran.stdout.startswith("\n"),
+    ),
+    "final-ops": (
+        ["--final-ops", "loss"],
+        lambda ran: "final values step=" in ran.stderr,
+    ),
+    "global-step-waiter": (
+        ["--global-step-waiter", "7", "--global-step-waiter-checkpoint-dir", "chief"],
+        lambda ran: "wait_until_step=7 now=7" in ran.stderr,
+    ),
+    "in-memory-evaluator": (
+        ["--in-memory-evaluator", "metrics:weight"],
+        lambda ran: "evaluated step=0" in ran.stderr,
     ),
     "logging-tensor": (
         ["--logging-tensor", "loss"],
@@ -52,6 +83,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--nan-tensor", "loss"],
         lambda ran: ran.returncode == 1 and "loss is NaN at step 13" in ran.stderr,
     ),
+    "profiler": (
+        ["--profiler", "7", "--profiler-output-dir", "timelines"],
+        lambda _: Path("timelines/timeline-7.json").is_file(),
+    ),
     "progress": (
         ["--progress-every-secs", "0"],
         lambda ran: "progress step=2" in ran.stderr,
@@ -59,6 +94,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
     "step-counter": (
         ["--step-counter", "5"],
         lambda ran: "speed step=6" in ran.stderr,
+    ),
+    "stop-at-checkpoint-step": (
+        ["--stop-at-checkpoint-step", "7", "--stop-at-checkpoint-step-model-dir", "chief"],
+        lambda ran: "who=stop-at-checkpoint-step" in ran.stderr,
     ),
     "stop-at-step": (
         ["--stop-at-step", "7"],
@@ -74,8 +113,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
 
 @pytest.fixture
 def toy() -> str:
-    """Write TOY into the current folder."""
+    """Write TOY into the current folder, beside it METRICS and a chief's checkpoints."""
     Path("toy.py").write_text(TOY, "utf-8")
+    Path("metrics.py").write_text(METRICS, "utf-8")
+    run_steps(steps=7, directory="chief")
     return "toy.py"
 
 

@@ -1,0 +1,136 @@
+"""Whether the values seen so far are a reason to stop."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus import UsageError
+
+
+@attrs.frozen
+class Mode:
+    """One way to judge values.
+
+    Attributes:
+        better: says whether a value is strictly better than another one.
+        limit: the setting that it needs.
+        word: what values do, or are.
+    """
+
+    better: Callable[[float, float], bool]
+    limit: str
+    word: str
+
+
+MODES = {
+    "no_decrease": Mode(operator.lt, "patience", "decrease"),
+    "no_increase": Mode(operator.gt, "patience", "increase"),
+    "higher": Mode(operator.gt, "threshold", "higher"),
+    "lower": Mode(operator.lt, "threshold", "lower"),
+}
+
+
+@attrs.define(eq=False)
+class Rule:
+    """Judges the values of one metric.
+
+    What it knows of them is little: the best one, where it was, and the longest time
+    without a better one. Out of that it finds its verdict anew whenever it is asked, so
+    that a session that is resumed with another limit goes by that.
+
+    Args:
+        metric: what the values are of.
+        mode: one of MODES.
+        patience: steps without a better value that are enough.
+        threshold: the value to get beyond.
+        min_steps: values of earlier steps are ignored.
+
+    Raises:
+        UsageError: there is no such mode, or its limit is missing or makes no sense.
+    """
+
+    metric: str
+    mode: str
+    patience: int | None = None
+    threshold: float | None = None
+    min_steps: int = 0
+    _best: float | None = attrs.field(default=None, init=False)
+    _best_step: int = attrs.field(default=0, init=False)
+    _longest: int = attrs.field(default=-1, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise UsageError(f"invalid mode={self.mode!r}; expected {' or '.join(MODES)}.")
+        for limit in ("patience", "threshold"):
+            given = getattr(self, limit) is not None
+            if given != (limit == MODES[self.mode].limit):
+                verb = "has no use for" if given else "needs"
+                raise UsageError(f"mode={self.mode} {verb} {limit}.")
+        if self.patience is not None and not self.patience >= 0:
+            raise UsageError(f"invalid patience={self.patience}.")
+        if self.threshold is not None and self.threshold != self.threshold:
+            raise UsageError(f"invalid threshold={self.threshold}.")
+
+    def take(self, value: float, step: int) -> None:
+        """Take a value in. NaN is better than nothing, and than nothing else.
+
+        So a first NaN is never beaten, as in TensorFlow; but it is beyond no threshold.
+        """
+        mode = MODES[self.mode]
+        if step < self.min_steps or (self.threshold is not None and value != value):
+            return
+        if self._best is None or mode.better(value, self._best):
+            self._best, self._best_step = value, step
+        self._longest = max(self._longest, step - self._best_step)
+
+    @property
+    def reason(self) -> str | None:
+        """The reason to stop, or None."""
+        mode = MODES[self.mode]
+        if self._best is None:
+            return None
+        if self.patience is not None and self._longest >= self.patience:
+            steps = f"{self._longest} steps, and the patience is {self.patience}"
+            return f"no {mode.word} in {self.metric} for {steps}"
+        if self.threshold is not None and mode.better(self._best, self.threshold):
+            where = f"{self.metric} was {self._best:g} at step {self._best_step}"
+            return f"{where}, {mode.word} than the threshold {self.threshold:g}"
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known, and of which values."""
+        return {
+            "of": [self.metric, self.mode],
+            "best": self._best,
+            "best_step": self._best_step,
+            "longest": self._longest,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Know what was known; what was known of other values says nothing."""
+        if state["of"] == [self.metric, self.mode]:
+            self._best, self._best_step = state["best"], state["best_step"]
+            self._longest = state["longest"]
+
+
+def number(value: Any, metric: str) -> float:
+    """Turn a number, or an array of any library that holds one, into a float.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+        if not isinstance(plain, str | bytes):
+            return float(plain)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    shape = tuple(getattr(value, "shape", ()))
+    raise UsageError(
+        f"early-stopping: {metric!r}, which the setting metric names, is no number (type "
+        f"{type(value).__name__}, shape {shape})"
+    )

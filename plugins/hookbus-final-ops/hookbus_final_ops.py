@@ -1,0 +1,140 @@
+"""Which values are read once more when a session ends, and where they are found then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+import hookbus
+from hookbus import (
+    Graph,
+    Node,
+    OutOfRangeError,
+    SessionRunHook,
+    UnfedPlaceholderError,
+    UsageError,
+)
+
+_NOTHING = (
+    "final-ops has nothing to read: there is neither 'loss' nor 'accuracy'; name nodes "
+    "with --final-ops NAME,NAME"
+)
+_INPUT_ENDED = (
+    "the final ops read an input that has ended; name nodes that do without it, or give "
+    "final_ops_feed_dict what they read"
+)
+_MOST_SHOWN = 16
+
+
+@attrs.define(eq=False)
+class FinalOpsHook(SessionRunHook):
+    """Runs nodes once when the session ends well; keeps and logs their values.
+
+    No hook takes part in that run. Around a loop of one's own, which has no graph, the
+    values are those that were reported last.
+
+    Args:
+        final_ops: what to fetch: a node, a name, or any nesting of these; None for
+            nothing. By default ``loss`` and ``accuracy``, those of them that there are.
+        final_ops_feed_dict: feeds for that run, node or name to value.
+
+    Raises:
+        UsageError: there is nothing to read.
+        UnknownNodeError: a name is no node's.
+        OutOfRangeError: out of the session's block, where a node needs the next value of
+            an input that has ended.
+    """
+
+    final_ops: Sequence[Node | str] | Mapping[str, Any] | Node | str | None = ()
+    final_ops_feed_dict: Mapping[Node | str, Any] | None = None
+    _fetches: Any = attrs.field(default=None, init=False)
+    _first_step: int = attrs.field(default=0, init=False)
+    _values: Any = attrs.field(default=None, init=False)
+
+    @property
+    def final_ops_values(self) -> Any:
+        """The values, in the structure of *final_ops*; None before the session's end."""
+        return self._values
+
+    def begin(self, graph: Graph) -> None:
+        """Look the nodes up."""
+        self._values, self._fetches = None, self.final_ops
+        if self.final_ops is not None and not self.final_ops:
+            self._fetches = graph.metrics
+            if self._fetches is None:
+                raise UsageError(_NOTHING)
+        if self._fetches is not None:
+            for node in _leaves(self._fetches):
+                graph.resolve(node, "the setting final_ops of final-ops")
+        for node in self.final_ops_feed_dict or ():
+            graph.resolve(node, "the setting final_ops_feed_dict of final-ops")
+
+    def after_create_session(self, session: hookbus.Session) -> None:
+        """Note where the session starts."""
+        self._first_step = session.global_step
+
+    def end(self, session: hookbus.Session) -> None:
+        """Run the nodes."""
+        if self._fetches is None:
+            return
+        try:
+            self._values = session.run(self._fetches, self.final_ops_feed_dict)
+        except (OutOfRangeError, StopIteration) as error:
+            hookbus.log.warning(_INPUT_ENDED, why=str(error), by="final-ops")
+            raise
+        except UnfedPlaceholderError as error:
+            if session.global_step != self._first_step:
+                raise
+            # Nobody has reported anything in a session without a step.
+            hookbus.log.warning("no final values", why=str(error))
+            return
+        shown = _readable(_named(self._fetches, self._values))
+        hookbus.log.info("final values", step=session.global_step, values=shown)
+
+
+def _leaves(fetches: Any) -> Iterator[Any]:
+    """Yield the nodes and names of a nesting."""
+    if isinstance(fetches, str | Node):
+        yield fetches
+        return
+    if isinstance(fetches, Mapping):
+        parts: Sequence[Any] = list(fetches.values())
+    elif isinstance(fetches, Sequence):
+        parts = fetches
+    elif attrs.has(type(fetches)):
+        parts = attrs.astuple(fetches, recurse=False)
+    else:
+        yield fetches  # whoever looks it up says that it is none
+        return
+    for part in parts:
+        yield from _leaves(part)
+
+
+def _named(fetches: Any, values: Any) -> Any:
+    """Put names beside values where the structure has none."""
+    if isinstance(fetches, str | Node) and not isinstance(values, Mapping):
+        return {_name(fetches): values}
+    flat = isinstance(fetches, list | tuple)
+    if flat and all(isinstance(node, str | Node) for node in fetches):
+        return dict(zip(map(_name, fetches), values, strict=True))
+    return values
+
+
+def _name(node: Node | str) -> str:
+    return node.name if isinstance(node, Node) else node
+
+
+def _readable(value: Any) -> Any:
+    """Turn values into plain numbers and lists; of a large array tell the shape."""
+    if isinstance(value, Mapping):
+        return {key: _readable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(part) for part in value]
+    shape = tuple(getattr(value, "shape", ()))
+    if math.prod(shape) > _MOST_SHOWN:
+        return f"array of shape {shape}"
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    return float(f"{plain:.6g}") if isinstance(plain, float) else plain

@@ -1,0 +1,113 @@
+"""When a worker may begin: as soon as the training as a whole has reached a step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import attrs
+
+import hookbus
+from hookbus import (
+    Checkpoints,
+    EmbeddedSession,
+    SessionInterruptedError,
+    SessionRunContext,
+    SessionRunHook,
+    UsageError,
+)
+
+_LOOK_EVERY = 0.5
+_TELL_EVERY_STEPS = 1000
+_TELL_EVERY_SECS = 60.0
+
+
+@attrs.define(eq=False)
+class GlobalStepWaiterHook(SessionRunHook):
+    """Has the first run of a session wait until the training has reached a global step.
+
+    The step is that of the session, which a backend may share with other processes, or
+    that of the newest checkpoint of the others, whichever is greater. It looks twice a
+    second. It waits before the first run only, and never again, not after a recovery
+    either. A signal and a stop that a thread asks for end the wait, and the session.
+
+    Args:
+        wait_until_step: the global step to wait for; 0 or less waits for nothing.
+        checkpoint_dir: where the others save. By default the session's own, unless this
+            session saves there itself.
+
+    Raises:
+        UsageError: nothing could ever end the wait.
+        SessionInterruptedError: the wait was cut short; the session's block takes it in.
+    """
+
+    only_observes = True
+
+    wait_until_step: int
+    checkpoint_dir: str | Path | None = None
+    _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
+    _started: bool = attrs.field(default=False, init=False)
+
+    def begin(self, checkpoints: Checkpoints) -> None:
+        """Start anew."""
+        self._checkpoints = checkpoints
+        self._started = self.wait_until_step <= 0
+
+    def after_create_session(self, session: hookbus.Session) -> None:
+        """See to it that the wait can end."""
+        if self._started or self._step(session) >= self.wait_until_step:
+            return
+        if isinstance(session, EmbeddedSession) and self._others_save_into() is None:
+            raise UsageError(
+                f"global-step-waiter would wait for step {self.wait_until_step} for ever: "
+                "only its own runs take this session further. Name the directory that the "
+                "others save into: --global-step-waiter-checkpoint-dir DIR, or "
+                "checkpoint_dir="
+            )
+
+    def before_run(self, run_context: SessionRunContext) -> None:
+        """Wait, if this is the first run."""
+        if not self._started:
+            # Who asked to stop before has this run, and waits for nothing.
+            if not run_context.stop_requested:
+                self._wait(run_context)
+            self._started = True
+
+    def _wait(self, run_context: SessionRunContext) -> None:
+        step = self._step(run_context.session)
+        told, when = self._tell(step)
+        while step < self.wait_until_step:
+            if not run_context.wait(_LOOK_EVERY):
+                raise SessionInterruptedError(
+                    "the session is to end while global-step-waiter still waits for step "
+                    f"{self.wait_until_step}"
+                )
+            step = self._step(run_context.session)
+            late = time.monotonic() - when >= _TELL_EVERY_SECS
+            if step - told > _TELL_EVERY_STEPS or late:
+                told, when = self._tell(step)
+
+    def _tell(self, step: int) -> tuple[int, float]:
+        directory = self._others_save_into()
+        extra = {} if directory is None else {"checkpoint_dir": str(directory)}
+        hookbus.log.info(
+            "waiting for the global step before training",
+            wait_until_step=self.wait_until_step,
+            now=step,
+            **extra,
+        )
+        return step, time.monotonic()
+
+    def _step(self, session: hookbus.Session) -> int:
+        directory = self._others_save_into()
+        newest = hookbus.latest_checkpoint(directory) if directory is not None else None
+        return max(session.global_step, newest.global_step if newest is not None else 0)
+
+    def _others_save_into(self) -> Path | None:
+        """Return where other processes may save: one session saves into a directory."""
+        own = self._checkpoints
+        assert own is not None
+        given = self.checkpoint_dir
+        directory = own.directory if given is None else Path(given).absolute()
+        saves_itself = own.enabled_by is not None and directory == own.directory
+        return None if saves_itself else directory

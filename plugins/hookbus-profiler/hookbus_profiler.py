@@ -1,0 +1,213 @@
+"""When a step is profiled, and where its timeline goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import ClassVar
+
+import attrs
+from hookbus_profiler_timeline import Span, Timeline
+
+import hookbus
+from hookbus import (
+    Bus,
+    Call,
+    RunOptions,
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    UsageError,
+)
+
+_TRACED = SessionRunArgs(options=RunOptions(trace_level=RunOptions.FULL_TRACE))
+
+
+@attrs.define(eq=False)
+class ProfilerHook(SessionRunHook):
+    """Writes a timeline of a step periodically: what each op and each hook took.
+
+    A timeline is a file ``timeline-STEP.json`` in the trace event format. It is there when
+    the run is over; what comes before the next run, like a checkpoint, is added then. The
+    first run of a session is never profiled.
+
+    Args:
+        save_steps: global steps between two timelines.
+        save_secs: seconds between two timelines.
+        output_dir: where the files go; by default the current folder.
+        show_dataflow: draw an arrow from each op to those that read its results.
+        show_memory: count the bytes of the values that the run reads and computes.
+
+    Raises:
+        UsageError: neither or both periods are given, one is not above 0, or the
+            directory cannot be written into.
+    """
+
+    exclusive_settings = (("save_steps", "save_secs"),)
+    default_settings: ClassVar = {"save_steps": 100}
+    only_observes = True
+    on_error = "quarantine"  # a full disk is no reason to lose a training
+
+    save_steps: int | None = None
+    save_secs: float | None = None
+    output_dir: str = ""
+    show_dataflow: bool = True
+    show_memory: bool = False
+    _timer: SecondOrStepTimer = attrs.field(init=False)
+    _directory: Path = attrs.field(factory=Path, init=False)
+    _bus: Bus | None = attrs.field(default=None, init=False)
+    _unwatch: Callable[[], None] | None = attrs.field(default=None, init=False)
+    _kind: str = attrs.field(default="", init=False)
+    _spans: list[Span] = attrs.field(factory=list, init=False)
+    _run: float | None = attrs.field(default=None, init=False)
+    _saved: Timeline | None = attrs.field(default=None, init=False)
+    _increment: int = attrs.field(default=1, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("save_steps", "save_secs"):
+            _check_period(name, getattr(self, name))
+        try:
+            self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
+        except UsageError as error:
+            raise UsageError(
+                f"{error} Of profiler's settings save_steps and save_secs give one."
+            ) from None
+
+    @hookbus.hookimpl
+    def addhooks(self, bus: Bus) -> None:
+        """Keep the bus, which tells of hooks' calls."""
+        self._bus = bus
+
+    def begin(self) -> None:
+        """Make the directory; forget the session before."""
+        self._stop()
+        self._run = self._saved = None
+        self._timer.reset()
+        self._directory = Path(self.output_dir).absolute()  # wherever the script goes
+        _check_writable(self._directory)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Ask for a trace if the step that comes is due."""
+        due = self._is_due(run_context.global_step)
+        if not due and self._unwatch is None:
+            return None
+        entered = time.perf_counter()
+        begun = [span.start for span in self._spans if span.run is run_context]
+        self._run = None
+        self._complete(min(begun, default=entered))
+        if not due:
+            self._stop()
+            return None
+        self._watch(run_context.kind)
+        self._run = entered
+        return _TRACED
+
+    @hookbus.hookimpl(trylast=True)  # so that the others' calls are in what is written
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Write the timeline of a step that was due; watch the next one if that is due."""
+        step, entered, self._run = run_values.global_step, self._run, None
+        advanced, timer = step - run_context.global_step, self._timer
+        self._increment = advanced or self._increment
+        if timer.last_triggered_step() is None:
+            timer.update_last_triggered_step(run_context.global_step)
+        elif entered is not None and advanced and timer.should_trigger_for_step(step):
+            timer.update_last_triggered_step(step)
+            left, metadata = time.perf_counter(), run_values.run_metadata
+            self._save(Timeline(step, entered, left, metadata))
+        if self._is_due(step):
+            # Not later, as a bus that is told to inside an event tells only of those after
+            # it, and the before_run of the run that comes is to be seen.
+            self._watch(run_context.kind)
+
+    def end(self) -> None:
+        """Complete the last timeline."""
+        self._complete(time.perf_counter())
+        self._stop()
+
+    def on_exception(self) -> None:
+        """Complete the last timeline."""
+        self.end()
+
+    def _is_due(self, step: int) -> bool:
+        """Say whether the run that begins at *step* is due if it adds what the last did."""
+        if self._timer.last_triggered_step() is None:
+            return False
+        return self._timer.should_trigger_for_step(step + self._increment)
+
+    def _watch(self, kind: str) -> None:
+        """Have the bus tell of calls from now on."""
+        self._kind = kind
+        if self._unwatch is None:
+            assert self._bus is not None
+            self._unwatch = self._bus.observe(self._told)
+
+    def _told(self, call: Call) -> None:
+        ended = time.perf_counter()
+        run = call.arguments.get("run_context")
+        if isinstance(run, SessionRunContext) and run.kind != self._kind:
+            return  # there may be many between two steps
+        self._spans.append(Span.of(call, ended, self._spans))
+
+    def _stop(self) -> None:
+        """Have the bus tell no more, which costs nothing then."""
+        if self._unwatch is not None:
+            self._unwatch()
+        self._unwatch, self._spans = None, []
+
+    def _save(self, timeline: Timeline) -> None:
+        path = self._write(timeline, self._spans)
+        self._saved = timeline
+        hookbus.log.info(
+            "timeline saved",
+            step=timeline.step,
+            file=str(path),
+            view="open it in Perfetto or chrome://tracing",
+        )
+
+    def _complete(self, until: float) -> None:
+        """Add the calls since it was saved, but those that began at *until* or later."""
+        spans, saved = self._spans, self._saved
+        self._spans = [span for span in spans if span.start >= until]
+        self._saved = None
+        if saved is not None:
+            self._write(saved, [span for span in spans if span.start < until])
+
+    def _write(self, timeline: Timeline, spans: Sequence[Span]) -> Path:
+        """Put a file into its place, whole or not at all."""
+        path = self._directory / f"timeline-{timeline.step}.json"
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            trace = timeline.trace(spans, self.show_dataflow, self.show_memory)
+            unfinished.write_text(json.dumps(trace, allow_nan=False), "utf-8")
+            unfinished.replace(path)
+        except Exception:
+            self._stop()  # this may have been the failure that switches the hook off
+            unfinished.unlink(missing_ok=True)
+            raise
+        return path
+
+
+def _check_period(name: str, period: float | None) -> None:
+    if period is None or (isinstance(period, Real) and period > 0):
+        return
+    raise UsageError(f"invalid {name}={period!r}: periods of profiler are above 0.")
+
+
+def _check_writable(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise UsageError(
+            f"profiler cannot write into {directory}: {error.strerror}; give another "
+            "--profiler-output-dir, or -p no:profiler"
+        ) from error

@@ -1,0 +1,84 @@
+"""When a worker may stop: as soon as the checkpoint of the last step is on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+import hookbus
+from hookbus import (
+    CheckpointError,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    UsageError,
+)
+
+
+@attrs.define(eq=False)
+class StopAtCheckpointStepHook(SessionRunHook):
+    """Asks to stop when the last step is reached and its checkpoint is on disk.
+
+    For a worker, whose chief saves: until the chief's checkpoint is there the worker goes
+    on, with a pause after each run. A signal and a stop that a thread asks for end a
+    pause at once.
+
+    Args:
+        model_dir: where the chief saves.
+        last_step: the global step to stop at; a checkpoint of a later step counts, too.
+        wait_after_file_check_secs: seconds to pause when there is no such checkpoint.
+
+    Raises:
+        UsageError: there is no directory, no step, or the seconds are negative.
+    """
+
+    main_setting = "last_step"
+    only_observes = True
+
+    model_dir: str | Path
+    last_step: int
+    wait_after_file_check_secs: float = 30.0
+
+    def __attrs_post_init__(self) -> None:
+        if self.last_step is None:
+            raise UsageError("last_step must be specified.")
+        if self.model_dir is None:
+            raise UsageError("model_dir must be specified.")
+        if self.wait_after_file_check_secs < 0:
+            raise UsageError(
+                f"invalid wait_after_file_check_secs={self.wait_after_file_check_secs}."
+            )
+
+    @hookbus.hookimpl
+    def planned_last_step(self) -> int:
+        """Tell the last step; it may take some more until the checkpoint is there."""
+        return self.last_step
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ask to stop, or pause, once the last step is reached."""
+        if run_values.global_step < self.last_step or run_context.stop_requested:
+            return
+        saved = self._saved_step()
+        if saved >= self.last_step:
+            run_context.request_stop(f"the checkpoint of step {saved} is on disk")
+            return
+        hookbus.log.info(
+            "waiting for the checkpoint of the last step",
+            step=run_values.global_step,
+            last_step=self.last_step,
+            newest=saved,
+            model_dir=str(self.model_dir),
+        )
+        run_context.wait(self.wait_after_file_check_secs)
+
+    def _saved_step(self) -> int:
+        try:
+            newest = hookbus.latest_checkpoint(self.model_dir)
+        except CheckpointError as error:
+            # A file server that is away for a moment is no reason to fail a worker.
+            hookbus.log.warning(str(error), by="stop-at-checkpoint-step")
+            return 0
+        return newest.global_step if newest is not None else 0
