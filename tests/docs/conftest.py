@@ -48,7 +48,8 @@ class Block:
     @property
     def commands(self) -> list[tuple[str, str]]:
         """Each command of a console block with the output that is shown for it."""
-        parts = re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]
+        text = self.text.replace("\\\n", "")  # a command may go on in the next line
+        parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
         return [(p.partition("\n")[0], p.partition("\n")[2]) for p in parts]
 
 
