@@ -6,6 +6,7 @@ What several plugins' tests share stands here, too: the log and the clock.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,10 @@ from hypothesis import settings
 # A deadline for an example would make tests depend on what else the machine does.
 settings.register_profile("hookbus", deadline=None)
 settings.load_profile("hookbus")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and all children would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

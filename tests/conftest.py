@@ -15,6 +15,10 @@ from support.handlers import handlers
 settings.register_profile("hookbus", deadline=None)
 settings.load_profile("hookbus")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and all children would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def _clean(
