@@ -44,6 +44,7 @@ from hookbus.hook import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
+    was_cut_short,
 )
 from hookbus.hookspecs import hookimpl, hookspec
 from hookbus.logs import log
@@ -126,4 +127,5 @@ __all__ = [
     "latest_checkpoint",
     "log",
     "undisturbed",
+    "was_cut_short",
 ]

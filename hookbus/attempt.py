@@ -133,7 +133,7 @@ class Opener:
         if restored is None:
             self._as_at_first(hooks)
         self.creator.prepare(session, restored is not None, self.hurry)
-        if restored is not None:
+        if restored is not None and self.kind == "train":
             load_hooks(hooks, restored.state.get("hooks", {}), restored.manifest.ended)
         self.bus.caller("after_create_session").collect(session, attempt.coord)
         if restored is not None and self.kind == "train":

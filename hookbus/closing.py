@@ -54,7 +54,7 @@ class Closing:
         caller = self.bus.caller("begin")
         silent = set(self.bus.members) - {name for name, _ in caller.rows}
         try:
-            caller.start((self.graph, self.checkpoints), self._begun)
+            caller.start((self.graph, self.checkpoints, self.bus.kind), self._begun)
         except BaseException:
             order = list(self.bus.members)
             reached = max(map(order.index, self._begun), default=-1)

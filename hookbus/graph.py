@@ -9,20 +9,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from hookbus.errors import (
-    DuplicateNodeError,
-    GraphError,
-    GraphFinalizedError,
-    UnknownNodeError,
-    did_you_mean,
-)
-from hookbus.node import GLOBAL_STEP, METRICS, Node, NodeKind, metrics_of
+from hookbus.errors import GraphError
+from hookbus.node import METRICS, SUMMARIES, Node, metrics_of
+from hookbus.nodes import Nodes
 from hookbus.operation import XP, Operation, describe, reads_of
+from hookbus.summaries import Summaries, collecting, scalars_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Graph:
+class Graph(Nodes):
     """Nodes under names: placeholders, variables, inputs and ops.
 
     Every graph has the variable ``global_step``, a host int that the session counts:
@@ -39,61 +35,56 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._finalized = False
-        self._sessions = 0
-        self._before: tuple[bool, frozenset[str]] = False, frozenset()
-        self.global_step = self._add(GLOBAL_STEP, "variable", 0)
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name, in the order in which they were added."""
-        return dict(self._nodes)
-
-    @property
-    def finalized(self) -> bool:
-        """Whether nodes can no longer be added."""
-        return self._finalized
-
-    @property
-    def variables(self) -> tuple[Node, ...]:
-        """The variables, ``global_step`` left out."""
-        return tuple(
-            node
-            for node in self._nodes.values()
-            if node.kind == "variable" and node is not self.global_step
-        )
+        super().__init__()
+        self.summary: Summaries[Node | str] = Summaries(self._summarize)
 
     @property
     def metrics(self) -> Node | None:
-        """What hooks watch when they are told no names: ``loss`` and ``accuracy``.
+        """What hooks watch when they are told no names.
 
-        A node whose value is a dict of those of the two that the graph has; None where it
-        has neither. It is made at the first need, so ask for it in ``begin``.
+        A node whose value is a dict of ``loss`` and ``accuracy``, those of the two that the
+        graph has, and of the scalars among its summaries; None where there is none of
+        these. It is made at the first need, so ask for it in ``begin``.
         """
         names = metrics_of(self._nodes)
-        if METRICS in self._nodes or not names:
+        nodes = {**dict(zip(names, names, strict=True)), **scalars_of(self._declared)}
+        if METRICS in self._nodes or not nodes:
             return self._nodes.get(METRICS)
 
         def collect(*values: Any) -> dict[str, Any]:
-            return dict(zip(names, values, strict=True))
+            return dict(zip(nodes, values, strict=True))
 
-        return self._add_op(Operation(METRICS, collect, names))
+        return self._add_op(Operation(METRICS, collect, tuple(nodes.values())))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._nodes
+    @property
+    def summaries(self) -> Node | None:
+        """What was declared with :attr:`summary`, for hooks that record it.
+
+        A node whose value is a dict, kind to name to value; None where nothing was
+        declared. Hooks may still declare something in ``begin``, so ask for it in
+        ``after_create_session``.
+
+        Raises:
+            GraphError: the graph is not finalized yet.
+        """
+        self._check_finalized()
+        if SUMMARIES in self._nodes or not self._declared:
+            return self._nodes.get(SUMMARIES)
+        return self._note(SUMMARIES, "op", collecting(self._declared))
 
     def placeholder(self, name: str) -> Node:
         """Add a node whose value each run that needs it must feed."""
         return self._add(name, "placeholder")
 
-    def variable(self, name: str, value: Any) -> Node:
+    def variable(self, name: str, value: Any, *, saved: bool = True) -> Node:
         """Add a node that keeps its value from run to run.
 
         Args:
             name: the node's name.
             value: the initial value, an array of any shape or a number; copied when a
                 session starts, so a graph can serve several sessions.
+            saved: whether checkpoints hold it; one that they do not begins anew in every
+                backend session, like TensorFlow's local variables.
 
         Raises:
             GraphError: the value is a container, which an op could change unseen.
@@ -103,7 +94,10 @@ class Graph:
                 f"variable {name!r} is given a {type(value).__name__}; give an array, a "
                 "number, or several variables"
             )
-        return self._add(name, "variable", value)
+        node = self._add(name, "variable", value)
+        if not saved:
+            self._unsaved.add(name)
+        return node
 
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:
         """Add a node that takes its next value from an iterator, once a run.
@@ -264,109 +258,6 @@ class Graph:
             )
         )
 
-    def resolve(self, node: Node | str, asker: str = "") -> Node:
-        """Return the node that *node* is or names.
-
-        Args:
-            node: a node of this graph, or a name.
-            asker: who wants it, for the message.
-
-        Raises:
-            UnknownNodeError: no node has the name; close matches are listed.
-            GraphError: the node belongs to another graph.
-        """
-        by = f" (wanted by {asker})" if asker else ""
-        if isinstance(node, Node):
-            if self._nodes.get(node.name) is not node:
-                raise GraphError(f"{node!r} belongs to another graph{by}")
-            return node
-        found = self._nodes.get(node)
-        if found is None:
-            hint = did_you_mean(str(node), self._nodes) or self._listing()
-            raise UnknownNodeError(f"the graph has no node {node!r}{by}{hint}")
-        return found
-
-    def variable_named(self, node: Node | str, asker: str) -> str:
-        """Return the name of a variable that *asker* may write.
-
-        Raises:
-            UnknownNodeError: there is no such node.
-            GraphError: it is no variable, or is ``global_step``.
-        """
-        found = self.resolve(node, asker)
-        if found.kind != "variable":
-            raise GraphError(
-                f"{asker} writes {found.name!r}, which is no variable but "
-                f"{'an' if found.kind[0] in 'aeiou' else 'a'} {found.kind}"
-            )
-        if found is self.global_step:
-            raise GraphError(
-                f"{asker} writes 'global_step', which the session counts itself; "
-                "use train_op(increment=...)"
-            )
-        return found.name
-
-    def finalize(self) -> None:
-        """Let no more nodes come."""
-        self._finalized = True
-
-    def enter(self) -> None:
-        """Note that a session begins."""
-        if self._sessions == 0:
-            self._before = self._finalized, frozenset(self._nodes)
-        self._sessions += 1
-
-    def leave(self) -> None:
-        """Undo what sessions did to the graph, once none of them is left.
-
-        Nodes that were added since the first one began vanish, and so does its
-        finalization.
-        """
-        self._sessions -= 1
-        if self._sessions == 0:
-            self._finalized, names = self._before
-            for name in [name for name in self._nodes if name not in names]:
-                del self._nodes[name]
-
-    def _check_open(self, what: object) -> None:
-        if self._finalized:
-            name = what if isinstance(what, str) else getattr(what, "__name__", "op")
-            raise GraphFinalizedError(
-                f"cannot add {name!r}: the graph is finalized. Add nodes before the "
-                "session is made, or in a hook's begin()"
-            )
-
-    def _add(self, name: str, kind: NodeKind, source: Any = None) -> Node:
-        self._check_open(name)
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"a node's name is a str that is not empty, not {name!r}")
-        if name == XP:
-            raise DuplicateNodeError(
-                f"{XP!r} is reserved: an op's parameter of this name gets the backend's "
-                "array namespace; call the node something else"
-            )
-        if name in self._nodes:
-            raise DuplicateNodeError(
-                f"there is a node {name!r} already: {self._nodes[name]!r}"
-            )
-        return self._note(name, kind, source)
-
-    def _note(self, name: str, kind: NodeKind, source: Any = None) -> Node:
-        node = self._nodes[name] = Node(name, kind, source)
-        return node
-
-    def _add_op(self, operation: Operation) -> Node:
-        before = set(self._nodes)
-        try:
-            node = self._add(operation.name, "op", operation)
-            for _, output in operation.outputs:
-                self._add(output, "output", operation)
-        except GraphError:
-            for name in set(self._nodes) - before:
-                del self._nodes[name]
-            raise
-        return node
-
     def _reads(
         self,
         name: str,
@@ -386,9 +277,6 @@ class Graph:
                 node = self.resolve(wanted, f"parameter {parameter.name!r} of op {name!r}")
                 found.append((parameter, node.name))
         return found
-
-    def _listing(self) -> str:
-        return f"; it has {', '.join(map(repr, self._nodes))}"
 
 
 def _words(outputs: Iterable[str] | str) -> tuple[str, ...]:

@@ -58,6 +58,22 @@ class Outcome:
     step: int
 
 
+def was_cut_short(ended: str | None) -> bool:
+    """Say whether a session goes on where the one before it stood, as if it had not ended.
+
+    A hook asks it in ``load_state_dict``: a period that has begun goes on after a kill, a
+    preemption and Ctrl-C, and begins anew after a session that was over.
+
+    Args:
+        ended: what ``load_state_dict`` is told: the kind of the outcome, None where the
+            session saved the checkpoint and went on.
+
+    >>> was_cut_short(None), was_cut_short("preempted"), was_cut_short("stopped")
+    (True, True, False)
+    """
+    return ended in (None, "interrupted", "preempted")
+
+
 @attrs.frozen(eq=False)
 class SessionRunArgs:
     """What a hook, or the caller, wants from one run.
@@ -312,7 +328,7 @@ class SessionRunHook:
     # accepts only of a method that takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """``begin(graph, checkpoints)``: add nodes or look them up, while one can."""
+        """``begin(graph, checkpoints, kind)``: add nodes or look them up, while one can."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
         """``after_create_session(session, coord)``: the backend session is there."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hookbus.coordinator import Coordinator
     from hookbus.graph import Graph
     from hookbus.hook import (
+        Kind,
         Outcome,
         SessionRunArgs,
         SessionRunContext,
@@ -83,11 +84,12 @@ def configure(options: Mapping[str, Any]) -> None:
 
 
 @hookspec
-def begin(graph: Graph, checkpoints: Checkpoints) -> None:
+def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind) -> None:
     """Come first, once a session, before the graph is finalized.
 
     The last moment at which nodes can be added to *graph*. *checkpoints* says where and
-    how checkpoints are kept; a saver switches saving on here.
+    how checkpoints are kept; a saver switches saving on here. *kind* is what the session
+    is for: ``train``, ``eval`` or ``predict``.
     """
 
 

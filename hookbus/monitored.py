@@ -23,7 +23,7 @@ from hookbus.graph import Graph
 from hookbus.hook import NOBODY, Kind, Outcome, check_kind
 from hookbus.node import Node
 from hookbus.ownloop import Step
-from hookbus.program import inputs_of, nodes_of, train_ops
+from hookbus.program import inputs_of, train_ops
 from hookbus.recovery import Recovery
 from hookbus.reports import ReportGraph
 from hookbus.roster import as_hooks, members
@@ -235,7 +235,7 @@ class MonitoredSession:
                 "loop() is for a session with a graph; use iterate() and step()"
             )
         names = [node.name for node in train_ops(graph)]
-        if not names and not inputs_of(graph, nodes_of(graph, fetches)):
+        if not names and not inputs_of(graph, graph.resolve_all(fetches, "the caller")):
             raise UsageError(
                 "loop() would never end: the graph has no train op (made by "
                 "graph.train_op) and what is fetched reads no input"
@@ -335,6 +335,7 @@ class MonitoredSession:
         self._closing.begin()
         creator.scaffold.finalize()
         engine.keeper.saved_names = creator.scaffold.saved_names
+        engine.keeper.unsaved = creator.graph.unsaved
         engine.keeper.prepare()
         engine.start()
         self._closing.first_step = self.global_step

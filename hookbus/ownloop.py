@@ -16,6 +16,7 @@ from hookbus.node import Node
 from hookbus.passes import Passes
 from hookbus.reports import Reports, ReportSession
 from hookbus.runner import Entered
+from hookbus.summaries import Summaries, SummaryKind
 from hookbus.tracking import Tracking
 
 
@@ -40,13 +41,25 @@ class Step:
         Raises:
             UsageError: a name is reported twice, or the step is not entered.
         """
-        if self._entered is None:
-            raise UsageError("report() belongs into the block of its step")
+        self._check_entered("report()")
         self._reports.add(values)
+
+    @property
+    def summary(self) -> Summaries[Any]:
+        """Tells hooks about values that are to be shown, as in :class:`Graph`."""
+        return Summaries(self._summarize)
 
     def cancel(self) -> None:
         """Leave the step as if it had not been: no ``after_run``, no step counted."""
         self._cancelled = True
+
+    def _summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
+        self._check_entered(f"summary.{kind}()")
+        self._reports.summarize(kind, name, value)
+
+    def _check_entered(self, what: str) -> None:
+        if self._entered is None:
+            raise UsageError(f"{what} belongs into the block of its step")
 
     def __enter__(self) -> Step:
         self._reports, self._cancelled = Reports(), False

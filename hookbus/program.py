@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
-from hookbus.fetches import leaves_of, shape_of
 from hookbus.graph import Graph
 from hookbus.node import GLOBAL_STEP, Node
 from hookbus.operation import XP, Operation
@@ -60,12 +59,6 @@ def train_ops(graph: Graph) -> list[Node]:
     """Return the nodes of all train ops of a graph."""
     ops = [node for node in graph.nodes.values() if node.kind == "op"]
     return [node for node in ops if node.source.trains]
-
-
-def nodes_of(graph: Graph, fetches: Any) -> list[Node]:
-    """Return the nodes that a request names."""
-    leaves = () if fetches is None else leaves_of(shape_of(fetches))
-    return [graph.resolve(leaf, "the caller") for leaf in leaves]
 
 
 def inputs_of(graph: Graph, nodes: Sequence[Node]) -> set[str]:

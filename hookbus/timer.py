@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from hookbus.errors import UsageError
+from hookbus.hook import was_cut_short
 
 
 @attrs.define(eq=False)
@@ -73,3 +76,29 @@ class SecondOrStepTimer:
     def reset(self) -> None:
         """Forget when it last triggered."""
         self._last_step, self._last_time = None, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a hook keeps in checkpoints, so that its period goes on.
+
+        Where that is in steps, the clock does not come into it: two trainings that do the
+        same keep the same.
+        """
+        if self._last_step is None or self.every_secs is None:
+            return {"step": self._last_step}
+        return {"step": self._last_step, "secs": time.monotonic() - self._last_time}
+
+    def load_state_dict(self, state: Mapping[str, Any], ended: str | None = None) -> None:
+        """Go on with the period of a session that was cut short.
+
+        After one that was over the period begins anew. A timer that has triggered keeps
+        what it knows: in a recovery the session goes back, and what it did before stays
+        done (TensorFlow's timers survive a recovery, too).
+
+        Args:
+            state: what :meth:`state_dict` gave; a period in seconds is one of training,
+                so a pause between two sessions does not count.
+            ended: what the hook's ``load_state_dict`` is told.
+        """
+        if self._last_step is None and state["step"] is not None and was_cut_short(ended):
+            self._last_step = state["step"]
+            self._last_time = time.monotonic() - state.get("secs", 0.0)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import attrs
 import pytest
 
 from hookbus import (
     DuplicateNodeError,
     EmbeddedSession,
+    FetchTypeError,
     Graph,
     GraphError,
     GraphFinalizedError,
@@ -234,6 +236,100 @@ def test_a_node_of_another_graph_is_refused(graph: Graph) -> None:
     assert "another graph" in refused(
         GraphError, lambda: graph.op(lambda a: a, name="z", reads={"a": other})
     )
+
+
+class Pair(NamedTuple):
+    """A structure of the user's own."""
+
+    one: Any
+    other: Any
+
+
+@attrs.frozen
+class Record:
+    """Another one."""
+
+    one: Any
+    other: Any
+
+
+@pytest.mark.parametrize(
+    ("fetches", "names"),
+    [
+        (None, []),
+        ("y", ["y"]),
+        ([], []),
+        (["y", ("x", ["w"]), "y"], ["y", "x", "w", "y"]),
+        ({"b": "w", "a": {"c": "x"}}, ["x", "w"]),
+        (Pair("w", Record("y", ["x"])), ["w", "y", "x"]),
+    ],
+)
+def test_the_nodes_of_a_nesting_are_found(
+    graph: Graph, fetches: Any, names: list[str]
+) -> None:
+    """Of all that a run could fetch, in its order; that of a dict is that of its keys."""
+    assert graph.resolve_all(fetches) == [graph.nodes[name] for name in names]
+
+
+def test_a_nesting_may_hold_nodes_and_names(graph: Graph) -> None:
+    """And is left as it is."""
+    fetches = [graph.nodes["y"], {"a": "x"}]
+    assert graph.resolve_all(fetches) == [graph.nodes["y"], graph.nodes["x"]]
+    assert fetches == [graph.nodes["y"], {"a": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "why"),
+    [
+        ("z", UnknownNodeError, "the graph has no node 'z'"),
+        (Graph().placeholder("x"), GraphError, "belongs to another graph"),
+        (3, FetchTypeError, "and int is none"),
+        (None, FetchTypeError, "and NoneType is none"),
+    ],
+)
+def test_each_part_of_a_nesting_is_looked_at(
+    graph: Graph, part: Any, error: type[Exception], why: str
+) -> None:
+    """However deep it is; the message says who wants it."""
+    wanted = ["y", {"a": ("w", part)}]
+    message = refused(error, lambda: graph.resolve_all(wanted, "hook 'log'"))
+    assert why in message
+    assert "(wanted by hook 'log')" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "reads", "updates"),
+    [
+        ("y", ("x", "w"), ()),
+        ("train", ("y",), ("w",)),
+        ("loss", ("train",), ()),
+        ("left", ("w",), ()),
+        ("left.a", ("left",), ()),
+        ("x", (), ()),
+        ("w", (), ()),
+        ("batch", (), ()),
+        ("global_step", (), ()),
+    ],
+)
+def test_a_node_tells_what_it_reads_and_updates(
+    graph: Graph, name: str, reads: tuple[str, ...], updates: tuple[str, ...]
+) -> None:
+    """By name; an output is computed from its op, and what is no op from nothing."""
+    graph.input("batch", list)
+    graph.train_op(lambda y: (y, {"loss": y}), name="train", updates="w", outputs=["loss"])
+    graph.op(lambda v: v, name="left", reads={"v": "w"}, outputs="a")
+    assert (graph.nodes[name].reads, graph.nodes[name].updates) == (reads, updates)
+
+
+def test_a_node_reads_what_its_parameters_found(graph: Graph) -> None:
+    """A default that names no node is none of its reads."""
+    node = graph.op(lambda x, rate=0.1: x * rate, name="z")
+    assert node.reads == ("x",)
+
+
+def test_the_array_namespace_is_no_node_that_is_read(graph: Graph) -> None:
+    """What an op reads are nodes of its graph."""
+    assert graph.op(lambda xp, w: xp.abs(w), name="z").reads == ("w",)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ TOP_LEVEL = {
     "tests",
     "tox.ini",
 }
+IMPORTED_AS = {"pillow": "PIL"}
+"""Distributions whose module has another name."""
 SHARED = {
     "metadata": [
         "version",
@@ -215,7 +217,8 @@ def test_a_plugin_imports_no_other_plugin(folder):
 def test_a_plugin_requires_what_it_imports(folder, setup):
     """Every top-level import is the standard library's, the plugin's own or required."""
     required = re.findall(r"^[A-Za-z0-9_-]+", setup["options"]["install_requires"], re.M)
-    known = {*sys.stdlib_module_names, *setup["options"]["py_modules"].split(), *required}
+    imports = [IMPORTED_AS.get(name, name) for name in required]
+    known = {*sys.stdlib_module_names, *setup["options"]["py_modules"].split(), *imports}
     for path in folder.glob("*.py"):
         text = path.read_text("utf-8")
         imported = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.M))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookbus import SecondOrStepTimer, UsageError
+from hookbus import SecondOrStepTimer, UsageError, was_cut_short
+
+CUT_SHORT = [None, "interrupted", "preempted"]
+OVER = ["completed", "stopped", "end_of_input", "failed"]
+PERIODS = [{"every_secs": 10}, {"every_steps": 10}]
 
 
 class Clock:
@@ -112,3 +118,118 @@ def test_reset_forgets_everything(clock: Clock) -> None:
     assert timer.last_triggered_step() is None
     assert timer.should_trigger_for_step(3)
     assert timer.update_last_triggered_step(4) == (None, None)
+
+
+def resumed(state: Mapping[str, Any], ended: str | None = None, **period: float) -> Any:
+    """Return a new timer that was given a state."""
+    timer = SecondOrStepTimer(**period)
+    timer.load_state_dict(state, ended)
+    return timer
+
+
+@pytest.mark.parametrize("ended", [*CUT_SHORT, *OVER])
+def test_which_ends_cut_a_session_short(ended: str | None) -> None:
+    """A kill, of which nothing is known, Ctrl-C and a preemption; none that was meant."""
+    assert was_cut_short(ended) is (ended in CUT_SHORT)
+
+
+@pytest.mark.parametrize("ended", CUT_SHORT)
+def test_a_period_in_steps_goes_on_where_it_was_cut_short(ended: str | None) -> None:
+    """The next step that is due is the one that would have been."""
+    before = SecondOrStepTimer(every_steps=10)
+    before.update_last_triggered_step(4)
+    timer = resumed(before.state_dict(), ended, every_steps=10)
+    assert timer.last_triggered_step() == 4
+    assert [timer.should_trigger_for_step(step) for step in (13, 14)] == [False, True]
+
+
+@pytest.mark.parametrize("ended", CUT_SHORT)
+def test_a_period_in_seconds_goes_on_without_the_pause(
+    clock: Clock, ended: str | None
+) -> None:
+    """What was left of it is left of it, however long nothing ran."""
+    before = SecondOrStepTimer(every_secs=10)
+    before.update_last_triggered_step(4)
+    clock.now += 7
+    state = before.state_dict()
+    clock.now += 3600
+    timer = resumed(state, ended, every_secs=10)
+    clock.now += 2.5
+    assert not timer.should_trigger_for_step(5)
+    clock.now += 0.5
+    assert timer.should_trigger_for_step(5)
+    assert timer.update_last_triggered_step(5) == (10, 1)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("ended", OVER)
+def test_a_period_begins_anew_after_a_session_that_was_over(
+    period: dict[str, float], ended: str
+) -> None:
+    """The first step is due then, as in a new timer."""
+    before = SecondOrStepTimer(**period)
+    before.update_last_triggered_step(4)
+    timer = resumed(before.state_dict(), ended, **period)
+    assert timer.last_triggered_step() is None
+    assert timer.should_trigger_for_step(5)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_a_timer_that_never_triggered_keeps_nothing(period: dict[str, float]) -> None:
+    """After it, too, the first step is due."""
+    state = SecondOrStepTimer(**period).state_dict()
+    assert state == {"step": None}
+    assert resumed(state, **period).should_trigger_for_step(0)
+
+
+def test_the_state_of_a_period_in_steps_does_not_depend_on_the_clock(clock: Clock) -> None:
+    """Two trainings that do the same keep the same."""
+    timer = SecondOrStepTimer(every_steps=10)
+    timer.update_last_triggered_step(4)
+    state = timer.state_dict()
+    clock.now += 100
+    assert timer.state_dict() == state == {"step": 4}
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_asking_for_the_state_changes_nothing(
+    clock: Clock, period: dict[str, float]
+) -> None:
+    """A checkpoint is no trigger."""
+    timer = SecondOrStepTimer(**period)
+    timer.update_last_triggered_step(4)
+    clock.now += 3
+    timer.state_dict()
+    clock.now += 7
+    assert timer.should_trigger_for_step(14)
+    assert timer.update_last_triggered_step(14) == (10, 10)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_a_timer_that_has_triggered_keeps_what_it_knows(
+    clock: Clock, period: dict[str, float]
+) -> None:
+    """In a recovery the session goes back, and what it did before stays done."""
+    timer = SecondOrStepTimer(**period)
+    timer.update_last_triggered_step(4)
+    state = timer.state_dict()
+    clock.now += 10
+    timer.update_last_triggered_step(14)
+    timer.load_state_dict(state, None)
+    assert timer.last_triggered_step() == 14
+    assert not timer.should_trigger_for_step(15)
+
+
+def test_a_period_may_be_of_the_other_kind_after_a_resume(clock: Clock) -> None:
+    """Seconds count from the resume where none were kept; steps from the last trigger."""
+    steps, seconds = (SecondOrStepTimer(**period) for period in reversed(PERIODS))
+    steps.update_last_triggered_step(4)
+    seconds.update_last_triggered_step(4)
+    clock.now += 7
+    by_time = resumed(steps.state_dict(), every_secs=10)
+    by_step = resumed(seconds.state_dict(), every_steps=10)
+    clock.now += 9.5
+    assert not by_time.should_trigger_for_step(5)
+    clock.now += 0.5
+    assert by_time.should_trigger_for_step(5)
+    assert [by_step.should_trigger_for_step(step) for step in (13, 14)] == [False, True]

@@ -5,7 +5,7 @@ Hooks ask through :class:`Checkpoints`; the session acts through :class:`Keeper`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,16 @@ class Restored:
     state: Mapping[str, Any]
     manifest: Manifest
 
-    @property
-    def starts_new_pass(self) -> bool:
-        """Whether the input starts anew: the session before had used it up or left."""
-        return self.manifest.ended in ("completed", "end_of_input")
+
+def input_goes_on(ended: str | None) -> bool:
+    """Say whether a session goes on in the input of the one before it.
+
+    It starts anew where the one before had used it up, or was left.
+
+    Args:
+        ended: how that one ended; None where it did not.
+    """
+    return ended not in ("completed", "end_of_input")
 
 
 @attrs.define(eq=False)
@@ -139,6 +145,8 @@ class Keeper:
         contents: what is saved besides the backend's values.
         versions: of everything that takes part, for the manifest.
         saved_names: the variables that are saved; None for all.
+        unsaved: variables that are not saved, whatever the former says.
+        goes_on: says by how the session before ended whether input goes on there.
         last_step: the step that was restored or saved last, or None.
         last_path: where that checkpoint lies.
     """
@@ -147,6 +155,8 @@ class Keeper:
     contents: Contents
     versions: Mapping[str, str]
     saved_names: frozenset[str] | None = None
+    unsaved: frozenset[str] = frozenset()
+    goes_on: Callable[[str | None], bool] = input_goes_on
     last_step: int | None = None
     last_path: Path | None = None
     _last_manifest: Manifest | None = None
@@ -199,7 +209,7 @@ class Keeper:
             CheckpointMismatchError: another graph wrote it.
         """
         self.last_step, self._held = None, None
-        restored = self._one(Path(path)) if path is not None else self._newest()
+        restored = read_checkpoint(path) if path is not None else self._newest()
         if restored is None:
             return None
         self._load(session, restored, training)
@@ -275,9 +285,10 @@ class Keeper:
 
     def _variables(self, session: Session) -> dict[str, Any]:
         values, names = session.variables(), self.saved_names
-        if names is None:
+        if names is None and not self.unsaved:
             return values
-        return {name: value for name, value in values.items() if name in names}
+        held = (values.keys() if names is None else names) - self.unsaved
+        return {name: value for name, value in values.items() if name in held}
 
     def _newest(self) -> Restored | None:
         """Read the newest checkpoint that is good; set aside those that are not."""
@@ -307,15 +318,6 @@ class Keeper:
             )
         return None
 
-    def _one(self, path: Path) -> Restored:
-        """Read one checkpoint that was named."""
-        try:
-            manifest = Manifest.read(path)
-            manifest.verify(path)
-        except CheckpointError as error:
-            raise NoGoodCheckpointError(f"cannot restore {path}: {error}") from error
-        return Restored(path, load_codec(manifest.codec)[1].read(path), manifest)
-
     def _load(self, session: Session, restored: Restored, training: bool) -> None:
         here, saved = self._variables(session), restored.state["variables"]
         if not training or self.saved_names is not None:
@@ -325,11 +327,26 @@ class Keeper:
         session.write(saved)
         session.global_step = restored.manifest.global_step
         self.contents.tracking.restore_from(restored.state.get("tracked", {}))
-        if training and not restored.starts_new_pass:
+        if training and self.goes_on(restored.manifest.ended):
             session.seek(restored.state.get("inputs", {}))
             if "passes" in restored.state:
                 self.contents.passes.load_state_dict(restored.state["passes"])
         log.info("restored", path=shown(restored.path), step=session.global_step)
+
+
+def read_checkpoint(path: str | Path) -> Restored:
+    """Read one checkpoint that was named.
+
+    Raises:
+        NoGoodCheckpointError: it is not there, or damaged.
+    """
+    path = Path(path)
+    try:
+        manifest = Manifest.read(path)
+        manifest.verify(path)
+    except CheckpointError as error:
+        raise NoGoodCheckpointError(f"cannot restore {path}: {error}") from error
+    return Restored(path, load_codec(manifest.codec)[1].read(path), manifest)
 
 
 def _compare(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import attrs
@@ -19,6 +19,12 @@ from hookbus import (
 )
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
+
+
+def _all(
+    given: Iterable[CheckpointSaverListener] | None,
+) -> tuple[CheckpointSaverListener, ...]:
+    return tuple(given or ())
 
 
 @attrs.define(eq=False)
@@ -45,7 +51,7 @@ class CheckpointSaverHook(SessionRunHook):
     checkpoint_dir: str | None = None
     save_secs: float | None = None
     save_steps: int | None = None
-    listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=tuple)
+    listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=_all)
     max_to_keep: int | None = 5
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)

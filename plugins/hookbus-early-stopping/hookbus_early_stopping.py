@@ -27,8 +27,6 @@ _NOTHING = (
     "early-stopping has nothing to watch: there is no 'loss'; name a node with "
     "--early-stopping NAME"
 )
-_CUT_SHORT = (None, "interrupted", "preempted")
-"""How a session ended with which the next one goes on as if it had not."""
 
 
 @attrs.define(eq=False)
@@ -128,7 +126,10 @@ class EarlyStoppingHook(SessionRunHook):
             return
         assert self._rule is not None
         metric = self._rule.metric
-        self._check_evaluation(metrics, metric, name)
+        self._check_name(name)
+        if global_step < self.min_steps:
+            return
+        self._check_metric(metrics, metric)
         self._rule.take(number(metrics[metric], metric), global_step)
         self._why = self._rule.reason
         if self._why is not None and self._run is not None:
@@ -149,7 +150,7 @@ class EarlyStoppingHook(SessionRunHook):
     def state_dict(self) -> dict[str, Any]:
         """Return what is known of the value, and when it was looked at."""
         rule = None if self._rule is None else self._rule.state_dict()
-        return {"looked": self._timer.last_triggered_step(), "rule": rule}
+        return {"looked": self._timer.state_dict(), "rule": rule}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Know what was known; go on with the period of a session that was cut short."""
@@ -157,10 +158,7 @@ class EarlyStoppingHook(SessionRunHook):
         if self._rule is not None and state["rule"] is not None:
             self._rule.load_state_dict(state["rule"])
             self._why = self._rule.reason
-        looked = state["looked"]
-        # A time of day says nothing after a pause; then the first run is looked at.
-        if looked is not None and self.run_every_steps and ended in _CUT_SHORT:
-            self._timer.update_last_triggered_step(looked)
+        self._timer.load_state_dict(state["looked"], ended)
 
     def _forget(self) -> None:
         self._timer.reset()
@@ -193,9 +191,7 @@ class EarlyStoppingHook(SessionRunHook):
         run_context.request_stop(why)
         self._timer.reset()  # whoever resumes here looks in the first run
 
-    def _check_evaluation(
-        self, metrics: Mapping[str, Any], metric: str, name: str | None
-    ) -> None:
+    def _check_name(self, name: str | None) -> None:
         if name not in self._evaluations:
             self._evaluations.append(name)
         if len(self._evaluations) > 1:
@@ -204,6 +200,8 @@ class EarlyStoppingHook(SessionRunHook):
                 f"early-stopping: the evaluations {names} both came; say which one counts "
                 "with --early-stopping-from-evaluations NAME"
             )
+
+    def _check_metric(self, metrics: Mapping[str, Any], metric: str) -> None:
         if metric not in metrics:
             raise UsageError(
                 f"early-stopping: the evaluation has no metric {metric!r} (wanted by "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -66,9 +66,7 @@ class FinalOpsHook(SessionRunHook):
             self._fetches = graph.metrics
             if self._fetches is None:
                 raise UsageError(_NOTHING)
-        if self._fetches is not None:
-            for node in _leaves(self._fetches):
-                graph.resolve(node, "the setting final_ops of final-ops")
+        graph.resolve_all(self._fetches, "the setting final_ops of final-ops")
         for node in self.final_ops_feed_dict or ():
             graph.resolve(node, "the setting final_ops_feed_dict of final-ops")
 
@@ -93,24 +91,6 @@ class FinalOpsHook(SessionRunHook):
             return
         shown = _readable(_named(self._fetches, self._values))
         hookbus.log.info("final values", step=session.global_step, values=shown)
-
-
-def _leaves(fetches: Any) -> Iterator[Any]:
-    """Yield the nodes and names of a nesting."""
-    if isinstance(fetches, str | Node):
-        yield fetches
-        return
-    if isinstance(fetches, Mapping):
-        parts: Sequence[Any] = list(fetches.values())
-    elif isinstance(fetches, Sequence):
-        parts = fetches
-    elif attrs.has(type(fetches)):
-        parts = attrs.astuple(fetches, recurse=False)
-    else:
-        yield fetches  # whoever looks it up says that it is none
-        return
-    for part in parts:
-        yield from _leaves(part)
 
 
 def _named(fetches: Any, values: Any) -> Any:

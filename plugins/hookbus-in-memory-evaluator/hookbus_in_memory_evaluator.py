@@ -19,10 +19,6 @@ from hookbus import (
     UsageError,
 )
 
-_HURRIES = ("interrupted", "preempted")
-_CUT_SHORT = (None, *_HURRIES)
-"""How a session ended with which the next one goes on as if it had not."""
-
 
 @attrs.define(eq=False)
 class InMemoryEvaluatorHook(SessionRunHook):
@@ -88,7 +84,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
     def end(self, session: Session, outcome: Outcome) -> None:
         """Evaluate a last time, unless the checkpoint that comes next must not wait."""
-        if outcome.kind not in _HURRIES:
+        if not hookbus.was_cut_short(outcome.kind):
             self._evaluate(session)
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,7 +93,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Go on counting where a session was cut short; after one that ended, anew."""
-        self._runs = state["runs"] if ended in _CUT_SHORT else None
+        self._runs = state["runs"] if hookbus.was_cut_short(ended) else None
 
     def _evaluate_first(self, session: Session) -> None:
         self._evaluate(session)

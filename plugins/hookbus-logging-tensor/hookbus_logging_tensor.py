@@ -23,8 +23,8 @@ from hookbus import (
 
 _SETTING = "the setting tensors of logging-tensor"
 _NOTHING = (
-    "logging-tensor has nothing to log: there is neither 'loss' nor 'accuracy'; name "
-    "nodes with --logging-tensor NAME,NAME"
+    "logging-tensor has nothing to log: there is neither 'loss' nor 'accuracy', nor a "
+    "scalar among the summaries; name nodes with --logging-tensor NAME,NAME"
 )
 
 
@@ -36,7 +36,8 @@ class LoggingTensorHook(SessionRunHook):
 
     Args:
         tensors: nodes or names; a mapping gives each a tag of its own. By default
-            ``loss`` and ``accuracy``, those of them that the graph has.
+            ``loss`` and ``accuracy``, those of them that there are, and the scalars that
+            are declared as summaries.
         every_n_iter: runs between two reports, counted in this session.
         every_n_secs: seconds between two reports.
         at_end: report once more when the session ends, of values computed then; where
@@ -50,7 +51,7 @@ class LoggingTensorHook(SessionRunHook):
     exclusive_settings = (("every_n_iter", "every_n_secs"),)
     default_settings: ClassVar = {"every_n_iter": 100}
 
-    tensors: Mapping[str, Node | str] | Sequence[Node | str] = ()
+    tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str = ()
     every_n_iter: int | None = None
     every_n_secs: float | None = None
     at_end: bool = False
@@ -110,6 +111,19 @@ class LoggingTensorHook(SessionRunHook):
         else:
             self._report(values, session.global_step, None)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many runs there were, and when they were logged."""
+        timer = None if self._timer is None else self._timer.state_dict()
+        return {"runs": self._runs, "timer": timer}
+
+    def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
+        """Go on counting where a session was cut short."""
+        if self._timer is None or state["timer"] is None or self._runs:
+            return  # a recovery does not undo what was logged
+        if hookbus.was_cut_short(ended):
+            self._runs = state["runs"]
+            self._timer.load_state_dict(state["timer"], ended)
+
     def _report(self, values: Mapping[str, Any], step: int, seconds: float | None) -> None:
         if self.formatter is not None:
             hookbus.log.info(self.formatter(values))
@@ -119,10 +133,10 @@ class LoggingTensorHook(SessionRunHook):
 
 
 def _tagged(
-    tensors: Mapping[str, Node | str] | Sequence[Node | str], graph: Graph
+    tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str, graph: Graph
 ) -> dict[str, str]:
     """Return tag to name: a mapping sorted by tag, a sequence as it is given."""
-    if isinstance(tensors, str):
+    if isinstance(tensors, str | Node):
         tensors = (tensors,)
     if isinstance(tensors, Mapping):
         pairs = sorted(tensors.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,10 +21,11 @@ from hookbus import (
     UsageError,
 )
 
+_PLAIN = (float, int, str)
 _SETTING = "the setting loss_tensor of nan-tensor"
 _NOTHING = (
-    "nan-tensor has nothing to watch: there is neither 'loss' nor 'accuracy'; name nodes "
-    "with --nan-tensor NAME,NAME"
+    "nan-tensor has nothing to watch: there is neither 'loss' nor 'accuracy', nor a scalar "
+    "among the summaries; name nodes with --nan-tensor NAME,NAME"
 )
 
 
@@ -39,8 +42,9 @@ class NanTensorHook(SessionRunHook):
     number here, as in TensorFlow.
 
     Args:
-        loss_tensor: nodes or names to watch. By default ``loss`` and ``accuracy``,
-            those of them that the graph has.
+        loss_tensor: nodes or names to watch, in any nesting; their values may be
+            structures, too. By default ``loss`` and ``accuracy``, those of them that there
+            are, and the scalars that are declared as summaries.
         fail_on_nan_loss: True (default) fails the run, False stops it.
 
     Raises:
@@ -50,7 +54,7 @@ class NanTensorHook(SessionRunHook):
 
     only_observes = True
 
-    loss_tensor: Sequence[Node | str] | Node | str = ()
+    loss_tensor: Sequence[Node | str] | Mapping[str, Any] | Node | str = ()
     fail_on_nan_loss: bool = True
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
 
@@ -61,13 +65,10 @@ class NanTensorHook(SessionRunHook):
             raise UsageError(_NOTHING)
 
     def _watched(self, graph: Graph) -> dict[str, str] | Node | None:
-        tensors = self.loss_tensor
-        if not tensors:
+        if not self.loss_tensor:
             return graph.metrics
-        if isinstance(tensors, str | Node):
-            tensors = (tensors,)
-        names = [graph.resolve(node, _SETTING).name for node in tensors]
-        return {name: name for name in names}
+        nodes = graph.resolve_all(self.loss_tensor, _SETTING)
+        return {node.name: node.name for node in nodes}
 
     def before_run(self) -> SessionRunArgs:
         """Ask for the watched values."""
@@ -80,8 +81,9 @@ class NanTensorHook(SessionRunHook):
         if not run_values.results:
             raise UsageError(_NOTHING)
         for name, value in run_values.results.items():
-            if _has_nan(value):
-                self._react(f"{name} is NaN at step {run_values.global_step}", run_context)
+            for found in _nans(name, value):
+                self._react(f"{found} is NaN at step {run_values.global_step}", run_context)
+                return
 
     @hookbus.hookimpl
     def before_save(
@@ -92,8 +94,8 @@ class NanTensorHook(SessionRunHook):
     ) -> str | None:
         """Refuse to save a variable that is not a number."""
         for name, value in values.items():
-            if _has_nan(value):
-                reason = f"variable {name} holds NaN at step {global_step}"
+            for found in _nans(name, value):
+                reason = f"variable {found} holds NaN at step {global_step}"
                 self._react(reason, run_context)
                 return reason
         return None
@@ -108,6 +110,32 @@ class NanTensorHook(SessionRunHook):
         hookbus.log.warning("not a number", why=reason, by="nan-tensor")
         if run_context is not None:
             run_context.request_stop(reason)
+
+
+def _nans(name: str, value: Any) -> Iterator[str]:
+    """Yield where in a value NaN stands: its name, or the path to a part of it."""
+    parts = None
+    if not (isinstance(value, _PLAIN) or hasattr(value, "dtype")):  # hardly ever
+        parts = _parts(value)
+    if parts is None:
+        if _has_nan(value):
+            yield name
+        return
+    for key, part in parts:
+        yield from _nans(f"{name}/{key}", part)
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the parts of a structure by key, field or place; None where it is none."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list | tuple | deque | set | frozenset):
+        return enumerate(value)
+    if attrs.has(type(value)):
+        return attrs.asdict(value, recurse=False).items()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    return None
 
 
 def _has_nan(value: Any) -> bool:

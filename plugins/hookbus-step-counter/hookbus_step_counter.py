@@ -46,6 +46,14 @@ class StepCounterHook(SessionRunHook):
             )
         self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_steps)
 
+    def begin(self) -> None:
+        """Stop the clock; what is measured is the speed of this session."""
+        self._timer.reset()
+
+    def after_create_session(self) -> None:
+        """Look at the steps of a new backend session: it may have to repeat some."""
+        self._seen = None
+
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:

@@ -66,5 +66,5 @@ class StopAtStepHook(SessionRunHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Take the target of a session that was cut short; one that ended is over."""
-        if self.num_steps is not None and ended in (None, "interrupted", "preempted"):
+        if self.num_steps is not None and hookbus.was_cut_short(ended):
             self._target = state.get("last_step")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from tensorboardX import SummaryWriter
+from hookbus_summary_events import EventFile
 
 import hookbus
 from hookbus import (
     Graph,
     Node,
     SecondOrStepTimer,
+    Session,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -26,60 +26,84 @@ from hookbus import (
 
 @attrs.define(eq=False)
 class SummarySaverHook(SessionRunHook):
-    """Writes scalars into a TensorBoard event file at the first run, then periodically.
+    """Writes summaries for TensorBoard at the first run, then periodically.
 
-    It also writes what other hooks emit as ``measured``. A resumed session's file tells
-    TensorBoard to forget what an interrupted one wrote beyond the checkpoint.
+    It also writes the graph, when checkpoints were saved, what other hooks emit as
+    ``measured``, and as runs of their own what they emit as ``evaluated``. A resumed
+    session's file tells TensorBoard to forget what an interrupted one wrote beyond the
+    checkpoint.
 
     Args:
         save_steps: global steps between two records.
         save_secs: seconds between two records.
         output_dir: where the event file goes.
         tensors: nodes or names of scalars. By default ``loss`` and ``accuracy``, those
-            of them that the graph has.
+            of them that there are, and all that is declared with ``graph.summary`` or
+            ``step.summary``.
 
     Raises:
-        UsageError: neither or both periods are given, there is no directory, or a value
-            is no scalar.
+        UsageError: neither or both periods are given, one is not above 0, there is no
+            directory, or a value is not what is to be shown.
     """
 
     exclusive_settings = (("save_steps", "save_secs"),)
     default_settings: ClassVar = {"save_steps": 100}
+    kinds = ("train", "eval")  # of a session for evaluation, its metrics alone
     only_observes = True
+    on_error = "warn"  # a full disk is no reason to lose a training
 
     save_steps: int | None = None
     save_secs: float | None = None
     output_dir: str | None = None
-    tensors: Sequence[Node | str] = ()
+    tensors: Sequence[Node | str] | Node | str = ()
     _timer: SecondOrStepTimer = attrs.field(init=False)
+    _scalars: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
-    _writer: Any = attrs.field(default=None, init=False)
     _directory: Path = attrs.field(factory=Path, init=False)
+    _files: dict[str, EventFile] = attrs.field(factory=dict, init=False)
+    _kept: set[str] = attrs.field(factory=set, init=False)
+    _seen: set[tuple[str, str, int]] = attrs.field(factory=set, init=False)
+    _first_step: int = attrs.field(default=1, init=False)
     _increment: int = attrs.field(default=1, init=False)
+    _trains: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
+        for period in ("save_steps", "save_secs"):
+            given = getattr(self, period)
+            if given is not None and not given > 0:
+                raise UsageError(f"invalid {period}={given}.")
         if not self.output_dir:
             raise UsageError("output_dir must say where the event files go.")
 
-    def begin(self, graph: Graph) -> None:
+    def begin(self, graph: Graph, kind: str) -> None:
         """Look the nodes up."""
+        self._trains = kind == "train"
         self._directory = Path(str(self.output_dir)).absolute()  # wherever the script goes
-        if not self.tensors:
-            self._request = SessionRunArgs(graph.metrics)
-            return
-        tensors = (self.tensors,) if isinstance(self.tensors, str) else self.tensors
-        named = "the setting tensors of summary-saver"
-        names = [graph.resolve(node, named).name for node in tensors]
-        self._request = SessionRunArgs({name: name for name in names})
+        self._timer.reset()
+        self._kept.clear()
+        self._seen.clear()
+        self._increment = 1
+        self._scalars = graph.metrics
+        if self.tensors:
+            nodes = graph.resolve_all(self.tensors, "the setting tensors of summary-saver")
+            self._scalars = {node.name: node.name for node in nodes}
 
-    def after_create_session(self, session: hookbus.Session) -> None:
-        """Open the event file."""
-        if self._writer is None:
-            self._writer = _open(str(self._directory), session.global_step + 1)
+    @hookbus.hookimpl(tryfirst=True)  # as others may measure something there already
+    def after_create_session(self, session: Session) -> None:
+        """Open the event file, and see what all hooks have declared by now."""
+        declared = None if self.tensors else session.graph.summaries
+        wanted = {"scalars": self._scalars, "declared": declared}
+        self._request = SessionRunArgs({k: v for k, v in wanted.items() if v is not None})
+        if self._trains and "" not in self._kept:
+            # Else this is a recovery: the file stays, and what is in it counts.
+            self._first_step = session.global_step + 1
+            self._open(session.graph)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Ask for the scalars when the step that comes is due."""
+        """Ask for the values when the step of the training that comes is due."""
+        if run_context.kind != "train":
+            return None
         coming = run_context.global_step + self._increment
         return self._request if self._timer.should_trigger_for_step(coming) else None
 
@@ -89,59 +113,108 @@ class SummarySaverHook(SessionRunHook):
         """Write what was asked for."""
         step = run_values.global_step
         self._increment = step - run_context.global_step or self._increment
-        if run_values.results is None:
+        if run_values.results is None or not self._timer.should_trigger_for_step(step):
             return
-        if self._timer.should_trigger_for_step(step):
-            self._timer.update_last_triggered_step(step)
-            for name, value in run_values.results.items():
-                self._writer.add_scalar(name, _scalar(name, value), step)
+        self._timer.update_last_triggered_step(step)
+        declared = run_values.results.get("declared", {})
+        scalars = {**run_values.results.get("scalars", {}), **declared.get("scalar", {})}
+        self._write({**declared, "scalar": scalars}, step)
 
     @hookbus.hookimpl
     def measured(self, values: Mapping[str, float], global_step: int) -> None:
         """Write what another hook has measured."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, global_step)
+        self._write({"scalar": values}, global_step)
 
     @hookbus.hookimpl
-    def after_save(self) -> None:
-        """See to it that the event file is not behind a checkpoint."""
-        self._writer.flush()
+    def evaluated(
+        self, metrics: Mapping[str, float], global_step: int, name: str | None
+    ) -> None:
+        """Write the metrics of an evaluation, which TensorBoard shows as a run.
+
+        A step may be evaluated again, as at the end or after a recovery; it counts once.
+        """
+        run = f"eval_{name}" if name else "eval"
+        new = {
+            metric: value
+            for metric, value in metrics.items()
+            if (run, metric, global_step) not in self._seen
+        }
+        if new:
+            self._write({"scalar": new}, global_step, run)
+            self._seen.update((run, metric, global_step) for metric in new)
+
+    @hookbus.hookimpl
+    def after_save(self, global_step: int, path: Path) -> None:
+        """Write that there is a checkpoint."""
+        with self._written(global_step) as file:
+            file.note_checkpoint(path, global_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return when something was last written, and how far the last run went."""
+        return {"timer": self._timer.state_dict(), "increment": self._increment}
+
+    def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
+        """Go on with the period of a session that was cut short."""
+        self._timer.load_state_dict(state["timer"], ended)
+        self._increment = state["increment"]
 
     def end(self) -> None:
-        """Close the event file and say where it is."""
-        self._writer.close()
+        """Say where the event files are."""
         hookbus.log.info(
             "summaries written",
             directory=self.output_dir,
             view=f"tensorboard --logdir {self.output_dir}",
         )
 
+    @hookbus.hookimpl
+    def finished(self) -> None:
+        """Close the event files: the last checkpoint and evaluations stand in them."""
+        files, self._files = self._files, {}
+        with ExitStack() as all_of_them:  # though one of them cannot be written
+            for file in files.values():
+                all_of_them.callback(file.close)
+
     def on_exception(self) -> None:
-        """Close the event file."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close the event files."""
+        self.finished()
 
+    def _open(self, graph: Graph) -> None:
+        try:
+            with self._written(self._first_step) as file:
+                file.show_graph(graph)
+        except OSError as error:
+            raise UsageError(
+                f"summary-saver cannot write into {self._directory}: {error.strerror}; "
+                "give another --summary-saver-output-dir, or -p no:summary-saver"
+            ) from error
 
-def _open(directory: str, purge_step: int) -> SummaryWriter:
-    # The writer's own names are unique to a second only, and it overwrites; with the
-    # fraction they also sort by time, which is the order in which TensorBoard reads.
-    suffix = f".{time.time_ns() % 10**9:09d}.{os.getpid()}"
-    try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        return SummaryWriter(directory, purge_step=purge_step, filename_suffix=suffix)
-    except OSError as error:
-        raise UsageError(
-            f"summary-saver cannot write into {directory}: {error.strerror}; give "
-            "another --summary-saver-output-dir, or -p no:summary-saver"
-        ) from error
+    def _write(
+        self, kinds: Mapping[str, Mapping[str, Any]], step: int, run: str = ""
+    ) -> None:
+        with self._written(step, run) as file:
+            for kind, values in kinds.items():
+                for name, value in values.items():
+                    file.show(kind, name, value, step)
 
+    @contextmanager
+    def _written(self, step: int, run: str = "") -> Iterator[EventFile]:
+        """Give the event file of the directory, or of a run below it, to add to.
 
-def _scalar(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        shape = tuple(getattr(value, "shape", ()))
-        raise UsageError(
-            f"summary-saver: {name!r} is no scalar (type {type(value).__name__}, shape "
-            f"{shape}); name scalars with --summary-saver-tensors"
-        ) from error
+        What is added is there for readers at once. A file that cannot be written may end
+        in the middle of a record, so that the next one goes into a new file.
+        """
+        if run not in self._files:
+            # A run is evaluated anew at the step at which its session is resumed. What an
+            # evaluation of its own is about may be older than what was evaluated before.
+            begun = run in self._kept or not self._trains
+            forget = None if begun else min(step, self._first_step)
+            self._files[run] = EventFile(self._directory / run, forget)
+        file = self._files[run]
+        try:
+            yield file
+            file.flush()
+        except OSError:
+            del self._files[run]
+            file.give_up()
+            raise
+        self._kept.add(run)

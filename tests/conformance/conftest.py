@@ -109,3 +109,11 @@ def open_session(graph: Graph) -> Callable[..., MonitoredSession]:
         return cls(**{**arguments, **given})
 
     return make
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list with the time; tests let it go by."""
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now

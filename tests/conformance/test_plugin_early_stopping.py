@@ -29,7 +29,6 @@ RECORDED = {
     3500: {"loss": 0.41, "accuracy": 0.68},
 }
 """What was evaluated before the first run."""
-EACH_RUN = {"run_every_secs": None, "run_every_steps": 1}
 
 
 @attrs.define(eq=False)
@@ -185,15 +184,24 @@ def test_arguments_and_defaults_are_those_of_tensorflow(name, first):
 
 
 @pytest.mark.parametrize(
-    ("make", "value"), [(stop_if_higher_hook, 0.7), (stop_if_lower_hook, 0.5)]
+    ("make", "value"), [(stop_if_higher_hook, 0.5), (stop_if_lower_hook, 0.5)]
 )
 def test_a_value_that_equals_the_threshold_does_not_stop(make, value):
     """The comparison is strict."""
-    name = "accuracy" if make is stop_if_higher_hook else "loss"
-    metrics = {1000: {name: value}}
-    assert not stops(make(name, value, from_evaluations=True), metrics=metrics)
+    metrics = {1000: {"loss": value}}
+    assert not stops(make("loss", value, from_evaluations=True), metrics=metrics)
 
 
+@pytest.mark.parametrize(
+    ("make", "value"), [(stop_if_higher_hook, 0.6), (stop_if_lower_hook, 0.7)]
+)
+def test_a_metric_keeps_its_precision(make, value):
+    """As a 32-bit number, which TensorFlow makes of it, either would be beyond."""
+    metrics = {1000: {"loss": value}}
+    assert not stops(make("loss", value, from_evaluations=True), metrics=metrics)
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["decrease", "increase"])
 @pytest.mark.parametrize(
     ("losses", "most", "stopped"),
     [
@@ -206,16 +214,44 @@ def test_a_value_that_equals_the_threshold_does_not_stop(make, value):
     ],
     ids=["ties", "ties, too few", "zero", "a first NaN", "a later NaN", "an old plateau"],
 )
-def test_how_no_decrease_is_found(losses, most, stopped):
-    """Ties are no decrease, a first NaN is never beaten, and what once held holds."""
-    hook = stop_if_no_decrease_hook("loss", most, from_evaluations=True)
-    assert stops(hook, metrics=of_losses(*losses)) is stopped
+def test_how_no_improvement_is_found(losses, most, stopped, sign):
+    """Ties are none, a first NaN is never beaten, and what once held holds."""
+    make = stop_if_no_decrease_hook if sign == 1 else stop_if_no_increase_hook
+    metrics = of_losses(*(sign * loss for loss in losses))
+    assert stops(make("loss", most, from_evaluations=True), metrics=metrics) is stopped
+
+
+def test_a_metric_may_be_missing_before_min_steps():
+    """An evaluation that does not count need not have it."""
+    hook = stop_if_lower_hook("loss", 0.1, 2000, from_evaluations=True)
+    assert not stops(hook, metrics={1000: {"other": 1.0}, 2000: {"loss": 0.5}})
 
 
 def test_values_before_min_steps_do_not_count_for_the_best():
     """A low value that is ignored is nothing to fall below."""
     hook = stop_if_no_decrease_hook("loss", 2000, 2000, from_evaluations=True)
     assert not stops(hook, metrics=of_losses(0.1, 0.5, 0.4, 0.3))
+
+
+@pytest.mark.parametrize(
+    "make", [stop_if_higher_hook, stop_if_no_increase_hook, stop_if_no_decrease_hook]
+)
+def test_without_an_evaluation_nothing_is_stopped(make):
+    """As in TensorFlow, where there is no file to read."""
+    assert not stops(make("loss", 0, from_evaluations=True), metrics={})
+
+
+def test_the_steps_that_count_are_those_of_evaluations():
+    """However long the training goes on after one, only the next one can stop it."""
+    hook = stop_if_no_decrease_hook("loss", 2, from_evaluations=True)
+    steps = run_steps(Recorded({0: {"loss": 0.5}}), hook, steps=10)
+    assert steps.global_step == 10
+
+
+def test_other_metrics_may_be_anything():
+    """Only the one that is named has to be a number."""
+    metrics = {1000: {"loss": 0.5, "picture": b"...", "histogram": [1, 2]}}
+    assert stops(stop_if_lower_hook("loss", 0.6, from_evaluations=True), metrics=metrics)
 
 
 def test_an_evaluation_without_the_metric_is_an_error():
@@ -225,22 +261,69 @@ def test_an_evaluation_without_the_metric_is_an_error():
         stops(hook)
 
 
-def test_it_is_logged_at_which_step_and_why(capsys):
-    """One line when it asks, and the outcome."""
-    stops(stop_if_higher_hook("accuracy", 0.6, from_evaluations=True))
+def test_it_is_logged_that_it_stops_and_at_which_step(capsys):
+    """One line, of the run that asked."""
+    run_steps(make_early_stopping_hook(lambda: True), steps=3)
     said = capsys.readouterr().err
-    assert "requesting early stopping" in said
-    assert "accuracy was 0.7 at step 3000, higher than the threshold 0.6" in said
+    (line,) = [line for line in said.splitlines() if "requesting early stopping" in line]
+    assert "step=1" in line
 
 
-@pytest.mark.parametrize("added", [False, True])
-def test_a_training_is_resumed_with_or_without_it(added, tmp_path):
-    """TensorFlow cannot add it: its flag is a variable of the checkpoint."""
-    hook = EarlyStoppingHook(mode="lower", threshold=0.1, **EACH_RUN)
-    hooks = [[], [hook]] if added else [[hook], []]
-    for each in hooks:
-        steps = run_steps(*each, directory=tmp_path, steps=3)
-    assert steps.global_step == 6
+@pytest.mark.parametrize(
+    ("hook", "why"),
+    [
+        (
+            stop_if_higher_hook("accuracy", 0.6, from_evaluations=True),
+            "accuracy was 0.7 at step 3000, higher than the threshold 0.6",
+        ),
+        (
+            stop_if_lower_hook("loss", 0.5, from_evaluations=True),
+            "loss was 0.4 at step 3000, lower than the threshold 0.5",
+        ),
+        (
+            stop_if_no_increase_hook("accuracy", 500, from_evaluations=True),
+            "no increase in accuracy for 500 steps, and the patience is 500",
+        ),
+        (
+            stop_if_no_decrease_hook("loss", 500, from_evaluations=True),
+            "no decrease in loss for 500 steps, and the patience is 500",
+        ),
+    ],
+    ids=lambda given: given.mode if isinstance(given, EarlyStoppingHook) else "",
+)
+def test_it_is_logged_what_was_compared(hook, why, capsys):
+    """Metric, value, step and limit."""
+    stops(hook)
+    assert why in capsys.readouterr().err
+
+
+def test_a_stop_takes_effect_after_the_run_that_asked(open_session):
+    """should_stop is true then, and was not before."""
+    with open_session(make_early_stopping_hook(lambda: True)) as session:
+        assert not session.should_stop()
+        session.run("train")
+        assert session.should_stop()
+
+
+def test_a_predicate_adds_nothing_to_a_run():
+    """The step is known without a fetch, and the graph has no variable for a stop."""
+    steps = run_steps(make_early_stopping_hook(lambda: False), steps=3)
+    asked = [call.result for call in steps.calls_of("before_run", "early-stopping")]
+    assert asked == [None] * 3
+    assert set(steps.variables) == {"w"}
+
+
+def test_a_training_is_resumed_without_it(tmp_path):
+    """What a checkpoint holds of it is in nobody's way."""
+    run_steps(make_early_stopping_hook(lambda: True), directory=tmp_path)
+    assert run_steps(directory=tmp_path, steps=3).global_step == 4
+
+
+def test_it_can_be_added_to_a_training_that_is_resumed(tmp_path):
+    """In TensorFlow it cannot: its flag is a variable, which the checkpoint lacks."""
+    run_steps(directory=tmp_path, steps=3)
+    hook = make_early_stopping_hook(lambda: True)
+    assert run_steps(hook, directory=tmp_path).global_step == 4
 
 
 def test_a_training_that_stopped_early_stops_again_after_one_run(tmp_path):

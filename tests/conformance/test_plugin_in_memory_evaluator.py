@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import attrs
 import pytest
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 
-from hookbus import AbortedError, Graph, SessionRunHook, hookimpl
+from hookbus import AbortedError, Graph, OutOfRangeError, SessionRunHook, hookimpl
 from hookbus.testing import run_steps
 
 
@@ -100,6 +102,39 @@ def test_it_sees_the_values_that_the_variables_have_now(evaluations):
     assert values == [0.0, 3.0, 10.0, 10.0]
 
 
+def test_the_last_metrics_are_those_of_the_model_that_is_left(evaluations, tmp_path):
+    """Whoever evaluates the checkpoint afterwards finds the same."""
+    given = {"directory": tmp_path, "steps": 5}
+    run_steps(InMemoryEvaluatorHook(total, 3), evaluations, **given)
+    last = evaluations.heard[-1]
+    afterwards = Evaluations()
+    run_steps(InMemoryEvaluatorHook(total, 3), afterwards, directory=tmp_path, steps=0)
+    assert afterwards.heard[0] == last == (5, {"total": 15.0}, None)
+
+
+def test_an_evaluation_takes_nothing_from_the_training():
+    """It has inputs of its own: what it pulls from one, the training still gets."""
+
+    def evaluate(session):
+        return {"x": session.run("x") + session.run("x")}
+
+    steps = run_steps(InMemoryEvaluatorHook(evaluate, 1), steps=4)
+    assert steps.variables == run_steps(steps=4).variables == {"w": 10.0}
+
+
+def test_an_evaluation_is_logged(capsys):
+    """One line each, with its step and its metrics."""
+    run_steps(InMemoryEvaluatorHook(total, 2), steps=3)
+    said = [line for line in capsys.readouterr().err.splitlines() if "evaluated" in line]
+    assert [
+        re.search(r"step=(\d+) .*'total': ([\d.]+)", line).groups() for line in said
+    ] == [
+        ("0", "0.0"),
+        ("2", "3.0"),
+        ("3", "6.0"),
+    ]
+
+
 def test_its_name_tells_the_evaluations_of_two_hooks_apart(evaluations):
     """None where it has none."""
     hooks = [InMemoryEvaluatorHook(total, name="train"), InMemoryEvaluatorHook(total)]
@@ -120,6 +155,21 @@ def test_no_hook_takes_part_in_an_evaluation():
     hook = InMemoryEvaluatorHook(total, 1)
     steps = run_steps(hook, steps=3)
     assert len(steps.calls_of("before_run", "in-memory-evaluator")) == 3
+
+
+@pytest.mark.parametrize("how", ["a stop", "the end of input"])
+def test_every_good_end_is_evaluated(how, evaluations):
+    """Also one that comes before the runs that were planned."""
+
+    class Stops(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_values.global_step == 3:
+                run_context.request_stop("enough")
+
+    errors = {4: OutOfRangeError("no more")} if how == "the end of input" else {}
+    hooks = [Stops()] if how == "a stop" else []
+    run_steps(InMemoryEvaluatorHook(total, 4), evaluations, *hooks, errors=errors)
+    assert evaluations.steps == [0, 3]
 
 
 def test_after_an_error_there_is_no_evaluation(evaluations):

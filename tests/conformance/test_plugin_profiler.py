@@ -28,14 +28,6 @@ def graph_adding(increment: int) -> Graph:
     return graph
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    return now
-
-
 def test_both_periods_are_a_value_error():
     """Steps and seconds exclude each other."""
     with pytest.raises(ValueError, match="Can not provide both every_secs and every_steps"):

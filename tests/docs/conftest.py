@@ -31,7 +31,16 @@ from support.environments import borrowing_environment
 from support.indexes import serving, wheels_of_the_core
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+
+def _source_of(page: Path) -> Path:
+    """Return where a page's text stands: the page of a plugin is a link to its README."""
+    if page.is_symlink():
+        return Path(os.path.normpath(page.parent / page.readlink()))
+    return page
+
+
+PAGES = (ROOT / "README.md", *map(_source_of, sorted((ROOT / "docs").rglob("*.md"))))
 PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 

@@ -34,13 +34,16 @@ def test_blocks_are_of_a_known_language(page, blocks):
 
 
 def test_files_that_are_shown_are_used(page, blocks):
-    """A file that a page has its reader write is named in a command that comes later."""
+    """A file that a page has its reader write is named in a command that comes later.
+
+    A module may stand there as ``module:attribute``.
+    """
     found = blocks(page)
     for place, block in enumerate(found):
         if block.title is None or block.language != "python":
             continue
         path = Path(block.title)
-        words = (path.name, path.parent.name or path.name)
+        words = (path.name, f" {path.stem}:", path.parent.name or path.name)
         later = "".join(b.text for b in found[place:] if b.language == "console")
         assert any(word in later for word in words), f"{block.place}: {path} is not used"
 

@@ -192,8 +192,13 @@ def test_a_sequence_keeps_its_order_and_a_mapping_is_sorted_by_tag(lines, tensor
 def test_nodes_are_logged_under_their_names(lines):
     """A Node may stand where a name may."""
     graph = model()
-    train(LoggingTensorHook([graph.nodes["loss"]], every_n_iter=1), 1, graph)
-    assert reports(lines)[0]["values"] == {"loss": 0.5}
+    for tensors in (
+        [graph.nodes["loss"]],
+        graph.nodes["loss"],
+        {"loss": graph.nodes["loss"]},
+    ):
+        train(LoggingTensorHook(tensors, every_n_iter=1), 1, graph)
+    assert [report["values"] for report in reports(lines)] == [{"loss": 0.5}] * 3
 
 
 @pytest.mark.parametrize("tag", ["step", "event", "secs", "level"])

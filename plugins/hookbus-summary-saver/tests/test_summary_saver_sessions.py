@@ -22,13 +22,13 @@ graph = hookbus.Graph()
 graph.variable("w", 0.0)
 graph.op(lambda w: w, name="loss")
 graph.train_op(lambda w: w + 1, name="train", updates="w")
-save_every, last, kill_at = map(int, sys.argv[1:])
+save_every, last, kill_at, period = map(int, sys.argv[1:])
 
 with hookbus.MonitoredTrainingSession(
     graph,
     checkpoint_dir="saved",
     save_checkpoint_steps=save_every,
-    save_summaries_steps=1,
+    save_summaries_steps=period,
     log_step_count_steps=None,
 ) as session:
     while session.global_step < last:
@@ -38,10 +38,11 @@ with hookbus.MonitoredTrainingSession(
 """
 
 
-def script(save_every: int, last: int, kill_at: int = -1) -> int:
+def script(save_every: int, last: int, kill_at: int = -1, period: int = 1) -> int:
     """Run SCRIPT in a process of its own; return its exit code."""
     Path("script.py").write_text(SCRIPT, "utf-8")
-    command = [sys.executable, "script.py", *map(str, (save_every, last, kill_at))]
+    numbers = map(str, (save_every, last, kill_at, period))
+    command = [sys.executable, "script.py", *numbers]
     return subprocess.run(command, capture_output=True).returncode
 
 
@@ -58,6 +59,14 @@ def test_a_session_resumed_after_a_kill_leaves_no_duplicates_and_no_orphans(
     assert max(steps_in(SAVED)) > resumes_at + 100, "the kill left nothing beyond"
     assert script(save_every, 400) == 0
     assert steps_in(SAVED) == list(range(1, 401))
+
+
+@pytest.mark.parametrize("kill_at", [20, 21, 22, 23])
+def test_a_session_that_was_killed_goes_on_with_the_period(steps_in, kill_at):
+    """It records the steps that one without a break does; the checkpoint is of step 20."""
+    assert script(5, 40, kill_at, period=7) == -9
+    assert script(5, 40, period=7) == 0
+    assert steps_in(SAVED) == [1, 8, 15, 22, 29, 36]
 
 
 def test_the_event_file_is_never_behind_a_checkpoint(steps_in):
@@ -129,7 +138,7 @@ def run_with():
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         Path("script.py").write_text(SCRIPT, "utf-8")
         command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-        arguments = ["script.py", "100", "9", "-1"]
+        arguments = ["script.py", "100", "9", "-1", "1"]
         return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
     return run

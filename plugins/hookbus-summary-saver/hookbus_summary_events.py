@@ -1,0 +1,229 @@
+"""How values, graphs and checkpoints become records that TensorBoard reads."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.graph_pb2 import GraphDef
+from tensorboardX.proto.node_def_pb2 import NodeDef
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
+from tensorboardX.summary import make_histogram, text
+
+import hookbus
+from hookbus import Graph, UsageError
+
+_BINS = 30
+_MOST_IMAGES = 3
+
+
+class EventFile:
+    """An event file of its own in a directory, which is made if need be.
+
+    Args:
+        directory: where.
+        first_step: TensorBoard forgets what earlier files have from this step on: an
+            interrupted session may have written beyond its checkpoint. None where it is
+            to forget nothing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, directory: Path, first_step: int | None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files in the order of their names, which are to differ though
+        # two sessions follow each other within a second.
+        secs, nanos = divmod(time.time_ns(), 10**9)
+        when = f"{secs:010d}.{socket.gethostname()}.{nanos:09d}.{os.getpid()}"
+        self._path = directory / f"events.out.tfevents.{when}"
+        self._file = self._path.open("xb")
+        self._is_empty = True
+        self._add(0, file_version="brain.Event:2")
+        if first_step is not None:
+            self._add(first_step, session_log=SessionLog(status=SessionLog.START))
+
+    def show(self, kind: str, name: str, value: Any, step: int) -> None:
+        """Add a value.
+
+        Args:
+            kind: ``scalar``, ``histogram``, ``image`` or ``text``.
+            name: what TensorBoard calls it.
+            value: what the kind asks for.
+            step: the global step that it belongs to.
+
+        Raises:
+            UsageError: the value is not what the kind asks for.
+        """
+        for summary in _SHOWN[kind](name, value):
+            self._add(step, summary=Summary(value=[summary]))
+
+    def show_graph(self, graph: Graph) -> None:
+        """Add a graph: its nodes, and what each of them reads; none that computes nothing.
+
+        The nodes that collect values for hooks are left out.
+        """
+        nodes = [n for n in graph.nodes.values() if not n.name.startswith("hookbus.")]
+        if any(node.kind == "op" for node in nodes):
+            shown = [
+                NodeDef(name=node.name, op=node.kind.capitalize(), input=node.reads)
+                for node in nodes
+            ]
+            self._add(0, graph_def=GraphDef(node=shown).SerializeToString())
+
+    def note_checkpoint(self, path: Path, step: int) -> None:
+        """Add that a checkpoint was written; all records up to here are as safe as it."""
+        log = SessionLog(status=SessionLog.CHECKPOINT, checkpoint_path=str(path))
+        self._add(step, session_log=log)
+        self.flush()
+        os.fsync(self._file.fileno())
+
+    def flush(self) -> None:
+        """Let readers see what was added."""
+        self._file.flush()
+        self._is_empty = False
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self._file.close()
+
+    def give_up(self) -> None:
+        """Close a file that cannot be written, and remove one with no whole record."""
+        with suppress(OSError):
+            self._file.close()
+        if self._is_empty:
+            with suppress(OSError):
+                self._path.unlink()
+
+    def _add(self, step: int, **what: Any) -> None:
+        data = Event(wall_time=time.time(), step=step, **what).SerializeToString()
+        length = struct.pack("<Q", len(data))
+        self._file.write(length + _checksum(length) + data + _checksum(data))
+
+
+def _checksum(data: bytes) -> bytes:
+    return struct.pack("<I", masked_crc32c(data))
+
+
+def _scalar(name: str, value: Any) -> Iterator[Summary.Value]:
+    item = getattr(value, "item", None)  # of an array that holds one number
+    try:
+        number = item() if item is not None else value
+        if isinstance(number, str | bytes):
+            raise TypeError("text is no number, whatever it spells")
+        yield Summary.Value(tag=name, simple_value=float(number))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        wanted = "name scalars with --summary-saver-tensors"
+        raise _misfit("scalar", name, value, wanted) from error
+
+
+def _histogram(name: str, value: Any) -> Iterator[Summary.Value]:
+    values = _array("histogram", name, value).astype(np.float64).reshape(-1)
+    finite = values[np.isfinite(values)]
+    if finite.size:
+        with np.errstate(over="ignore", invalid="ignore"):  # sums may well be infinite
+            yield Summary.Value(tag=name, histo=make_histogram(finite, _limits(finite)))
+    if finite.size < values.size:
+        left_out = values.size - finite.size
+        hookbus.log.warning("not finite, and left out", histogram=name, values=left_out)
+
+
+def _limits(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the limits of bins; also where values hardly differ, or are huge."""
+    low, high = float(values.min()), float(values.max())
+    scale, most = max(abs(low), abs(high)), np.finfo(np.float64).max
+    if high - low <= 1e-9 * scale:
+        room = max(0.5, scale / 10)
+        low, high = max(low - room, -most), min(high + room, most)
+    # Halves, for the difference of two numbers may be too large for a number.
+    limits: NDArray[np.float64] = np.linspace(low / 2, high / 2, _BINS + 1) * 2
+    limits[0], limits[-1] = low, high
+    return limits
+
+
+def _image(name: str, value: Any) -> Iterator[Summary.Value]:
+    array = _array("image", name, value)
+    if array.ndim == 2:
+        array = array[..., np.newaxis]
+    height, width, channels = array.shape[-3:] if array.ndim in (3, 4) else (0, 0, 0)
+    if not (height and width and channels in (1, 3, 4)):
+        wanted = "(height, width), (height, width, 1, 3 or 4), or a batch of the latter"
+        raise _misfit("image", name, value, f"its shape is {wanted}")
+    if array.ndim == 3:
+        yield Summary.Value(tag=name, image=_encoded(_pixels(array)))
+        return
+    for number, one in enumerate(array[:_MOST_IMAGES]):
+        yield Summary.Value(tag=f"{name}/{number}", image=_encoded(_pixels(one)))
+
+
+def _text(name: str, value: Any) -> Iterator[Summary.Value]:
+    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    parts = [plain] if isinstance(plain, str | bytes) else plain
+    if not isinstance(parts, list | tuple):
+        raise _misfit("text", name, value, "give a str, or a sequence of them")
+    words = [p.decode(errors="replace") if isinstance(p, bytes) else p for p in parts]
+    if not all(isinstance(word, str) for word in words):
+        raise _misfit("text", name, value, "give a str, or a sequence of them")
+    (shown,) = text(name, "\n\n".join(words)).value
+    shown.tag = name  # as it was declared, without what the library adds to it
+    yield shown
+
+
+_SHOWN: Mapping[str, Callable[[str, Any], Iterator[Summary.Value]]] = {
+    "scalar": _scalar,
+    "histogram": _histogram,
+    "image": _image,
+    "text": _text,
+}
+
+
+def _array(kind: str, name: str, value: Any) -> NDArray[Any]:
+    """Return the numbers of a value as an array."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _misfit(kind, name, value, f"give an array of numbers ({error})") from error
+    if array.dtype.kind not in "biuf":
+        raise _misfit(kind, name, value, "give an array of numbers")
+    return array
+
+
+def _pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Turn floats from 0 to 1, bools, and whole numbers from 0 to 255 into bytes."""
+    numbers = np.nan_to_num(array.astype(np.float64))  # in which 255 fits, unlike in int8
+    if array.dtype.kind in "fb":
+        numbers = np.clip(numbers, 0, 1) * 255
+    pixels: NDArray[np.uint8] = np.clip(numbers, 0, 255).round().astype(np.uint8)
+    return pixels
+
+
+def _encoded(pixels: NDArray[np.uint8]) -> Summary.Image:
+    height, width, channels = pixels.shape
+    file = io.BytesIO()
+    Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels).save(file, "PNG")
+    return Summary.Image(
+        height=height,
+        width=width,
+        colorspace=channels,
+        encoded_image_string=file.getvalue(),
+    )
+
+
+def _misfit(kind: str, name: str, value: Any, wanted: str) -> UsageError:
+    shape = tuple(getattr(value, "shape", ()))
+    return UsageError(
+        f"summary-saver: {name!r} is no {kind} (type {type(value).__name__}, shape "
+        f"{shape}); {wanted}"
+    )
