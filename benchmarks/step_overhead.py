@@ -5,20 +5,44 @@ request anew each time, as most do, and once they have it ready. Both loops take
 one process, and the medians of many short rounds are compared: on a shared machine only a
 ratio within one run means anything.
 
+Then the steps of an Estimator, on the digits, beside a session with the same graph and the
+same plugins. Their rounds are trainings of their own; the input has a clock, which runs
+from one of its first batches to the last, so that opening and closing do not count.
+
     python benchmarks/step_overhead.py
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
 import statistics
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hookbus_logging_tensor import LoggingTensorHook
+from hookbus_nan_tensor import NanTensorHook
 
 import hookbus
-from hookbus import Graph, MonitoredSession, SessionRunArgs, SessionRunHook
+from hookbus import (
+    Estimator,
+    Graph,
+    ModeKeys,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SessionRunArgs,
+    SessionRunHook,
+)
 
 HOOKS = 5
+WARM = 20
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 class Watcher(SessionRunHook):
@@ -108,8 +132,61 @@ def measure(loops: dict[str, Callable[[int], None]], rounds: int, steps: int) ->
     return times
 
 
+class Timed:
+    """The digits in batches, with a clock that runs from an early batch to the last."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+        self.seconds = 0.0
+
+    def __call__(self) -> Iterator[Any]:
+        for place, batch in enumerate(self.batches):
+            if place == WARM:
+                start = time.perf_counter()
+            yield batch
+        self.seconds = (time.perf_counter() - start) / (len(self.batches) - WARM)
+
+
+def estimator_training(digits: Any, batches: Timed) -> None:
+    """Train the Estimator of the example, to the end of the input."""
+    with tempfile.TemporaryDirectory() as directory:
+        Estimator(digits.model_fn, directory, params=digits.PARAMS).train(batches)
+
+
+def session_training(digits: Any, batches: Timed) -> None:
+    """Train the same model in a bare session, with the plugins that an Estimator has."""
+    graph = Graph()
+    graph.input("input", batches)
+    features = graph.op(lambda input: input[0], name="features")
+    labels = graph.op(lambda input: input[1], name="labels")
+    spec = digits.model_fn(features, labels, ModeKeys.TRAIN, digits.PARAMS)
+    graph.summary.scalar("loss", spec.loss)
+    hooks = [LoggingTensorHook({"loss": spec.loss}, 100), NanTensorHook(spec.loss)]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        MonitoredTrainingSession(graph, checkpoint_dir=directory, hooks=hooks) as session,
+    ):
+        while not session.should_stop():
+            session.run([spec.train_op, spec.loss])
+
+
+def compare_estimator(rounds: int) -> None:
+    """Time trainings of both kinds in turn and print the result."""
+    sys.path.insert(0, str(EXAMPLES))
+    digits = importlib.import_module("estimator_digits")
+    batches = Timed([*digits.train_input()])
+    kinds = {"session": session_training, "Estimator": estimator_training}
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    with contextlib.redirect_stderr(io.StringIO()):
+        for place in range(rounds + 1):
+            for name in [*kinds][:: 1 if place % 2 else -1]:
+                kinds[name](digits, batches)
+                times[name].append(batches.seconds)
+    report("an Estimator on the digits", {name: v[1:] for name, v in times.items()})
+
+
 def main() -> None:
-    """Compare the two loops for both kinds of hooks."""
+    """Compare the two loops for both kinds of hooks, then the two kinds of training."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--steps", type=int, default=1000)
@@ -119,6 +196,7 @@ def main() -> None:
         ("requests made once", ReadyWatcher),
     ):
         compare(title, [hook(f"v{number}") for number in range(HOOKS)], options)
+    compare_estimator(options.rounds)
 
 
 def compare(title: str, hooks: list[Watcher], options: argparse.Namespace) -> None:
@@ -127,13 +205,18 @@ def compare(title: str, hooks: list[Watcher], options: argparse.Namespace) -> No
     with MonitoredSession(trivial_graph(), hooks=hooks, config=config) as session:
         loops = {"plain loop": plain_steps(hooks), "session": session_steps(session)}
         times = measure(loops, options.rounds, options.steps)
+    report(title, times)
+
+
+def report(title: str, times: dict[str, list[float]]) -> None:
+    """Print the medians of two kinds, and how many times the first the second takes."""
     print(title)
     for name, values in times.items():
         print(f"  {name:10} {statistics.median(values) * 1e6:8.3f} us a step")
-    pairs = zip(times["session"], times["plain loop"], strict=True)
-    ratios = sorted(ours / plain for ours, plain in pairs)
+    first, second = times.values()
+    ratios = sorted(b / a for a, b in zip(first, second, strict=True))
     print(
-        f"  ratio      {statistics.median(ratios):8.2f}  "
+        f"  ratio      {statistics.median(ratios):8.3f}  "
         f"(rounds from {ratios[0]:.2f} to {ratios[-1]:.2f})"
     )
 

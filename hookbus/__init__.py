@@ -31,12 +31,23 @@ from hookbus.errors import (
     SessionClosedError,
     SessionInterruptedError,
     ThreadsStillRunningError,
+    TrainingError,
     UnavailableError,
     UnfedPlaceholderError,
     UnknownNodeError,
     UsageError,
     WriteConflictError,
 )
+from hookbus.estimation.alternating import EvalSpec, TrainSpec, train_and_evaluate
+from hookbus.estimation.exporting import (
+    BestExporter,
+    Exporter,
+    FinalExporter,
+    LatestExporter,
+)
+from hookbus.estimation.runconfig import RunConfig
+from hookbus.estimation.spec import EstimatorSpec, ModeKeys
+from hookbus.estimator import Estimator
 from hookbus.graph import Graph
 from hookbus.hook import (
     Outcome,
@@ -61,10 +72,12 @@ from hookbus.singular import SingularMonitoredSession
 from hookbus.step_fn import StepContext
 from hookbus.timer import SecondOrStepTimer
 from hookbus.training import MonitoredTrainingSession
+from hookbus.validating import numeric
 
 __all__ = [
     "AbortedError",
     "ArgumentTypeError",
+    "BestExporter",
     "Bus",
     "Call",
     "CheckpointDirectoryError",
@@ -80,13 +93,20 @@ __all__ = [
     "DeadlineExceededError",
     "DuplicateNodeError",
     "EmbeddedSession",
+    "Estimator",
+    "EstimatorSpec",
+    "EvalSpec",
     "ExitCode",
+    "Exporter",
     "FeedConflictError",
     "FetchTypeError",
+    "FinalExporter",
     "Graph",
     "GraphError",
     "GraphFinalizedError",
     "HookbusError",
+    "LatestExporter",
+    "ModeKeys",
     "MonitoredSession",
     "MonitoredTrainingSession",
     "NoGoodCheckpointError",
@@ -99,6 +119,7 @@ __all__ = [
     "PluginError",
     "Recovery",
     "RunAfterStopError",
+    "RunConfig",
     "RunMetadata",
     "RunOptions",
     "Scaffold",
@@ -115,6 +136,8 @@ __all__ = [
     "Step",
     "StepContext",
     "ThreadsStillRunningError",
+    "TrainSpec",
+    "TrainingError",
     "UnavailableError",
     "UnfedPlaceholderError",
     "UnknownNodeError",
@@ -126,6 +149,8 @@ __all__ = [
     "hookspec",
     "latest_checkpoint",
     "log",
+    "numeric",
+    "train_and_evaluate",
     "undisturbed",
     "was_cut_short",
 ]

@@ -11,6 +11,7 @@
     │   ├── DuplicateNodeError
     │   ├── FetchTypeError             TypeError
     │   └── UnfedPlaceholderError
+    ├── TrainingError                  RuntimeError    a hook's verdict on the training
     ├── GraphFinalizedError            RuntimeError
     ├── FeedConflictError              RuntimeError
     ├── WriteConflictError             RuntimeError
@@ -105,6 +106,13 @@ class UnfedPlaceholderError(GraphError):
 
 class ArgumentTypeError(UsageError, TypeError):
     """An argument of a session is of a type that it cannot be."""
+
+
+class TrainingError(HookbusError, RuntimeError):
+    """What a hook ends a training with because that is what the hook is for.
+
+    It is a verdict and no failure of the hook, so that no ``on_error`` holds it back.
+    """
 
 
 class GraphFinalizedError(HookbusError, RuntimeError):

@@ -12,6 +12,7 @@ from hookbus.errors import (
     GraphError,
     PluginError,
     SessionInterruptedError,
+    TrainingError,
     UsageError,
     WriteConflictError,
     did_you_mean,
@@ -28,6 +29,7 @@ NEVER_DROPPED = (
     PluginError,
     WriteConflictError,
     SessionInterruptedError,
+    TrainingError,
     *END_OF_INPUT,
     *PREEMPTION_ERRORS,
 )

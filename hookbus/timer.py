@@ -23,6 +23,7 @@ class SecondOrStepTimer:
     Args:
         every_secs: the period in seconds.
         every_steps: the period in global steps.
+        named: what a hook calls the two settings, for the message.
 
     Raises:
         UsageError: neither or both periods are given.
@@ -36,14 +37,16 @@ class SecondOrStepTimer:
 
     every_secs: float | None = None
     every_steps: int | None = None
+    named: str = attrs.field(default="", kw_only=True)
     _last_step: int | None = attrs.field(default=None, init=False)
     _last_time: float = attrs.field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        hint = f" Give one of {self.named}." if self.named else ""
         if self.every_secs is None and self.every_steps is None:
-            raise UsageError("Either every_secs or every_steps should be provided.")
+            raise UsageError(f"Either every_secs or every_steps should be provided.{hint}")
         if self.every_secs is not None and self.every_steps is not None:
-            raise UsageError("Can not provide both every_secs and every_steps.")
+            raise UsageError(f"Can not provide both every_secs and every_steps.{hint}")
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Say whether *step* is due, without recording anything."""

@@ -107,7 +107,7 @@ def load_hooks(
         states: their states, by name.
         ended: how the session ended that saved them, or None.
     """
-    for name in states.keys() - hooks.keys():
+    for name in sorted(states.keys() - hooks.keys()):
         log.info("the checkpoint has the state of a hook that is not here", hook=name)
     for name, each in hooks.items():
         if name in states:

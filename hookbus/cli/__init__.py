@@ -12,15 +12,18 @@ from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError, did_
 
 USAGE = """\
 usage: hookbus run [flags] SCRIPT [ARGS ...]   run a training script with plugins
+       hookbus train [flags] ESTIMATOR         train an Estimator
+       hookbus evaluate [flags] ESTIMATOR      show the metrics of its newest checkpoint
+       hookbus predict [flags] ESTIMATOR       write its predictions into a file
        hookbus plugins [--json]                list the installed plugins
        hookbus why NAME                        tell why a plugin is on or off
        hookbus hooks [EVENT]                   show who is called, in which order
        hookbus new NAME                        write a plugin distribution to start from
        hookbus --version | --help
 
-`hookbus run --help` tells the flags, which plugins, why and hooks take, too.
+`hookbus run --help` tells the flags, which all but new take, too.
 """
-COMMANDS = ("run", "plugins", "why", "hooks", "new")
+COMMANDS = ("run", "train", "evaluate", "predict", "plugins", "why", "hooks", "new")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

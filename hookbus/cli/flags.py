@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hookbus.config import Config
-from hookbus.config.grammar import Said, read_flags
+from hookbus.config.grammar import Own, Said, read_flags
 from hookbus.config.keys import KEYS
 from hookbus.errors import UsageError
 from hookbus.places import Place
@@ -48,7 +48,8 @@ def read(
     Raises:
         UsageError: a flag is unknown or lacks its value, or there are more arguments.
     """
-    said = read_flags(arguments, Place.COMMAND, switches=(*HELP, *switches), mixed=True)
+    own = Own(command, (*HELP, *switches), mixed=True)
+    said = read_flags(arguments, Place.COMMAND, own=own)
     if len(said.rest) > most:
         known = ", ".join((*switches, "-p", "-c", "-o"))
         raise UsageError(

@@ -1,11 +1,11 @@
-"""What ``hookbus run --help`` tells: all flags, with those of the plugins that are on."""
+"""What ``--help`` of a command tells: all flags, with those of the plugins that are on."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from hookbus.cli.flags import FLAGS, columns
@@ -19,9 +19,15 @@ from hookbus.loading import form_of_code, load_one
 from hookbus.selection import Selection, Verdict
 
 
-def help_of(selection: Selection, config: Config) -> str:
-    """Return the help; plugins that are on are imported, each guarded."""
-    lines = ["usage: hookbus run [flags] SCRIPT [ARGS ...]", "", "flags:", *columns(FLAGS)]
+def help_of(selection: Selection, config: Config, head: Sequence[str]) -> str:
+    """Return the help; plugins that are on are imported, each guarded.
+
+    Args:
+        selection: the plugins.
+        config: which of them are on, and how they are set.
+        head: the lines about the command itself.
+    """
+    lines = [*head, "", "flags:", *columns(FLAGS)]
     lines += ["", "environment:", *columns(ENVIRONMENT)]
     files = ", ".join(LOADERS)
     lines += ["", f"keys of a config file ({files}; now {config.file or 'none'}):"]

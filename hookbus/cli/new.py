@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 
 import hookbus
+from hookbus.cli import evaluate, predict, train
 from hookbus.config.keys import FLAGS
 from hookbus.errors import ExitCode, UsageError, did_you_mean
 from hookbus.installed import CORE, installed_plugins
@@ -39,7 +40,11 @@ _TEMPLATES = {
     "test.txt": "tests/test_$identifier.py",
 }
 """What lies beside this module, and what becomes of it."""
-_OWN_FLAGS = (*FLAGS, "--help", "--json", "--load", "--version", "--directory")
+_COMMANDS = (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
+_OWN_FLAGS = (
+    *(*FLAGS, "--help", "--json", "--load", "--version", "--directory"),
+    *(flag.split()[0] for command in _COMMANDS for flag in command.every_flag),
+)
 """The flags of hookbus itself, which a plugin's settings must not be mistaken for."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 

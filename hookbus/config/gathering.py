@@ -130,7 +130,7 @@ def _catalog(words: Sequence[Word]) -> Callable[[], Catalog]:
 
 def _settings(said: Said, catalog: Callable[[], Catalog]) -> Iterable[Setting]:
     for flag in said.flags:
-        yield setting_of_flag(flag, said.place, catalog())
+        yield setting_of_flag(flag, said.place, catalog(), said.own)
     for option in said.options:
         yield setting_of_option(option, said.place, catalog())
 

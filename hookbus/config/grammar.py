@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -48,6 +48,26 @@ class Option:
 
 
 @attrs.frozen
+class Own:
+    """The flags that a command has itself, beside those about plugins.
+
+    Attributes:
+        command: what is called, for messages.
+        switches: those without a value.
+        valued: those with one.
+        mixed: whether flags may also stand behind what is none.
+    """
+
+    command: str = "hookbus run"
+    switches: tuple[str, ...] = ()
+    valued: tuple[str, ...] = ()
+    mixed: bool = False
+
+
+NONE = Own()
+
+
+@attrs.frozen
 class Said:
     """What was said in one place.
 
@@ -58,7 +78,9 @@ class Said:
         options: of plugins.
         keys: hookbus' own, name to (value, source).
         file: the config file that ``-c`` names, or None.
-        switches: the flags of the command itself that were given, like ``--json``.
+        own: the flags that the command itself has.
+        switches: those of them without a value that were given, like ``--json``.
+        values: those of them with a value that were given, and their texts.
         rest: what is no flag: the script and its arguments, verbatim.
     """
 
@@ -68,7 +90,9 @@ class Said:
     options: tuple[Option, ...] = ()
     keys: Mapping[str, tuple[Any, str]] = attrs.field(factory=dict)
     file: str | None = None
+    own: Own = NONE
     switches: frozenset[str] = frozenset()
+    values: Mapping[str, str] = attrs.field(factory=dict)
     rest: tuple[str, ...] = ()
 
 
@@ -76,8 +100,7 @@ def read_flags(
     arguments: Sequence[str],
     place: Place,
     origin: str = "",
-    switches: Collection[str] = (),
-    mixed: bool = False,
+    own: Own = NONE,
 ) -> Said:
     """Take a list of flags apart.
 
@@ -85,13 +108,12 @@ def read_flags(
         arguments: the flags, and behind them what is none.
         place: where they stand.
         origin: its name, for messages; empty on the command line.
-        switches: flags without a value that the command itself has.
-        mixed: whether flags may also stand behind what is none.
+        own: the flags that the command itself has.
 
     Raises:
         UsageError: a flag lacks its value, or its value does not fit.
     """
-    return _Reader(list(arguments), place, origin, frozenset(switches), mixed).read()
+    return _Reader(list(arguments), place, origin, own).read()
 
 
 @attrs.define(eq=False)
@@ -101,14 +123,14 @@ class _Reader:
     queue: list[str]
     place: Place
     origin: str
-    switches: frozenset[str]
-    mixed: bool
+    own: Own
     words: list[Word] = attrs.field(factory=list)
     flags: list[Flag] = attrs.field(factory=list)
     options: list[Option] = attrs.field(factory=list)
     keys: dict[str, tuple[Any, str]] = attrs.field(factory=dict)
     file: str | None = None
     switched: set[str] = attrs.field(factory=set)
+    values: dict[str, str] = attrs.field(factory=dict)
 
     def read(self) -> Said:
         """Read all of them."""
@@ -122,7 +144,9 @@ class _Reader:
             tuple(self.options),
             self.keys,
             self.file,
+            self.own,
             frozenset(self.switched),
+            self.values,
             tuple(rest),
         )
 
@@ -136,14 +160,16 @@ class _Reader:
                 yield argument
             else:
                 rest.append(argument)
-                if not self.mixed:
+                if not self.own.mixed:
                     break
         rest.extend(self.queue)
 
     def _take(self, argument: str) -> None:
         name, equals, value = argument.partition("=")
-        if argument in self.switches:
+        if argument in self.own.switches:
             self.switched.add(argument)
+        elif name in self.own.valued:
+            self.values[name] = value if equals else self._value(name)
         elif argument[:2] in ("-p", "-c", "-o"):
             self._take_short(argument[:2], argument[2:])
         elif name in FLAGS:

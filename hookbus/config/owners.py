@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hookbus.config.grammar import Flag, Option, lacks_value
+from hookbus.config.grammar import NONE, Flag, Option, Own, lacks_value
 from hookbus.config.keys import FLAGS
 from hookbus.config.settings import Setting
 from hookbus.errors import UsageError, did_you_mean
@@ -13,7 +13,7 @@ from hookbus.installed import Catalog
 from hookbus.places import Place
 
 
-def setting_of_flag(flag: Flag, place: Place, catalog: Catalog) -> Setting:
+def setting_of_flag(flag: Flag, place: Place, catalog: Catalog, own: Own = NONE) -> Setting:
     """Return what ``--NAME VALUE`` or ``--NAME-SETTING VALUE`` sets.
 
     Raises:
@@ -22,10 +22,11 @@ def setting_of_flag(flag: Flag, place: Place, catalog: Catalog) -> Setting:
     spelled = re.sub("[_.]", "-", flag.name.lstrip("-")).lower()
     name = longest(spelled, catalog) if flag.name.startswith("--") else None
     if name is None:
-        known = [*FLAGS, *(f"--{plugin}" for plugin in catalog)]
+        known = [*own.switches, *own.valued, *FLAGS, *(f"--{plugin}" for plugin in catalog)]
+        where = "" if own.mixed else "flags stand before the script; "
         raise UsageError(
             f"unrecognized flag {flag.source}{did_you_mean(flag.name, known)} "
-            "(flags stand before the script; see hookbus run --help)"
+            f"({where}see {own.command} --help)"
         )
     if flag.value is None:
         raise UsageError(lacks_value(flag.name, flag.source, flag.following))

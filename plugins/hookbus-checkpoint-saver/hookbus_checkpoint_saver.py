@@ -15,7 +15,6 @@ from hookbus import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
-    UsageError,
 )
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
@@ -49,17 +48,16 @@ class CheckpointSaverHook(SessionRunHook):
     default_settings: ClassVar = {"save_secs": 600.0}
 
     checkpoint_dir: str | None = None
-    save_secs: float | None = None
-    save_steps: int | None = None
+    save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(least=0))
+    save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=_all)
-    max_to_keep: int | None = 5
+    max_to_keep: int | None = attrs.field(default=5, validator=hookbus.numeric(least=0))
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.max_to_keep is not None and self.max_to_keep < 0:
-            raise UsageError(f"invalid max_to_keep={self.max_to_keep}.")
-        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
+        named = "save_secs and save_steps of checkpoint-saver"
+        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
 
     def begin(self, checkpoints: Checkpoints) -> None:
         """Switch saving on."""

@@ -65,12 +65,16 @@ class EarlyStoppingHook(SessionRunHook):
     metric: str | Node | None = None
     from_evaluations: bool | str = False
     mode: str | None = None
-    patience: int | None = None
-    threshold: float | None = None
-    min_steps: int = 0
+    patience: int | None = attrs.field(default=None, validator=hookbus.numeric())
+    threshold: float | None = attrs.field(default=None, validator=hookbus.numeric())
+    min_steps: int = attrs.field(default=0, validator=hookbus.numeric())
     should_stop_fn: Callable[[], Any] | None = None
-    run_every_secs: float | None = 60.0
-    run_every_steps: int | None = None
+    run_every_secs: float | None = attrs.field(
+        default=60.0, validator=hookbus.numeric(above=0)
+    )
+    run_every_steps: int | None = attrs.field(
+        default=None, validator=hookbus.numeric(above=0)
+    )
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _rule: Rule | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs | None = attrs.field(default=None, init=False)
@@ -81,7 +85,9 @@ class EarlyStoppingHook(SessionRunHook):
 
     def __attrs_post_init__(self) -> None:
         self._check_periods()
-        self._timer = SecondOrStepTimer(self.run_every_secs, self.run_every_steps)
+        named = "run_every_secs and run_every_steps of early-stopping"
+        periods = self.run_every_secs, self.run_every_steps
+        self._timer = SecondOrStepTimer(*periods, named=named)
         if self.should_stop_fn is not None:
             self._check_function()
             return
@@ -213,10 +219,6 @@ class EarlyStoppingHook(SessionRunHook):
             raise UsageError(
                 "Only one of `run_every_secs` and `run_every_steps` must be set."
             )
-        for setting in ("run_every_secs", "run_every_steps"):
-            period = getattr(self, setting)
-            if period is not None and not period > 0:
-                raise UsageError(f"invalid {setting}={period}.")
 
     def _check_function(self) -> None:
         if not callable(self.should_stop_fn):

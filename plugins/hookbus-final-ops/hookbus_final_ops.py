@@ -79,7 +79,8 @@ class FinalOpsHook(SessionRunHook):
         if self._fetches is None:
             return
         try:
-            self._values = session.run(self._fetches, self.final_ops_feed_dict)
+            with hookbus.undisturbed():  # an op may draw numbers
+                self._values = session.run(self._fetches, self.final_ops_feed_dict)
         except (OutOfRangeError, StopIteration) as error:
             hookbus.log.warning(_INPUT_ENDED, why=str(error), by="final-ops")
             raise

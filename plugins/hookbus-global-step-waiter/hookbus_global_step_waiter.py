@@ -43,7 +43,7 @@ class GlobalStepWaiterHook(SessionRunHook):
 
     only_observes = True
 
-    wait_until_step: int
+    wait_until_step: int = attrs.field(validator=hookbus.numeric())
     checkpoint_dir: str | Path | None = None
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
     _started: bool = attrs.field(default=False, init=False)

@@ -42,7 +42,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
     only_observes = True
 
     evaluate: Callable[[Session], Mapping[str, Any]]
-    every_n_iter: int = 100
+    every_n_iter: int = attrs.field(default=100, validator=hookbus.numeric(above=0))
     name: str | None = None
     _bus: Bus | None = attrs.field(default=None, init=False)
     _runs: int | None = attrs.field(default=None, init=False)
@@ -53,7 +53,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
             raise ArgumentTypeError(
                 f"evaluate is a function of the session, not {self.evaluate!r}."
             )
-        if self.every_n_iter is None or self.every_n_iter <= 0:
+        if self.every_n_iter is None:
             raise UsageError(f"invalid every_n_iter={self.every_n_iter}.")
 
     @hookbus.hookimpl

@@ -9,6 +9,7 @@ import attrs
 
 import hookbus
 from hookbus import (
+    ArgumentTypeError,
     Graph,
     Node,
     OutOfRangeError,
@@ -52,8 +53,10 @@ class LoggingTensorHook(SessionRunHook):
     default_settings: ClassVar = {"every_n_iter": 100}
 
     tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str = ()
-    every_n_iter: int | None = None
-    every_n_secs: float | None = None
+    every_n_iter: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    every_n_secs: float | None = attrs.field(
+        default=None, validator=hookbus.numeric(least=0)
+    )
     at_end: bool = False
     formatter: Callable[[Mapping[str, Any]], str] | None = None
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
@@ -67,8 +70,8 @@ class LoggingTensorHook(SessionRunHook):
                 "either at_end and/or exactly one of every_n_iter and every_n_secs "
                 "must be provided."
             )
-        if self.every_n_iter is not None and self.every_n_iter <= 0:
-            raise UsageError(f"invalid every_n_iter={self.every_n_iter}.")
+        if self.formatter is not None and not callable(self.formatter):
+            raise ArgumentTypeError(f"formatter is a function, not {self.formatter!r}.")
         if periods:
             self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_iter)
 
@@ -105,7 +108,8 @@ class LoggingTensorHook(SessionRunHook):
         if not self.at_end:
             return
         try:
-            values = session.run(self._fetches)
+            with hookbus.undisturbed():  # an op may draw numbers
+                values = session.run(self._fetches)
         except (OutOfRangeError, UnfedPlaceholderError) as error:
             hookbus.log.warning("nothing to log at the end", why=str(error))
         else:

@@ -12,12 +12,12 @@ import attrs
 import hookbus
 from hookbus import (
     Graph,
-    HookbusError,
     Node,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
+    TrainingError,
     UsageError,
 )
 
@@ -29,7 +29,7 @@ _NOTHING = (
 )
 
 
-class NanLossDuringTrainingError(HookbusError, RuntimeError):
+class NanLossDuringTrainingError(TrainingError):
     """A watched value, or a variable about to be saved, is not a number."""
 
 

@@ -7,7 +7,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import ClassVar
 
@@ -55,8 +54,8 @@ class ProfilerHook(SessionRunHook):
     only_observes = True
     on_error = "quarantine"  # a full disk is no reason to lose a training
 
-    save_steps: int | None = None
-    save_secs: float | None = None
+    save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     output_dir: str = ""
     show_dataflow: bool = True
     show_memory: bool = False
@@ -71,14 +70,8 @@ class ProfilerHook(SessionRunHook):
     _increment: int = attrs.field(default=1, init=False)
 
     def __attrs_post_init__(self) -> None:
-        for name in ("save_steps", "save_secs"):
-            _check_period(name, getattr(self, name))
-        try:
-            self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
-        except UsageError as error:
-            raise UsageError(
-                f"{error} Of profiler's settings save_steps and save_secs give one."
-            ) from None
+        named = "save_secs and save_steps of profiler"
+        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
 
     @hookbus.hookimpl
     def addhooks(self, bus: Bus) -> None:
@@ -194,12 +187,6 @@ class ProfilerHook(SessionRunHook):
             unfinished.unlink(missing_ok=True)
             raise
         return path
-
-
-def _check_period(name: str, period: float | None) -> None:
-    if period is None or (isinstance(period, Real) and period > 0):
-        return
-    raise UsageError(f"invalid {name}={period!r}: periods of profiler are above 0.")
 
 
 def _check_writable(directory: Path) -> None:

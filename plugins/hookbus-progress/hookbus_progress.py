@@ -38,7 +38,7 @@ class ProgressHook(SessionRunHook):
     only_observes = True
     on_error = "quarantine"  # a bar is no reason to lose a training
 
-    every_secs: float = 10.0
+    every_secs: float = attrs.field(default=10.0, validator=hookbus.numeric(least=0))
     _bar: Progress | None = attrs.field(default=None, init=False)
     _task: TaskID = attrs.field(default=TaskID(0), init=False)
     _values: str = attrs.field(default="", init=False)

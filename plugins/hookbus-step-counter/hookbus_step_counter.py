@@ -33,8 +33,10 @@ class StepCounterHook(SessionRunHook):
     exclusive_settings = (("every_n_steps", "every_n_secs"),)
     only_observes = True
 
-    every_n_steps: int | None = 100
-    every_n_secs: float | None = None
+    every_n_steps: int | None = attrs.field(default=100, validator=hookbus.numeric(above=0))
+    every_n_secs: float | None = attrs.field(
+        default=None, validator=hookbus.numeric(least=0)
+    )
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _seen: int | None = attrs.field(default=None, init=False)
     _warnings: int = attrs.field(default=0, init=False)

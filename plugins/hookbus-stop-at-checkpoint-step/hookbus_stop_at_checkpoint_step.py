@@ -37,18 +37,16 @@ class StopAtCheckpointStepHook(SessionRunHook):
     only_observes = True
 
     model_dir: str | Path
-    last_step: int
-    wait_after_file_check_secs: float = 30.0
+    last_step: int = attrs.field(validator=hookbus.numeric())
+    wait_after_file_check_secs: float = attrs.field(
+        default=30.0, validator=hookbus.numeric(least=0)
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.last_step is None:
             raise UsageError("last_step must be specified.")
         if self.model_dir is None:
             raise UsageError("model_dir must be specified.")
-        if self.wait_after_file_check_secs < 0:
-            raise UsageError(
-                f"invalid wait_after_file_check_secs={self.wait_after_file_check_secs}."
-            )
 
     @hookbus.hookimpl
     def planned_last_step(self) -> int:

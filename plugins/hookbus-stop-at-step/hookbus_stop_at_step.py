@@ -30,8 +30,8 @@ class StopAtStepHook(SessionRunHook):
     main_setting = "last_step"
     exclusive_settings = (("num_steps", "last_step"),)
 
-    num_steps: int | None = None
-    last_step: int | None = None
+    num_steps: int | None = attrs.field(default=None, validator=hookbus.numeric())
+    last_step: int | None = attrs.field(default=None, validator=hookbus.numeric())
     _target: int | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:

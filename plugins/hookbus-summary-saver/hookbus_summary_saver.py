@@ -52,8 +52,8 @@ class SummarySaverHook(SessionRunHook):
     only_observes = True
     on_error = "warn"  # a full disk is no reason to lose a training
 
-    save_steps: int | None = None
-    save_secs: float | None = None
+    save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     output_dir: str | None = None
     tensors: Sequence[Node | str] | Node | str = ()
     _timer: SecondOrStepTimer = attrs.field(init=False)
@@ -68,11 +68,8 @@ class SummarySaverHook(SessionRunHook):
     _trains: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps)
-        for period in ("save_steps", "save_secs"):
-            given = getattr(self, period)
-            if given is not None and not given > 0:
-                raise UsageError(f"invalid {period}={given}.")
+        named = "save_secs and save_steps of summary-saver"
+        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
         if not self.output_dir:
             raise UsageError("output_dir must say where the event files go.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import itertools
 import re
@@ -11,6 +12,7 @@ from markdown_it import MarkdownIt
 
 import hookbus
 from hookbus import errors, hookspecs
+from hookbus.cli import evaluate, predict, train
 from hookbus.cli.flags import FLAGS
 from hookbus.config.environment import ENVIRONMENT
 
@@ -23,6 +25,15 @@ ERRORS = [
     name
     for name, value in vars(errors).items()
     if isinstance(value, type) and issubclass(value, errors.HookbusError)
+]
+
+
+MODULES = ["hookbus.metrics", "hookbus.learning", "hookbus.evaluation"]
+"""The modules beside the package itself whose names are public."""
+OWN_FLAGS = [
+    (command.name, flag)
+    for command in (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
+    for flag in command.flags
 ]
 
 
@@ -59,8 +70,23 @@ def test_a_public_name_has_a_section(root, name):
 
 
 def test_the_api_page_has_no_other_names(root):
-    """A section of the API page is about a public name, or about errors."""
-    assert set(sections(root, "api.md")) - {"Errors"} <= set(hookbus.__all__)
+    """A section of the API page is about a public name, a module, or about errors."""
+    known = {*hookbus.__all__, *MODULES, "Errors"}
+    assert set(sections(root, "api.md")) <= known
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_public_module_has_its_functions_told(root, module):
+    """The section of a module names each function that it has."""
+    text = sections(root, "api.md")[module]
+    functions = [
+        name
+        for name, value in vars(importlib.import_module(module)).items()
+        if inspect.isfunction(value) and value.__module__ == module and name[0] != "_"
+    ]
+    assert functions
+    for name in functions:
+        assert re.search(rf"`{name}\(", text), name
 
 
 def test_public_errors_stand_in_the_api(root):
@@ -88,6 +114,13 @@ def test_an_error_tells_what_else_it_is(root, name):
 def test_a_flag_stands_on_the_command_line_page(root, flag):
     """Each flag of ``hookbus run`` has a row of the table."""
     assert f"\n| `{flag}` |" in sections(root, "command-line.md")["hookbus run"]
+
+
+@pytest.mark.parametrize(("command", "flag"), OWN_FLAGS)
+def test_a_commands_own_flag_stands_in_its_section(root, command, flag):
+    """Each flag that only one of the commands about an Estimator has is in its table."""
+    section = sections(root, "command-line.md")[f"hookbus {command}"]
+    assert f"\n| `{flag}` |" in section
 
 
 @pytest.mark.parametrize("variable", ENVIRONMENT)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import hookbus
-from hookbus.cli import COMMANDS
+from hookbus.cli import COMMANDS, evaluate, predict, train
 from hookbus.cli.flags import FLAGS
 from hookbus.config.environment import ENVIRONMENT
 from hookbus.config.files import LOADERS
@@ -15,9 +15,15 @@ from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.installed import AUTOUSE_GROUP, installed_plugins
 
 GROUPS = {AUTOUSE_GROUP, "hookbus.codec"}
-MODULES = {"hookbus.testing"}
+MODULES = {"hookbus.evaluation", "hookbus.learning", "hookbus.metrics", "hookbus.testing"}
 OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME"}
 BEST_LOSS = "the plugin that a tutorial has its reader write"
+ESTIMATORS = {
+    flag.split()[0]
+    for command in (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
+    for flag in command.every_flag
+}
+"""The flags of the commands about an Estimator."""
 OTHERS = {
     "--epochs": "the demo's own",
     "--json": "hookbus plugins and hooks",
@@ -54,7 +60,8 @@ def test_commands_exist(text):
 
 def test_flags_exist(text):
     """A flag that is told is one of hookbus, of an installed plugin, or a known other."""
-    known = {word.strip(",") for flag in FLAGS for word in flag.split()} | set(OTHERS)
+    known = {word.strip(",") for flag in FLAGS for word in flag.split()}
+    known |= {*OTHERS, *ESTIMATORS}
     for name, plugin in installed_plugins().plugins.items():
         fields = [*fields_of(plugin.entry.load()), ON_ERROR]
         known |= {f"--{name}", *(flag_of(name, field) for field in fields)}
@@ -73,10 +80,11 @@ def test_names_of_the_package_exist(text):
 
 
 def test_imported_names_exist(text):
-    """What is imported from ``hookbus`` is public."""
+    """What is imported from ``hookbus`` is a public name or module."""
+    known = {*hookbus.__all__, *(m.removeprefix("hookbus.") for m in MODULES)}
     lines = re.findall(r"^from hookbus import (.+)$", text, flags=re.MULTILINE)
     names = {name.strip() for line in lines for name in line.split(",")}
-    assert names <= set(hookbus.__all__)
+    assert names <= known
 
 
 def test_attributes_exist(text):

@@ -55,7 +55,7 @@ def counted(increment):
 @pytest.mark.parametrize("period", [None, 0, -3])
 def test_a_period_is_positive(period):
     """Nothing, zero or fewer runs is no period."""
-    with pytest.raises(UsageError, match=rf"^invalid every_n_iter={period}\.$"):
+    with pytest.raises(UsageError, match=rf"^invalid every_n_iter={period}\."):
         InMemoryEvaluatorHook(read_w, every_n_iter=period)
 
 

@@ -79,7 +79,7 @@ def test_both_periods_are_an_error_beside_at_end():
 @pytest.mark.parametrize("period", [0, -3])
 def test_a_period_in_runs_is_positive(period):
     """Zero or fewer runs is no period."""
-    with pytest.raises(UsageError, match=rf"^invalid every_n_iter={period}\.$"):
+    with pytest.raises(UsageError, match=rf"^invalid every_n_iter={period}\."):
         LoggingTensorHook(["loss"], every_n_iter=period)
 
 

@@ -279,16 +279,16 @@ def test_it_asks_for_nothing_but_the_trace():
 @pytest.mark.parametrize(
     ("periods", "message"),
     [
-        ({}, "Either every_secs or every_steps should be provided. Of profiler's"),
+        ({}, "Either every_secs or every_steps should be provided. Give one of save_secs"),
         (
             {"save_steps": 1, "save_secs": 1},
-            "Can not provide both every_secs and every_steps. Of profiler's",
+            "Can not provide both every_secs and every_steps. Give one of save_secs",
         ),
-        ({"save_steps": 0}, "invalid save_steps=0: periods of profiler are above 0."),
-        ({"save_steps": -1}, "invalid save_steps=-1: periods of profiler are above 0."),
-        ({"save_secs": 0.0}, "invalid save_secs=0.0: periods of profiler"),
-        ({"save_secs": float("nan")}, "invalid save_secs=nan: periods of profiler"),
-        ({"save_steps": "3"}, "invalid save_steps='3': periods of profiler"),
+        ({"save_steps": 0}, "invalid save_steps=0. It is a number above 0."),
+        ({"save_steps": -1}, "invalid save_steps=-1. It is a number above 0."),
+        ({"save_secs": 0.0}, "invalid save_secs=0.0. It is a number above 0."),
+        ({"save_secs": float("nan")}, "invalid save_secs=nan. It is a number above 0."),
+        ({"save_steps": "3"}, "invalid save_steps='3'. It is a number above 0."),
     ],
 )
 def test_exactly_one_period_above_0_is_given(periods, message):

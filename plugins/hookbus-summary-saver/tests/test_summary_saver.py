@@ -42,7 +42,7 @@ def test_exactly_one_period_is_given(periods, message):
 @pytest.mark.parametrize("period", [0, -1])
 def test_a_period_is_above_zero(name, period):
     """To write nothing, the hook is left out."""
-    with pytest.raises(UsageError, match=rf"^invalid {name}={period}\.$"):
+    with pytest.raises(UsageError, match=rf"^invalid {name}={period}\. "):
         SummarySaverHook(**{name: period}, output_dir="out")
 
 

@@ -1,0 +1,47 @@
+"""What ``hookbus evaluate`` shows: the metrics of a checkpoint, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from hookbus.cli.estimators import Command, InputFn, Job, carry_out, number
+from hookbus.cli.executing import cut_short
+from hookbus.cli.flags import table
+from hookbus.config.grammar import Said
+from hookbus.estimator import Estimator
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Evaluate an Estimator and return the exit code."""
+    return carry_out(COMMAND, arguments)
+
+
+def _job(said: Said) -> Job:
+    steps = number(said, "--steps")
+    path, name = (said.values.get(flag) for flag in ("--checkpoint-path", "--name"))
+
+    def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
+        metrics = estimator.evaluate(input_fn, steps, None, path, name)
+        if not cut_short():  # metrics of a part are none of the whole
+            answer.write(table(("metric", "value"), [*_rows(metrics)]))
+
+    return job
+
+
+def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in metrics.items():
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        yield name, " ".join(text.split())  # an array in one line
+
+
+COMMAND = Command(
+    "evaluate",
+    "Evaluate the newest checkpoint of an Estimator, on all of the input.",
+    {
+        "--steps N": "evaluate so many batches, not all",
+        "--name NAME": "tells this evaluation from others, in TensorBoard too",
+        "--checkpoint-path DIR": "evaluate this checkpoint, like runs/model/ckpt-500",
+    },
+    _job,
+)

@@ -1,0 +1,139 @@
+"""What ``hookbus predict`` writes: one JSON object a line, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from hookbus.cli.estimators import Command, InputFn, Job, carry_out
+from hookbus.cli.executing import cut_short
+from hookbus.config.grammar import Said
+from hookbus.config.keys import listed
+from hookbus.errors import UsageError
+from hookbus.estimator import Estimator
+from hookbus.logs import log
+
+_STDOUT = "-"
+
+
+def predict(arguments: Sequence[str]) -> int:
+    """Write predictions of an Estimator and return the exit code."""
+    return carry_out(COMMAND, arguments)
+
+
+def _job(said: Said) -> Job:
+    output, path = said.values["--output"], said.values.get("--checkpoint-path")
+    keys = listed(said.values.get("--predict-keys", ""))
+    whole = "--batches" in said.switches
+
+    def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
+        found = estimator.predict(input_fn, keys, None, path, not whole)
+        predictions = cast("Generator[Any, None, None]", found)
+        try:
+            with _opened(output, answer) as file, contextlib.closing(predictions):
+                count = _write(predictions, file)
+        except BrokenPipeError:
+            if output != _STDOUT:
+                raise
+            return  # whoever read has seen enough
+        _tell(output, {"batches" if whole else "examples": count})
+
+    return job
+
+
+def _tell(output: str, count: Mapping[str, int]) -> None:
+    if cut_short():
+        log.warning("the predictions were cut short", to=output, **count)
+    else:
+        log.info("predicted", to=output, **count)
+
+
+def _write(predictions: Iterator[Any], file: TextIO) -> int:
+    """Write all predictions and return how many they are."""
+    count = 0
+    for prediction in predictions:
+        file.write(f"{line_of(prediction)}\n")
+        count += 1
+    return count
+
+
+def line_of(prediction: Any) -> str:
+    """Return a prediction as JSON; what is no number there, like NaN, is null.
+
+    >>> line_of({"class": 3, "scores": [0.5, float("nan")]})
+    '{"class": 3, "scores": [0.5, null]}'
+    >>> line_of(0.5)
+    '{"prediction": 0.5}'
+    """
+    whole = isinstance(prediction, Mapping)
+    found = dict(prediction) if whole else {"prediction": prediction}
+    text = json.dumps(found, default=_plain)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(json.loads(text, parse_constant=lambda _: None))
+    return text
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has in the place of an array, or of a number of an array library.
+
+    Raises:
+        UsageError: there is nothing.
+    """
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    raise UsageError(
+        f"the predictions hold a {type(value).__name__}, which JSON has not: leave it out "
+        "with --predict-keys, or return arrays, numbers and texts"
+    )
+
+
+@contextlib.contextmanager
+def _opened(output: str, answer: TextIO) -> Iterator[TextIO]:
+    """Open a file to write; it appears under its name when all is written.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path = Path(output)
+    if output == _STDOUT:
+        yield answer
+    elif path.exists() and not path.is_file():  # a pipe, say, is nothing to replace
+        with _open(path, output) as file:
+            yield file
+    else:
+        path = path.resolve()  # behind a link lies what is meant
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with _open(unfinished, output) as file:
+                yield file
+            if not cut_short():
+                unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _open(path: Path, output: str) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output}: cannot write it: {error.strerror}") from None
+
+
+COMMAND = Command(
+    "predict",
+    "Write the predictions of an Estimator into a file, one JSON object a line.",
+    {
+        "--output FILE": "where to write them; - is stdout (required)",
+        "--predict-keys A,B": "write these of the predictions, not all",
+        "--checkpoint-path DIR": "predict with this checkpoint, like runs/model/ckpt-500",
+        "--batches": "write one object for each batch, not for each example",
+    },
+    _job,
+    needs=("--output FILE",),
+)

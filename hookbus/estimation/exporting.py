@@ -1,0 +1,163 @@
+"""Which evaluated checkpoints are kept beyond their time, and where they are copied to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from hookbus.errors import UsageError
+from hookbus.logs import log
+
+_BEST = "best.json"
+
+
+class Exporter(Protocol):
+    """Gets each checkpoint of a training that was evaluated.
+
+    It gets the same one again where the training turns out to be over with it.
+
+    Attributes:
+        name: tells exporters apart; the folder below ``export`` in the model's directory.
+    """
+
+    name: str
+
+    def export(
+        self,
+        export_path: Path,
+        checkpoint_path: Path,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> Path | None:
+        """Export a checkpoint, or not; return where it lies then.
+
+        Args:
+            export_path: the folder of this exporter.
+            checkpoint_path: the checkpoint, a directory.
+            eval_result: what ``evaluate`` returned for it.
+            is_the_final_export: whether the training is over with it.
+        """
+
+
+def _some(instance: Any, field: attrs.Attribute[Any], value: int) -> None:
+    if value <= 0:
+        who = type(instance).__name__
+        raise UsageError(f"{who}: {field.name}={value} must be more than 0")
+
+
+@attrs.frozen
+class LatestExporter:
+    """Keeps copies of the last checkpoints that were evaluated.
+
+    Args:
+        name: the folder below ``export``.
+        exports_to_keep: how many.
+    """
+
+    name: str = "latest"
+    exports_to_keep: int = attrs.field(default=5, validator=_some)
+
+    def export(
+        self,
+        export_path: Path,
+        checkpoint_path: Path,
+        eval_result: Mapping[str, Any],  # noqa: ARG002 (each one is a latest one)
+        is_the_final_export: bool,  # noqa: ARG002
+    ) -> Path:
+        """Copy the checkpoint, and remove the oldest copy that is too many."""
+        return _copy(checkpoint_path, export_path, self.exports_to_keep)
+
+
+@attrs.frozen
+class FinalExporter:
+    """Keeps a copy of the checkpoint with which the training is over.
+
+    Args:
+        name: the folder below ``export``.
+    """
+
+    name: str = "final"
+
+    def export(
+        self,
+        export_path: Path,
+        checkpoint_path: Path,
+        eval_result: Mapping[str, Any],  # noqa: ARG002 (the last one, however good)
+        is_the_final_export: bool,
+    ) -> Path | None:
+        """Copy the last checkpoint."""
+        return _copy(checkpoint_path, export_path, 1) if is_the_final_export else None
+
+
+def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    """Say whether the loss of an evaluation is below the best one."""
+    return bool(current["loss"] < best["loss"])
+
+
+@attrs.frozen
+class BestExporter:
+    """Keeps copies of the checkpoints that were the best ones so far.
+
+    What the best one was lies beside them, so that a training that is resumed goes by it.
+
+    Args:
+        name: the folder below ``export``.
+        compare_fn: takes the metrics of the best evaluation and of the one at hand, says
+            whether the latter is better; by default by ``loss``.
+        exports_to_keep: how many.
+    """
+
+    name: str = "best"
+    compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = loss_smaller
+    exports_to_keep: int = attrs.field(default=5, validator=_some)
+
+    def export(
+        self,
+        export_path: Path,
+        checkpoint_path: Path,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,  # noqa: ARG002 (the last one need not be the best)
+    ) -> Path | None:
+        """Copy the checkpoint if it is better than all before it."""
+        best = _read(export_path / _BEST)
+        if best is not None and not self.compare_fn(best, eval_result):
+            return None
+        copy = _copy(checkpoint_path, export_path, self.exports_to_keep)
+        numbers = {k: v for k, v in eval_result.items() if isinstance(v, float | int)}
+        _write(export_path / _BEST, json.dumps(numbers))
+        return copy
+
+
+def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
+    """Copy a checkpoint whole or not at all; then remove the oldest that are too many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / checkpoint.name
+    if not place.exists():
+        unfinished = folder / f".{checkpoint.name}.{os.getpid()}"
+        shutil.copytree(checkpoint, unfinished, dirs_exist_ok=True)
+        unfinished.replace(place)
+        log.info("exported", checkpoint=checkpoint.name, to=str(folder))
+    copies = sorted(folder.glob("ckpt-*"), key=_step)
+    for old in copies[:-keep]:
+        shutil.rmtree(old)
+    return place
+
+
+def _step(copy: Path) -> int:
+    return int(copy.name.removeprefix("ckpt-"))
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text, "utf-8")
+    unfinished.replace(path)

@@ -1,0 +1,91 @@
+"""How predictions of a batch become predictions of its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hookbus.aside import undisturbed
+from hookbus.checkpoint import randomness
+from hookbus.errors import UsageError, did_you_mean
+
+
+def chosen(predictions: Any, keys: Sequence[str] | str | None) -> Any:
+    """Return what to fetch of the predictions.
+
+    Args:
+        predictions: a node, or a dict key to node.
+        keys: which of a dict's; None or empty for all.
+
+    Raises:
+        UsageError: a key is unknown, or the predictions are no dict.
+    """
+    if not keys:
+        return predictions
+    if not isinstance(predictions, Mapping):
+        raise UsageError(
+            "predict_keys argument is not valid in case of non-dict predictions."
+        )
+    wanted = [keys] if isinstance(keys, str) else list(keys)
+    for key in wanted:
+        if key not in predictions:
+            raise UsageError(
+                f"predict_keys has {key!r}, which is no prediction"
+                f"{did_you_mean(key, predictions)}; there are "
+                f"{', '.join(map(repr, predictions))}"
+            )
+    return {key: predictions[key] for key in wanted}
+
+
+def of(batch: Any) -> Iterator[Any]:
+    """Yield the rows of a batch, or dicts of them.
+
+    Raises:
+        UsageError: the values have not the same number of rows, or no rows.
+    """
+    if not isinstance(batch, Mapping):
+        _count("predictions", batch)
+        yield from batch
+        return
+    counts = {key: _count(key, value) for key, value in batch.items()}
+    for key, count in counts.items():
+        if count != next(iter(counts.values())):
+            raise UsageError(
+                "Batch length of predictions should be same. "
+                f"{key} has different batch length than others."
+            )
+    for row in range(next(iter(counts.values()), 0)):
+        yield {key: value[row] for key, value in batch.items()}
+
+
+def aside(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield what a generator yields, and leave no trace of it in the random generators.
+
+    What it draws for one batch follows what it drew for the one before.
+    """
+    drawn: Mapping[str, Any] = {}
+    try:
+        while True:
+            with undisturbed():
+                randomness.restore(drawn)
+                batch = next(batches, _END)
+                drawn = randomness.capture()
+            if batch is _END:
+                return
+            yield batch
+    finally:
+        with undisturbed():
+            batches.close()  # type: ignore[attr-defined]
+
+
+_END = object()
+
+
+def _count(key: str, value: Any) -> int:
+    shape = getattr(value, "shape", None)
+    if shape == () or not hasattr(value, "__len__"):
+        raise UsageError(
+            f"the prediction {key!r} has no rows; give yield_single_examples=False for "
+            "whole batches"
+        )
+    return len(value)

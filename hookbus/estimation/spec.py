@@ -1,0 +1,172 @@
+"""What a model_fn returns: the nodes that train, evaluate and predict, and its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+
+from hookbus.errors import ArgumentTypeError, UsageError
+from hookbus.graph import Graph
+from hookbus.metrics import Metric
+from hookbus.node import Node
+from hookbus.program import plan
+from hookbus.roster import as_hooks
+from hookbus.scaffold import Scaffold
+
+NodeOrName: TypeAlias = Node | str
+
+
+class ModeKeys:
+    """What a model_fn is called for, as its argument ``mode``."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+_MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+
+
+def _or_none(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return {} if given is None else given
+
+
+def _hooks_of(field: str) -> Any:
+    return attrs.field(default=(), converter=lambda hooks: as_hooks(hooks, field))
+
+
+@attrs.frozen(eq=False)
+class EstimatorSpec:
+    """What a model_fn has built into the graph, for one mode.
+
+    Nodes may be given as nodes or by name. Fields of other modes are ignored, so that one
+    model_fn can return all of them always.
+
+    Args:
+        mode: what it is for, one of :class:`ModeKeys`.
+        predictions: a node, or a dict key to node, with one row for each example.
+        loss: a node with one number.
+        train_op: the train op.
+        eval_metric_ops: name to metric, from :mod:`hookbus.metrics`, or to a pair (value,
+            update) of nodes: the update runs with each batch, the value is read at the end.
+        export_outputs: kept for exporters; hookbus itself does not look at it.
+        training_chief_hooks: hooks of the process that saves, called first of all.
+        training_hooks: hooks for training, called after those that ``train`` is given.
+        scaffold: how the session is initialized.
+        evaluation_hooks: hooks for evaluations.
+        prediction_hooks: hooks for predictions.
+
+    Raises:
+        UsageError: what the mode needs is missing, or a metric has a name that the result
+            of ``evaluate`` needs itself.
+        ArgumentTypeError: something is of a type that does not fit.
+    """
+
+    RESERVED: ClassVar = ("loss", "global_step")
+
+    mode: str
+    predictions: NodeOrName | Mapping[str, NodeOrName] | None = None
+    loss: NodeOrName | None = None
+    train_op: NodeOrName | None = None
+    eval_metric_ops: Mapping[str, Any] = attrs.field(default=None, converter=_or_none)
+    export_outputs: Mapping[str, Any] | None = None
+    training_chief_hooks: tuple[Any, ...] = _hooks_of("training_chief_hooks")
+    training_hooks: tuple[Any, ...] = _hooks_of("training_hooks")
+    scaffold: Scaffold | None = None
+    evaluation_hooks: tuple[Any, ...] = _hooks_of("evaluation_hooks")
+    prediction_hooks: tuple[Any, ...] = _hooks_of("prediction_hooks")
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise UsageError(f"mode={self.mode!r} is none of {', '.join(_MODES)}")
+        self._check_required()
+        if self.scaffold is not None and not isinstance(self.scaffold, Scaffold):
+            raise ArgumentTypeError(f"scaffold is no Scaffold, given: {self.scaffold!r}")
+        self._check_metrics()
+
+    def _check_required(self) -> None:
+        required = {
+            ModeKeys.TRAIN: ("train_op", "loss"),
+            ModeKeys.EVAL: ("loss",),
+            ModeKeys.PREDICT: ("predictions",),
+        }
+        for field in required[self.mode]:
+            if getattr(self, field) is None:
+                raise UsageError(
+                    f"Missing {field}. An EstimatorSpec for {self.mode} has one"
+                )
+
+    def _check_metrics(self) -> None:
+        if not isinstance(self.eval_metric_ops, Mapping):
+            raise ArgumentTypeError(
+                "eval_metric_ops is a dict, name to metric, given: "
+                f"{self.eval_metric_ops!r}"
+            )
+        for name in self.RESERVED:
+            if name in self.eval_metric_ops:
+                raise UsageError(
+                    f"Metric with name {name!r} is not allowed, because the result of "
+                    "evaluate() has an entry of that name itself"
+                )
+
+    def resolved(self, graph: Graph) -> EstimatorSpec:
+        """Return it with nodes in the place of names.
+
+        Raises:
+            UnknownNodeError, GraphError: a name is no node's, or a node another graph's.
+            UsageError: the train op is none.
+        """
+
+        def node(given: Any, field: str) -> Node:
+            return _node(graph, given, f"{field} of the EstimatorSpec")
+
+        found: dict[str, Any] = {
+            field: node(getattr(self, field), field)
+            for field in ("loss", "train_op")
+            if getattr(self, field) is not None
+        }
+        if self.mode == ModeKeys.TRAIN and not _advances(graph, found["train_op"]):
+            raise UsageError(
+                f"train_op of the EstimatorSpec is {found['train_op']!r}, which trains "
+                "nothing, or counts no step: make it with graph.train_op"
+            )
+        predictions: Any = self.predictions
+        if isinstance(predictions, Mapping):
+            predictions = {k: node(v, "predictions") for k, v in predictions.items()}
+        elif predictions is not None:
+            predictions = node(predictions, "predictions")
+        metrics = dict(self._metrics(graph))
+        return attrs.evolve(self, predictions=predictions, eval_metric_ops=metrics, **found)
+
+    def _metrics(self, graph: Graph) -> Iterator[tuple[str, Metric]]:
+        for name, given in self.eval_metric_ops.items():
+            pair = (
+                attrs.astuple(given, recurse=False) if isinstance(given, Metric) else given
+            )
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ArgumentTypeError(
+                    f"eval_metric_ops[{name!r}] is a metric of hookbus.metrics or a pair "
+                    f"(value, update) of nodes, given: {given!r}"
+                )
+            asker = f"eval_metric_ops[{name!r}] of the EstimatorSpec"
+            yield name, Metric(*(_node(graph, node, asker) for node in pair))
+
+
+def _node(graph: Graph, given: Any, field: str) -> Node:
+    """Return the node that a field of a spec is, or names.
+
+    Raises:
+        ArgumentTypeError: it is neither a node nor a name.
+        UnknownNodeError, GraphError: a name is no node's, or a node another graph's.
+    """
+    if not isinstance(given, Node | str):
+        raise ArgumentTypeError(f"{field} is a node or its name, given: {given!r}")
+    return graph.resolve(given, field)
+
+
+def _advances(graph: Graph, node: Node) -> bool:
+    """Say whether a run of a node, or of those that it reads, counts as a step."""
+    fed = [node.name for node in graph.nodes.values() if node.kind == "placeholder"]
+    return plan(graph, [node.name], frozenset(fed)).increment > 0

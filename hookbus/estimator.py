@@ -1,0 +1,383 @@
+"""The Estimator: a model function, trained, evaluated and asked for predictions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hookbus.aside import undisturbed
+from hookbus.checkpoint.latest import latest_checkpoint
+from hookbus.checkpoint.listener import CheckpointSaverListener
+from hookbus.creators import ChiefSessionCreator, WorkerSessionCreator
+from hookbus.errors import (
+    ArgumentTypeError,
+    CheckpointError,
+    UnknownNodeError,
+    UsageError,
+    did_you_mean,
+)
+from hookbus.estimation import arguments, promises, rows, sessions
+from hookbus.estimation.building import Model, check_ends, number_of
+from hookbus.estimation.runconfig import RunConfig, with_directory
+from hookbus.estimation.spec import EstimatorSpec, ModeKeys
+from hookbus.estimation.variables import variables_at, warm
+from hookbus.graph import Graph
+from hookbus.logs import log
+from hookbus.metrics import mean
+from hookbus.node import Node
+from hookbus.roster import Automatic, as_hooks
+
+
+class Estimator:
+    """Trains, evaluates and predicts with a model that a function builds.
+
+    Each call builds a graph of its own and opens a session of its own; what lasts is what
+    lies in *model_dir*.
+
+    Args:
+        model_fn: takes those that it names of ``features``, ``labels``, ``mode``,
+            ``params`` and ``config``; adds ops to the graph of the nodes that it gets and
+            returns an :class:`EstimatorSpec`. ``features`` is a node, or where the input
+            gives dicts a mapping from key to node; ``features.graph`` is the graph.
+        model_dir: where checkpoints and summaries lie; by default that of *config*, else
+            a new temporary directory.
+        config: how often to save and log.
+        params: passed on to *model_fn* and *input_fn*.
+        warm_start_from: a checkpoint, or a directory of them, whose variables the model
+            begins with where *model_dir* has no checkpoint yet.
+
+    Raises:
+        UsageError: two directories, or a *model_fn* with a parameter that it cannot have.
+        ArgumentTypeError: an argument is of a type that it cannot be.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        model_dir: str | Path | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: str | Path | None = None,
+    ) -> None:
+        if config is not None and not isinstance(config, RunConfig):
+            raise ArgumentTypeError(f"config is a RunConfig, given: {config!r}")
+        self._model, self._warm_start_from = Model(model_fn), warm_start_from
+        self._config = with_directory(config or RunConfig(), model_dir)
+        self._params = dict(copy.deepcopy(arguments.check_params(params)))
+
+    @property
+    def model_dir(self) -> str:
+        """Where checkpoints and summaries lie."""
+        return str(self._config.model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings, a copy."""
+        return copy.deepcopy(self._config)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the model, a copy."""
+        return copy.deepcopy(self._params)
+
+    def train(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        hooks: Iterable[Any] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None = None,
+    ) -> Estimator:
+        """Train, from the newest checkpoint on, until the input ends or somebody stops.
+
+        A call that was killed is continued when it is made again: with its weights, its
+        place in the input and, for *steps*, with the rest. One that returned is over.
+
+        Args:
+            input_fn: takes those that it names of ``mode``, ``params`` and ``config``;
+                returns an iterable of batches, features or pairs (features, labels), each
+                an array or a dict of arrays.
+            hooks: hook objects.
+            steps: how many steps to do.
+            max_steps: the global step to stop at; a model that is there already is not
+                trained, and nothing is called.
+            saving_listeners: told around each save.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            UsageError: both numbers, one that is not above 0, an input without a batch, a
+                model_fn that does not return what it should.
+        """
+        if steps is not None and max_steps is not None:
+            raise UsageError("Can not provide both steps and max_steps.")
+        arguments.check_number("steps", steps)
+        arguments.check_number("max_steps", max_steps)
+        promise = promises.TrainingEnd(steps, max_steps)
+        self.train_to(promise, input_fn, hooks, saving_listeners)
+        return self
+
+    def train_to(
+        self,
+        promise: promises.TrainingEnd,
+        input_fn: Callable[..., Iterable[Any]],
+        hooks: Iterable[Any] | None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None,
+    ) -> None:
+        """Train to a promised end; :meth:`train` and ``train_and_evaluate`` both do.
+
+        Args:
+            promise: where to stop; it also knows where the training began and ended.
+            input_fn: as in :meth:`train`.
+            hooks: as in :meth:`train`.
+            saving_listeners: as in :meth:`train`.
+        """
+        at, target = self._last_step(), promise.max_steps
+        if target is not None and at >= target:
+            log.info("not trained: it is already", step=at, max_steps=target)
+            return
+        own = as_hooks(hooks, "hooks")
+        listeners = arguments.check_listeners(saving_listeners)
+        graph, spec = self._build(input_fn, ModeKeys.TRAIN)
+        self._train(graph, spec, own, listeners, promise)
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        steps: int | None = None,
+        hooks: Iterable[Any] | None = None,
+        checkpoint_path: str | Path | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluate a checkpoint.
+
+        The random generators of the process are left where they were.
+
+        Args:
+            input_fn: as in :meth:`train`.
+            steps: how many batches; by default all that there are.
+            hooks: hook objects.
+            checkpoint_path: the checkpoint, a directory like ``model/ckpt-500``; by
+                default the newest one in *model_dir*.
+            name: tells this evaluation from others, on other data say.
+
+        Returns:
+            Metric to value: those of the spec, ``loss``, its mean over the batches, and
+            ``global_step``. Numbers are floats.
+
+        Raises:
+            UsageError: *steps* is not above 0, or the input has no batch.
+            CheckpointError: there is no checkpoint.
+        """
+        arguments.check_number("steps", steps)
+        arguments.check_name("name", name)
+        path = self._path("evaluate", checkpoint_path)
+        automatic = sessions.of_evaluation(Path(self.model_dir))
+        return self.evaluate_at(path, input_fn, steps, hooks, name, automatic).result
+
+    def evaluate_at(
+        self,
+        path: str | Path,
+        input_fn: Callable[..., Iterable[Any]],
+        steps: int | None,
+        hooks: Iterable[Any] | None,
+        name: str | None,
+        automatic: Sequence[Automatic] = (),
+    ) -> promises.EvaluationEnd:
+        """Evaluate a checkpoint and, unless a plugin does, record it nowhere.
+
+        Args:
+            path: the checkpoint.
+            input_fn: as in :meth:`evaluate`.
+            steps: as in :meth:`evaluate`.
+            hooks: as in :meth:`evaluate`.
+            name: as in :meth:`evaluate`.
+            automatic: plugins that take part.
+
+        Returns:
+            The metrics, and how the evaluation ended.
+        """
+        own = as_hooks(hooks, "hooks")
+        with undisturbed():
+            creator, spec = self._restoring(path, input_fn, ModeKeys.EVAL)
+            assert isinstance(spec.loss, Node)
+            metrics = {**spec.eval_metric_ops, "loss": mean(spec.loss, name="loss/mean")}
+            promise = promises.EvaluationEnd(metrics, steps, name)
+            updates = [metric.update for metric in metrics.values()]
+            if steps is None:
+                check_ends("evaluate() without steps", creator.graph, updates)
+            with sessions.CallSession(
+                creator,
+                "eval",
+                hooks=(*own, *spec.evaluation_hooks),
+                automatic=automatic,
+                core=[promises.member(promise, "Estimator.evaluate()")],
+            ) as session:
+                while not session.should_stop():
+                    session.run(updates)
+        return promise
+
+    def predict(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Iterable[Any] | None = None,
+        checkpoint_path: str | Path | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Yield predictions; nothing happens before the first one is asked for.
+
+        The session stays open in between, and ends with the input or when the generator
+        is closed. The random generators of the process are left where they were.
+
+        Args:
+            input_fn: as in :meth:`train`; labels are not looked at.
+            predict_keys: which of the predictions, where they are a dict; by default all.
+            hooks: hook objects.
+            checkpoint_path: as in :meth:`evaluate`.
+            yield_single_examples: yield one prediction for each example; else one for each
+                batch, as it comes.
+
+        Yields:
+            A row of the predictions, or a dict of rows.
+
+        Raises:
+            UsageError: a key is unknown, or the predictions of a batch have not the same
+                number of rows.
+            CheckpointError: there is no checkpoint.
+        """
+        batches = self._predictions(input_fn, predict_keys, hooks, checkpoint_path)
+        for batch in rows.aside(batches):
+            yield from rows.of(batch) if yield_single_examples else [batch]
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Return where summaries of an evaluation lie."""
+        return str(Path(self.model_dir) / (f"eval_{name}" if name else "eval"))
+
+    def latest_checkpoint(self) -> str | None:
+        """Return where the newest good checkpoint lies, or None."""
+        found = latest_checkpoint(self.model_dir)
+        return None if found is None else str(found.path)
+
+    def get_variable_names(self) -> list[str]:
+        """Return the names of the variables in the newest checkpoint, sorted.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        return sorted(self._variables())
+
+    def get_variable_value(self, name: str) -> Any:
+        """Return the value of a variable in the newest checkpoint.
+
+        Raises:
+            CheckpointError: there is none.
+            UnknownNodeError: it has no such variable.
+        """
+        variables = self._variables()
+        if name not in variables:
+            raise UnknownNodeError(
+                f"the checkpoint has no variable {name!r}"
+                f"{did_you_mean(name, variables) or f'; it has {sorted(variables)}'}"
+            )
+        return variables[name]
+
+    def _train(
+        self,
+        graph: Graph,
+        spec: EstimatorSpec,
+        hooks: Sequence[Any],
+        listeners: Sequence[CheckpointSaverListener],
+        promise: promises.TrainingEnd,
+    ) -> None:
+        """Train with what was built, to the promised end."""
+        config, directory = self._config, Path(self.model_dir)
+        first = spec.training_chief_hooks if config.is_chief else ()
+        own = (*hooks, *spec.training_hooks)
+        every = (*own, *first)
+        automatic = sessions.of_training(spec, config, directory, listeners, every)
+        session = sessions.CallSession(
+            self._creator(graph, spec),
+            "train",
+            first=first,
+            hooks=own,
+            automatic=automatic,
+            core=[promises.member(promise, "Estimator.train()")],
+            worker=not config.is_chief,
+        )
+        loss, fetches = None, [spec.train_op, spec.loss]
+        with session:
+            if not session.should_stop():
+                loss = number_of(session.run(fetches)[1])  # of this shape all will be
+            while not session.should_stop():
+                _, loss = session.run(fetches)
+        log.info("loss for final step", loss=None if loss is None else number_of(loss))
+
+    def _creator(
+        self, graph: Graph, spec: EstimatorSpec
+    ) -> ChiefSessionCreator | WorkerSessionCreator:
+        config, scaffold = self._config, spec.scaffold
+        if not config.is_chief:
+            wait = config.session_creation_timeout_secs
+            return WorkerSessionCreator(graph, scaffold, wait)
+        if self._warm_start_from is not None:
+            scaffold = warm(graph, scaffold, self._warm_start_from)
+        return ChiefSessionCreator(graph, scaffold, checkpoint_dir=self.model_dir)
+
+    def _predictions(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        keys: Sequence[str] | str | None,
+        hooks: Iterable[Any] | None,
+        checkpoint_path: str | Path | None,
+    ) -> Iterator[Any]:
+        """Yield the predictions of each batch."""
+        own, path = as_hooks(hooks, "hooks"), self._path("predict", checkpoint_path)
+        creator, spec = self._restoring(path, input_fn, ModeKeys.PREDICT)
+        wanted = rows.chosen(spec.predictions, keys)
+        check_ends("predict()", creator.graph, wanted)
+        place = promises.PredictionPlace()
+        with sessions.CallSession(
+            creator,
+            "predict",
+            hooks=(*own, *spec.prediction_hooks),
+            core=[promises.member(place, "Estimator.predict()")],
+        ) as session:
+            while not session.should_stop():
+                yield session.run(wanted)
+
+    def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path:
+        """Return the checkpoint that a call is about."""
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None:
+            raise CheckpointError(
+                f"{call}() found no checkpoint in model_dir={self.model_dir!r}: train "
+                "first, or give checkpoint_path="
+            )
+        return path
+
+    def _restoring(
+        self, path: str | Path, input_fn: Callable[..., Iterable[Any]], mode: str
+    ) -> tuple[ChiefSessionCreator, EstimatorSpec]:
+        """Build a graph for a checkpoint."""
+        graph, spec = self._build(input_fn, mode)
+        creator = ChiefSessionCreator(
+            graph, spec.scaffold, checkpoint_filename_with_path=path
+        )
+        return creator, spec
+
+    def _build(
+        self, input_fn: Callable[..., Iterable[Any]], mode: str
+    ) -> tuple[Graph, EstimatorSpec]:
+        given = {"params": self.params, "config": self.config}
+        return self._model.build(input_fn, mode, given)
+
+    def _last_step(self) -> int:
+        found = latest_checkpoint(self.model_dir)
+        return 0 if found is None else found.global_step
+
+    def _variables(self) -> Mapping[str, Any]:
+        return variables_at(self.model_dir)

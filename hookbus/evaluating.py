@@ -1,0 +1,204 @@
+"""What hooks do in an evaluation: count its runs, and read what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from hookbus.bus import Bus
+from hookbus.errors import END_OF_INPUT
+from hookbus.graph import Graph
+from hookbus.hook import Kind, SessionRunContext, SessionRunHook
+from hookbus.hookspecs import hookimpl
+from hookbus.logs import log
+from hookbus.node import Node
+from hookbus.program import inputs_of
+from hookbus.session import Session
+from hookbus.summaries import scalars_of
+from hookbus.validating import numeric
+
+
+@attrs.define(eq=False)
+class StopAfterNEvalsHook(SessionRunHook):
+    """Stops an evaluation after some runs.
+
+    Args:
+        num_evals: how many; None for as many as the input has.
+        log_progress: whether to log it, each run or about ten times.
+
+    Raises:
+        UsageError: the number is not above 0.
+    """
+
+    kinds: ClassVar[tuple[Kind, ...]] = ("eval",)
+    only_observes = True
+
+    num_evals: int | None = attrs.field(validator=numeric(above=0))
+    log_progress: bool = True
+    _done: int = attrs.field(default=0, init=False)
+
+    def after_create_session(self) -> None:
+        """Start counting: after a preemption what was gathered is gone, too."""
+        self._done = 0
+
+    def after_run(self, run_context: SessionRunContext) -> None:
+        """Count the run; ask to stop after the last one."""
+        self._done += 1
+        last = self._done == self.num_evals
+        if self.log_progress and (last or self._done % self._every == 0):
+            log.info("evaluation", run=self._done, of=self.num_evals or "all")
+        if last:
+            run_context.request_stop(f"{self.num_evals} evaluations are done")
+
+    @property
+    def _every(self) -> int:
+        """How many runs there are between two lines."""
+        many = self.num_evals is not None and self.num_evals >= 20
+        return (self.num_evals or 0) // 10 if many else 1
+
+
+@attrs.define(eq=False)
+class SummaryAtEndHook(SessionRunHook):
+    """Reads summaries once when a session ends well, and tells them as ``evaluated``.
+
+    Args:
+        log_dir: where it is written, as ``logdir=`` of the functions that evaluate says.
+            In other sessions it is left to the plugins that take part.
+        summary_op: a node, a name, or several; by default all scalars that are declared
+            with ``graph.summary``.
+        feed_dict: feeds for them, node or name to value.
+        name: tells this evaluation from others.
+
+    Raises:
+        UnknownNodeError: a name is no node's.
+    """
+
+    kinds: ClassVar[tuple[Kind, ...]] = ("eval",)
+
+    log_dir: str | Path | None = None
+    summary_op: Any = None
+    feed_dict: Mapping[Node | str, Any] | None = None
+    name: str | None = None
+    _nodes: dict[str, Node] = attrs.field(factory=dict, init=False)
+    _bus: Bus | None = attrs.field(default=None, init=False)
+
+    @hookimpl
+    def addhooks(self, bus: Bus) -> None:
+        """Keep the bus."""
+        self._bus = bus
+
+    def begin(self, graph: Graph) -> None:
+        """Look the nodes up."""
+        asker = "the summary_op of summary-at-end"
+        self._nodes = {n.name: n for n in graph.resolve_all(self.summary_op, asker)}
+
+    def after_create_session(self, session: Session) -> None:
+        """See what all hooks have declared by now."""
+        if self.summary_op is None:
+            declared = scalars_of(session.graph.declared)
+            self._nodes = {tag: session.graph.resolve(n) for tag, n in declared.items()}
+
+    def end(self, session: Session) -> None:
+        """Read them, and tell them."""
+        if self._nodes:
+            tell(self._bus, self._values(session), session.global_step, self.name)
+
+    def _values(self, session: Session) -> dict[str, float]:
+        """Read what can still be read."""
+        nodes = self._nodes
+        try:
+            return numbers(nodes, session.run(nodes, self.feed_dict))
+        except END_OF_INPUT:
+            kept = {t: n for t, n in nodes.items() if not inputs_of(session.graph, [n])}
+            ended = sorted(nodes.keys() - kept.keys())
+            log.warning("summaries read an input that has ended", left_out=ended)
+            return numbers(kept, session.run(kept, self.feed_dict))
+
+
+@attrs.define(eq=False)
+class FinalValues(SessionRunHook):
+    """Reads the final ops when an evaluation ends well: the core's own part in it.
+
+    Args:
+        eval_ops: what each run fetches, which is looked up in time.
+        final_ops: what to fetch; None for nothing.
+        feed_dict: feeds for the final ops.
+        name: the evaluation's name, or None.
+
+    Attributes:
+        values: what was read.
+    """
+
+    eval_ops: Any
+    final_ops: Any
+    feed_dict: Mapping[Node | str, Any] | None
+    name: str | None
+    values: Any = attrs.field(default=None, init=False)
+    _bus: Bus | None = attrs.field(default=None, init=False)
+
+    @hookimpl
+    def addhooks(self, bus: Bus) -> None:
+        """Keep the bus."""
+        self._bus = bus
+
+    def begin(self, graph: Graph) -> None:
+        """Look the nodes up, when all hooks have added theirs."""
+        graph.resolve_all(self.eval_ops, "what an evaluation runs")
+        graph.resolve_all(self.final_ops, "the final ops of an evaluation")
+        for node in self.feed_dict or ():
+            graph.resolve(node, "the feeds of an evaluation's final ops")
+
+    def end(self, session: Session) -> None:
+        """Read them, and tell the numbers among them."""
+        if self.final_ops is None:
+            return
+        self.values = session.run(self.final_ops, self.feed_dict)
+        metrics = numbers(self.final_ops, self.values)
+        shown = {metric: float(f"{value:.6g}") for metric, value in metrics.items()}
+        named = {} if self.name is None else {"name": self.name}
+        log.info("evaluated", step=session.global_step, metrics=shown, **named)
+        tell(self._bus, metrics, session.global_step, self.name)
+
+
+def tell(
+    bus: Bus | None, metrics: Mapping[str, float], step: int, name: str | None
+) -> None:
+    """Send what came out of an evaluation to all hooks of its session."""
+    assert bus is not None
+    if metrics:
+        bus.emit("evaluated", metrics=metrics, global_step=step, name=name)
+
+
+def numbers(fetches: Any, values: Any) -> dict[str, float]:
+    """Return the numbers among some values, by key of a mapping or else by node.
+
+    >>> numbers({"error": "mse/value", "rows": "y"}, {"error": 2, "rows": "abc"})
+    {'error': 2.0}
+    >>> numbers(["a", "b"], [1.5, None])
+    {'a': 1.5}
+    """
+    if isinstance(values, Mapping):
+        named = dict(values)
+    elif isinstance(fetches, list | tuple):
+        named = dict(zip(map(_name, fetches), values, strict=True))
+    else:
+        named = {_name(fetches): values}
+    found = {str(name): _number(value) for name, value in named.items()}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _name(fetch: Any) -> str:
+    return str(getattr(fetch, "name", fetch))
+
+
+def _number(value: Any) -> float | None:
+    """Turn a number, or an array of any library that holds one, into a float."""
+    if isinstance(value, str | bytes) or getattr(value, "shape", ()) != ():
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,253 @@
+"""Metrics that are gathered batch by batch, as nodes of a graph.
+
+Each of them adds variables that gather, a train op that does not count as a step and
+updates them with a batch, and an op with the value so far. So they run on whatever backend
+runs the graph. Where nothing was gathered yet the value is 0, as in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus.errors import ArgumentTypeError, UsageError
+from hookbus.graph import Graph
+from hookbus.node import Node
+
+_NO_WEIGHTS = 1.0
+
+
+@attrs.frozen(eq=False)
+class Metric:
+    """A metric of a graph.
+
+    Attributes:
+        value: the node with its value so far.
+        update: the node to fetch with each batch.
+    """
+
+    value: Node
+    update: Node
+
+
+def mean(values: Node, weights: Node | None = None, name: str = "mean") -> Metric:
+    """Add the mean of all values, weighted or not.
+
+    Args:
+        values: a node with an array of any shape, or a number.
+        weights: a node with weights of the same shape, or one that broadcasts to it.
+        name: what the nodes' names begin with; a number is added where that is taken.
+    """
+
+    def gather(xp: Any, values: Any, weights: Any) -> Any:
+        wide = xp.asarray(values, dtype=float)  # in half precision counts do not get far
+        return xp.sum(wide * weights), xp.sum(xp.ones_like(wide) * weights)
+
+    return _ratio(name, {"values": values}, weights, gather)
+
+
+def accuracy(
+    labels: Node, predictions: Node, weights: Node | None = None, name: str = "accuracy"
+) -> Metric:
+    """Add the share of predictions that are their labels.
+
+    Args:
+        labels: a node with the true values, of any shape.
+        predictions: a node with values of the same shape.
+        weights: as in :func:`mean`.
+        name: as in :func:`mean`.
+    """
+
+    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
+        right = xp.asarray(labels == predictions, dtype=float)
+        return xp.sum(right * weights), xp.sum(xp.ones_like(right) * weights)
+
+    nodes = {"labels": labels, "predictions": predictions}
+    return _ratio(name, nodes, weights, gather)
+
+
+def precision(
+    labels: Node, predictions: Node, weights: Node | None = None, name: str = "precision"
+) -> Metric:
+    """Add the share of predicted positives that are positive; what is not 0 is positive."""
+
+    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
+        said = xp.asarray(predictions != 0, dtype=float) * weights
+        return xp.sum(said * (labels != 0)), xp.sum(said)
+
+    nodes = {"labels": labels, "predictions": predictions}
+    return _ratio(name, nodes, weights, gather)
+
+
+def recall(
+    labels: Node, predictions: Node, weights: Node | None = None, name: str = "recall"
+) -> Metric:
+    """Add the share of positives that are predicted; what is not 0 is positive."""
+
+    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
+        true = xp.asarray(labels != 0, dtype=float) * weights
+        return xp.sum(true * (predictions != 0)), xp.sum(true)
+
+    nodes = {"labels": labels, "predictions": predictions}
+    return _ratio(name, nodes, weights, gather)
+
+
+def auc(
+    labels: Node,
+    predictions: Node,
+    weights: Node | None = None,
+    num_thresholds: int = 200,
+    name: str = "auc",
+) -> Metric:
+    """Add the area under the ROC curve, from counts at evenly spaced thresholds.
+
+    Args:
+        labels: a node with 0 or 1, or bools, of any shape.
+        predictions: a node with scores from 0 to 1, of the same shape.
+        weights: as in :func:`mean`.
+        num_thresholds: how many; the more, the nearer to the exact area.
+        name: as in :func:`mean`.
+
+    Raises:
+        UsageError: there are fewer than two thresholds.
+    """
+    if num_thresholds < 2:
+        raise UsageError(f"auc: num_thresholds={num_thresholds} must be at least 2")
+    last = num_thresholds - 1
+    # The outer two are just beyond the scores, so that the curve has both its ends.
+    thresholds = [-1e-7, *(i / last for i in range(1, last)), 1 + 1e-7]
+
+    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
+        above = xp.reshape(predictions, (1, -1)) > xp.reshape(
+            xp.asarray(thresholds), (-1, 1)
+        )
+        weight = xp.reshape(xp.ones_like(predictions) * weights, (1, -1))
+        true = xp.reshape(xp.asarray(labels != 0, dtype=float), (1, -1)) * weight
+        return (above * true).sum(axis=1), (above * (weight - true)).sum(axis=1)
+
+    def area(xp: Any, hits: Any, alarms: Any) -> Any:
+        # Thresholds rise, so both rates fall from 1 to 0.
+        rates = [part / xp.maximum(part[0], 1e-12) for part in (hits, alarms)]
+        heights = (rates[0][:-1] + rates[0][1:]) / 2
+        return xp.sum(heights * (rates[1][:-1] - rates[1][1:]))
+
+    nodes = {"labels": labels, "predictions": predictions}
+    zeros = importlib.import_module("numpy").zeros(num_thresholds)
+    return _metric(name, nodes, weights, gather, area, {"hits": zeros, "alarms": zeros})
+
+
+def _ratio(
+    name: str,
+    nodes: Mapping[str, Node],
+    weights: Node | None,
+    gather: Callable[..., Any],
+) -> Metric:
+    """Add a metric that is one sum divided by another."""
+
+    def divide(xp: Any, total: Any, count: Any) -> Any:  # noqa: ARG001 (called by position)
+        return total / count if count else total * 0.0
+
+    return _metric(name, nodes, weights, gather, divide, {"total": 0.0, "count": 0.0})
+
+
+def _metric(
+    name: str,
+    nodes: Mapping[str, Node],
+    weights: Node | None,
+    gather: Callable[..., tuple[Any, ...]],
+    value: Callable[..., Any],
+    sums: Mapping[str, Any],
+) -> Metric:
+    """Add variables, an update and a value to the graph of some nodes.
+
+    Args:
+        name: what their names begin with.
+        nodes: parameter of *gather* to the node it reads.
+        weights: the node that *gather* reads last; 1 for none.
+        gather: what a batch adds to each of the sums.
+        value: takes the sums.
+        sums: the variables, with what they begin with.
+    """
+    data = {**nodes, **({} if weights is None else {"weights": weights})}
+    graph = _graph_of(data)
+    own = _free(graph, name)
+    parts = {
+        key: graph.variable(f"{own}/{key}", zero, saved=False) for key, zero in sums.items()
+    }
+
+    def add(xp: Any, *values: Any) -> tuple[Any, ...]:
+        given, before = values[: len(data)], values[len(data) :]
+        batch = _arrays(xp, name, dict(zip(data, given, strict=True)))
+        more = gather(xp, *batch, *([] if weights is not None else [_NO_WEIGHTS]))
+        return tuple(old + new for old, new in zip(before, more, strict=True))
+
+    update = graph.train_op(
+        _taking(add, "xp", *data, *parts),
+        name=f"{own}/update",
+        reads={**data, **parts},
+        updates=tuple(parts.values()),
+        increment=0,
+    )
+    read = graph.op(_taking(value, "xp", *parts), name=f"{own}/value", reads=parts)
+    return Metric(read, update)
+
+
+def _arrays(xp: Any, name: str, batch: Mapping[str, Any]) -> list[Any]:
+    """Return the arrays of a batch, of which none makes a larger one of the first.
+
+    Raises:
+        UsageError: their shapes do not fit.
+    """
+    arrays = {parameter: xp.asarray(value) for parameter, value in batch.items()}
+    (first, shape), *others = [(key, tuple(a.shape)) for key, a in arrays.items()]
+    for key, other in others:
+        if not (_broadcasts(other, shape) if key == "weights" else other == shape):
+            raise UsageError(
+                f"metric {name!r}: {first} have the shape {shape}, and {key} {other}, "
+                "which does not fit"
+            )
+    return list(arrays.values())
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Say whether an array can be stretched to a shape."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(own in (1, there) for own, there in pairs)
+
+
+def _taking(fn: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return a function with just these parameters, by which a graph finds its nodes."""
+
+    def call(*values: Any) -> Any:
+        return fn(*values)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def _graph_of(nodes: Mapping[str, Node]) -> Graph:
+    """Return the graph that all nodes belong to.
+
+    Raises:
+        ArgumentTypeError: one of them is no node.
+    """
+    for parameter, node in nodes.items():
+        if not isinstance(node, Node):
+            raise ArgumentTypeError(
+                f"{parameter} of a metric is a node, not {node!r}: give graph.resolve(name)"
+            )
+    graph: Graph = next(iter(nodes.values())).graph
+    return graph
+
+
+def _free(graph: Graph, name: str) -> str:
+    """Return *name*, with a number if there is a metric of that name already."""
+    taken = (f"{name}_{number}" if number else name for number in itertools.count())
+    return next(own for own in taken if f"{own}/update" not in graph)

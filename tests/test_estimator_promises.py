@@ -1,0 +1,239 @@
+"""What holds of an Estimator's calls, whichever plugins are on, whoever draws numbers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.estimating import (
+    RUN,
+    WatchHook,
+    build,
+    estimator,
+    model,
+    numbers,
+    saved,
+    state,
+)
+
+from hookbus import (
+    Estimator,
+    EvalSpec,
+    Graph,
+    MonitoredTrainingSession,
+    SessionRunHook,
+    TrainSpec,
+    evaluation,
+    learning,
+    train_and_evaluate,
+)
+
+Hooks = list[Any] | None
+
+
+# One event model, wherever hooks take part
+
+
+def graph() -> Graph:
+    """Return a graph of the model whose input has three batches."""
+    made = Graph()
+    made.input("features", numbers(3))
+    build(made)
+    return made
+
+
+def bare(hooks: Hooks, directory: Path | None) -> None:
+    """Train in a session of one's own."""
+    given = {"checkpoint_dir": directory, "hooks": hooks}
+    with MonitoredTrainingSession(graph(), **given) as session:
+        while not session.should_stop():
+            session.run("train")
+
+
+def checkpoint() -> Path:
+    """Return a checkpoint of the model."""
+    estimator(Path("model")).train(numbers(2))
+    return Path("model/ckpt-2")
+
+
+def train(hooks: Hooks) -> None:
+    estimator().train(numbers(3), hooks)
+
+
+def evaluate(hooks: Hooks) -> None:
+    estimator().evaluate(numbers(3), hooks=hooks, checkpoint_path=checkpoint())
+
+
+def predict(hooks: Hooks) -> None:
+    assert len(list(estimator().predict(numbers(3), None, hooks, checkpoint()))) == 6
+
+
+def learn(hooks: Hooks) -> None:
+    learning.train("train", RUN, graph=graph(), hooks=hooks)
+
+
+def evaluate_once(hooks: Hooks) -> None:
+    path = checkpoint()
+    evaluation.evaluate_once(path, graph=graph(), eval_ops="loss", hooks=hooks)
+
+
+ENTRIES = (train, evaluate, predict, learn, evaluate_once)
+TRAIN = (train, learn)
+
+
+def in_code(patch: pytest.MonkeyPatch, call: Callable[[Hooks], None]) -> WatchHook:
+    """Give a call a hook."""
+    hook = WatchHook()
+    call([hook])
+    return hook
+
+
+def switched_on(
+    variable: str, text: str
+) -> Callable[[pytest.MonkeyPatch, Callable[[Hooks], None]], WatchHook]:
+    """Return what has a call made with a hook switched on from outside."""
+
+    def switch(patch: pytest.MonkeyPatch, call: Callable[[Hooks], None]) -> WatchHook:
+        patch.setattr(WatchHook, "made", [])
+        patch.setenv(variable, text)
+        call(None)
+        return WatchHook.made[-1]  # the one before may have seen a checkpoint being made
+
+    return switch
+
+
+WAYS = {
+    "in code": in_code,
+    "HOOKBUS_PLUGINS": switched_on("HOOKBUS_PLUGINS", "support.estimating:WatchHook"),
+    "a flag": switched_on("HOOKBUS_ADDOPTS", "-p support.estimating:WatchHook"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_a_hook_sees_what_it_sees_in_a_bare_session(entry, way, monkeypatch):
+    """The same events in the same order; those of a save only where something trains."""
+    session = WatchHook()
+    bare([session], Path("bare") if entry in TRAIN else None)
+    found = WAYS[way](monkeypatch, entry).events
+    if entry in TRAIN:
+        assert found == session.events
+        assert found[2] == "saved 0"
+    else:  # the global step stays
+        assert words(found) == words(session.events)
+        assert found[2:4] == ["before", "after 2"]
+    assert found.count("before") == 4
+
+
+def words(events: list[str]) -> list[str]:
+    return [event.split()[0] for event in events]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_a_hook_is_told_of_an_error_as_in_a_bare_session(entry):
+    """By on_exception, once, and not by end."""
+
+    class FailsHook(SessionRunHook):
+        def after_run(self):
+            raise ZeroDivisionError("bad batch")
+
+    hook = WatchHook()
+    with pytest.raises(ZeroDivisionError, match="bad batch"):
+        entry([hook, FailsHook()])
+    assert words(hook.events)[-3:] == ["before", "after", "failed:"]
+
+
+def test_a_hook_that_serves_training_only_takes_part_in_no_other_call(monkeypatch):
+    """One that is switched on says itself which kinds it serves."""
+    monkeypatch.setattr(WatchHook, "kinds", ("train",))
+    monkeypatch.setattr(WatchHook, "made", [])
+    monkeypatch.setenv("HOOKBUS_PLUGINS", "support.estimating:WatchHook")
+    path = checkpoint()
+    assert len(WatchHook.made) == 1
+    estimator().evaluate(numbers(3), checkpoint_path=path)
+    list(estimator().predict(numbers(3), checkpoint_path=path))
+    assert len(WatchHook.made) == 1
+
+
+# What the core promises cannot be switched off
+
+
+@pytest.mark.parametrize(
+    "off", ["stop-at-step", "final-ops", "estimator", "stop-at-step,final-ops,estimator"]
+)
+def test_no_plugin_that_is_off_changes_what_is_promised(off, monkeypatch):
+    """Steps, max_steps and metrics are kept without any."""
+    said = ",".join(f"no:{name}" for name in off.split(","))
+    monkeypatch.setenv("HOOKBUS_PLUGINS", said)
+    made = estimator(eval_metric_ops={"done": ("done", "loss")})
+    assert state(made.train(numbers(9), steps=3)) == (3, 1 + 2 + 3)
+    assert state(made.train(numbers(9), max_steps=5))[0] == 5
+    assert state(made.train(numbers(9), max_steps=5))[0] == 5
+    assert made.evaluate(numbers(9), steps=3) == {"done": 5, "loss": 2, "global_step": 5}
+
+
+PROGRAM = """
+from support.estimating import estimator, numbers, state
+from hookbus import EvalSpec, TrainSpec, train_and_evaluate
+
+made = estimator(eval_metric_ops={"done": ("done", "loss")})
+made.train(numbers(9), steps=3)
+print(train_and_evaluate(made, TrainSpec(numbers(9), 5), EvalSpec(numbers(9), 3)))
+"""
+
+
+def test_no_flag_changes_what_is_promised(tmp_path):
+    """Of a whole program, which evaluates beside its training."""
+    (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
+    flags = ["-p", "no:stop-at-step", "-p", "no:final-ops", "-p", "no:progress"]
+    command = [sys.executable, "-m", "hookbus", "run", *flags, tmp_path / "program.py"]
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "({'done': 5.0, 'loss': 2.0, 'global_step': 5}, [])\n"
+
+
+def test_a_saver_that_is_off_saves_nothing(monkeypatch):
+    """Training goes on all the same, to its end."""
+    monkeypatch.setenv("HOOKBUS_PLUGINS", "no:checkpoint-saver")
+    hook = WatchHook()
+    estimator().train(numbers(9), [hook], steps=3)
+    assert hook.events[-4:] == ["before", "after 3", "end", "finished"]
+    assert saved() == []
+
+
+# What is left behind
+
+
+def test_no_file_stays_open():
+    """Neither of the training nor of its evaluations."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        spec = EvalSpec(numbers(3), throttle_secs=0, name="test")
+        train_and_evaluate(estimator(), TrainSpec(numbers(9), 5), spec)
+        made = estimator()
+        made.evaluate(numbers(3))
+        next(made.predict(numbers(3)))
+        del made
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+@pytest.mark.parametrize("way", ["evaluate", "predict", "train"])
+def test_a_model_is_left_as_it_was(way):
+    """A second call gives what the first one gave; functions keep nothing."""
+    made = Estimator(model(), RUN).train(numbers(5))
+    calls = {
+        "evaluate": lambda: made.evaluate(numbers(4)),
+        "predict": lambda: list(made.predict(numbers(4))),
+        "train": lambda: made.train(numbers(5), max_steps=5).get_variable_value("seen"),
+    }
+    assert calls[way]() == calls[way]()
