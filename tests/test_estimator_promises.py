@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from support.estimating import (
     RUN,
@@ -28,12 +27,14 @@ from hookbus import (
     EvalSpec,
     Graph,
     MonitoredTrainingSession,
+    Scaffold,
     SessionRunHook,
     TrainSpec,
     evaluation,
     learning,
     train_and_evaluate,
 )
+from hookbus.testing.leftovers import Held
 
 Hooks = list[Any] | None
 
@@ -209,22 +210,52 @@ def test_a_saver_that_is_off_saves_nothing(monkeypatch):
     assert saved() == []
 
 
+# Where a model begins
+
+
+@pytest.mark.parametrize("source", ["first", "first/ckpt-2", Path("first")], ids=str)
+def test_a_warm_start_begins_with_the_variables_of_another_model(source):
+    """At step 0, with those that both have; its own checkpoints come first."""
+
+    def larger(features, mode):
+        features.graph.variable("more", 5.0)
+        return model()(features, mode)
+
+    estimator(Path("first")).train(numbers(2))
+    made = Estimator(larger, RUN, warm_start_from=source).train(numbers(9), steps=1)
+    assert state(made) == (3, 1 + 2 + 1)
+    assert made.get_variable_value("global_step") == 1
+    assert made.get_variable_value("more") == 5
+    assert state(made.train(numbers(9), steps=1))[0] == 4
+
+
+def test_a_warm_start_comes_before_the_scaffold():
+    """What the scaffold of the model initializes has the last word."""
+
+    def model_fn(features, mode):
+        def init(scaffold, session):
+            session.write({"seen": 7.0})
+
+        spec = model()(features, mode)
+        return attrs.evolve(spec, scaffold=Scaffold(features.graph, init_fn=init))
+
+    estimator(Path("first")).train(numbers(2))
+    made = Estimator(model_fn, RUN, warm_start_from="first").train(numbers(1))
+    assert state(made) == (3, 7 + 1)
+
+
 # What is left behind
 
 
 def test_no_file_stays_open():
     """Neither of the training nor of its evaluations."""
-    gc.collect()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ResourceWarning)
-        spec = EvalSpec(numbers(3), throttle_secs=0, name="test")
-        train_and_evaluate(estimator(), TrainSpec(numbers(9), 5), spec)
-        made = estimator()
-        made.evaluate(numbers(3))
-        next(made.predict(numbers(3)))
-        del made
-        gc.collect()
-    assert [str(warning.message) for warning in caught] == []
+    spec = EvalSpec(numbers(3), throttle_secs=0, name="test")
+    made, before = estimator(), Held.now()
+    train_and_evaluate(made, TrainSpec(numbers(9), 5), spec)
+    made.evaluate(numbers(3))
+    for _ in made.predict(numbers(3)):
+        break
+    assert before.left() == []
 
 
 @pytest.mark.parametrize("way", ["evaluate", "predict", "train"])

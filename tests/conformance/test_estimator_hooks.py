@@ -74,7 +74,7 @@ def test_plugins_that_the_user_switches_on_stand_between(monkeypatch):
             {"checkpoint-saver"},
         ),
     ],
-    ids=str,
+    ids=lambda part: " ".join(sorted(map(str, part))),
 )
 def test_settings_leave_hooks_out(config, missing):
     """No logging, no summaries, no checkpoints."""

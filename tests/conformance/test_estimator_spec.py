@@ -261,7 +261,7 @@ def test_what_is_no_hook_is_a_type_error(field):
         calls.get(field, lambda: made.train(numbers(3)))()
 
 
-@pytest.mark.parametrize("scaffold", [5, "init", SessionRunHook()], ids=repr)
+@pytest.mark.parametrize("scaffold", [5, "init", SessionRunHook()], ids=type)
 def test_a_scaffold_is_a_scaffold(scaffold):
     """Anything else is a TypeError."""
     with pytest.raises(TypeError, match="scaffold is no Scaffold, given"):
