@@ -169,7 +169,8 @@ class Estimator:
             ``global_step``. Numbers are floats.
 
         Raises:
-            UsageError: *steps* is not above 0, or the input has no batch.
+            UsageError: *steps* is not above 0, or missing where nothing reads the input,
+                or that has no batch.
             CheckpointError: there is no checkpoint.
         """
         arguments.check_number("steps", steps)
@@ -245,8 +246,8 @@ class Estimator:
             A row of the predictions, or a dict of rows.
 
         Raises:
-            UsageError: a key is unknown, or the predictions of a batch have not the same
-                number of rows.
+            UsageError: a key is unknown, no prediction reads the input, or those of a
+                batch have not the same number of rows.
             CheckpointError: there is no checkpoint.
         """
         batches = self._predictions(input_fn, predict_keys, hooks, checkpoint_path)

@@ -247,10 +247,11 @@ def test_a_warm_start_comes_before_the_scaffold():
 # What is left behind
 
 
-def test_no_file_stays_open():
-    """Neither of the training nor of its evaluations."""
-    spec = EvalSpec(numbers(3), throttle_secs=0, name="test")
-    made, before = estimator(), Held.now()
+@pytest.mark.parametrize("throttle", [0, 600])
+def test_no_file_stays_open(throttle):
+    """Neither of the training nor of its evaluations; the last one comes at its end."""
+    spec = EvalSpec(numbers(3), throttle_secs=throttle)
+    made, before = estimator(config={"save_checkpoints_steps": 2}), Held.now()
     train_and_evaluate(made, TrainSpec(numbers(9), 5), spec)
     made.evaluate(numbers(3))
     for _ in made.predict(numbers(3)):

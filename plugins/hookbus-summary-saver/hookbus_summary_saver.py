@@ -163,7 +163,7 @@ class SummarySaverHook(SessionRunHook):
             view=f"tensorboard --logdir {self.output_dir}",
         )
 
-    @hookbus.hookimpl
+    @hookbus.hookimpl(trylast=True)  # a last evaluation may come in another's turn
     def finished(self) -> None:
         """Close the event files: the last checkpoint and evaluations stand in them."""
         files, self._files = self._files, {}
