@@ -93,7 +93,7 @@ def test_steps_come_first_and_are_100_by_default():
     assert given == [("every_n_steps", 100), ("every_n_secs", None)]
 
 
-@pytest.mark.parametrize("periods", [(None, None), (10, 0.1), (0, 0), (None,)])
+@pytest.mark.parametrize("periods", [(None, None), (10, 0.1), (1, 0), (None,)])
 def test_exactly_one_period_is_given(periods):
     """Both are there if neither is None, and 0 is not None."""
     told = r"^exactly one of every_n_steps and every_n_secs should be provided\.$"
