@@ -72,7 +72,7 @@ from hookbus.singular import SingularMonitoredSession
 from hookbus.step_fn import StepContext
 from hookbus.timer import SecondOrStepTimer
 from hookbus.training import MonitoredTrainingSession
-from hookbus.validating import numeric
+from hookbus.validating import number_in, numeric
 
 __all__ = [
     "AbortedError",
@@ -149,6 +149,7 @@ __all__ = [
     "hookspec",
     "latest_checkpoint",
     "log",
+    "number_in",
     "numeric",
     "train_and_evaluate",
     "undisturbed",

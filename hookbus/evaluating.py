@@ -18,7 +18,7 @@ from hookbus.node import Node
 from hookbus.program import inputs_of
 from hookbus.session import Session
 from hookbus.summaries import scalars_of
-from hookbus.validating import numeric
+from hookbus.validating import number_in, numeric
 
 
 @attrs.define(eq=False)
@@ -157,10 +157,15 @@ class FinalValues(SessionRunHook):
             return
         self.values = session.run(self.final_ops, self.feed_dict)
         metrics = numbers(self.final_ops, self.values)
-        shown = {metric: float(f"{value:.6g}") for metric, value in metrics.items()}
-        named = {} if self.name is None else {"name": self.name}
-        log.info("evaluated", step=session.global_step, metrics=shown, **named)
+        show(metrics, session.global_step, self.name)
         tell(self._bus, metrics, session.global_step, self.name)
+
+
+def show(metrics: Mapping[str, float], step: int, name: str | None) -> None:
+    """Log what came out of an evaluation."""
+    shown = {metric: float(f"{value:.6g}") for metric, value in metrics.items()}
+    named = {} if name is None else {"name": name}
+    log.info("evaluated", step=step, metrics=shown, **named)
 
 
 def tell(
@@ -195,10 +200,5 @@ def _name(fetch: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Turn a number, or an array of any library that holds one, into a float."""
-    if isinstance(value, str | bytes) or getattr(value, "shape", ()) != ():
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
+    """Return a number as a float; an array with an axis is none."""
+    return number_in(value) if getattr(value, "shape", ()) == () else None

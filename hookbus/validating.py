@@ -1,4 +1,4 @@
-"""Which numbers a setting may be, and what is said of others."""
+"""Which numbers a setting may be, and which number a value holds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ from typing import Any
 import attrs
 
 from hookbus.errors import UsageError
+
+
+def number_in(value: Any) -> float | None:
+    """Return a number, or the one that an array of any library holds, as a float.
+
+    None for all else: an array of more or fewer numbers, text, what is too large.
+
+    >>> number_in(3), number_in("3"), number_in([3])
+    (3.0, None, None)
+    """
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+        return None if isinstance(plain, str | bytes) else float(plain)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
 
 
 def numeric(

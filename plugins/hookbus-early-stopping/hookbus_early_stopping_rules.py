@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hookbus import UsageError
+from hookbus import UsageError, number_in
 
 
 @attrs.frozen
@@ -123,12 +123,9 @@ def number(value: Any, metric: str) -> float:
     Raises:
         UsageError: it is neither.
     """
-    try:
-        plain = value.item() if hasattr(value, "item") else value
-        if not isinstance(plain, str | bytes):
-            return float(plain)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass
+    found = number_in(value)
+    if found is not None:
+        return found
     shape = tuple(getattr(value, "shape", ()))
     raise UsageError(
         f"early-stopping: {metric!r}, which the setting metric names, is no number (type "

@@ -133,12 +133,9 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
 def _number(name: str, value: Any) -> float:
     """Turn a number, or an array of any library that holds one, into a float."""
-    try:
-        plain = value.item() if hasattr(value, "item") else value
-        if not isinstance(plain, str | bytes):
-            return float(plain)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass
+    found = hookbus.number_in(value)
+    if found is not None:
+        return found
     shape = tuple(getattr(value, "shape", ()))
     raise UsageError(
         f"in-memory-evaluator: the metric {name!r}, which the setting evaluate returned, "

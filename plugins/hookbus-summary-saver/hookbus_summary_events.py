@@ -118,15 +118,11 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _scalar(name: str, value: Any) -> Iterator[Summary.Value]:
-    item = getattr(value, "item", None)  # of an array that holds one number
-    try:
-        number = item() if item is not None else value
-        if isinstance(number, str | bytes):
-            raise TypeError("text is no number, whatever it spells")
-        yield Summary.Value(tag=name, simple_value=float(number))
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+    number = hookbus.number_in(value)
+    if number is None:
         wanted = "name scalars with --summary-saver-tensors"
-        raise _misfit("scalar", name, value, wanted) from error
+        raise _misfit("scalar", name, value, wanted)
+    yield Summary.Value(tag=name, simple_value=number)
 
 
 def _histogram(name: str, value: Any) -> Iterator[Summary.Value]:
