@@ -13,7 +13,7 @@ from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph import Graph
 from hookbus.node import Node
 
-_INPUT, _FEATURES, _LABELS = "input", "features", "labels"
+_INPUT, _BATCH, _FEATURES, _LABELS = "input", "input.batch", "features", "labels"
 
 
 class NodesByKey(Mapping[str, Node]):
@@ -121,26 +121,21 @@ class Batches:
     def add_to(self, graph: Graph) -> tuple[Part, Part | None]:
         """Add the input and the nodes of its batches; return features and labels."""
         graph.input(_INPUT, self._iterable)
-        features = _add(graph, _FEATURES, self.structure.features, self._features)
+        graph.op(self._checked, name=_BATCH, reads={"batch": _INPUT})
+        features = _add(graph, _FEATURES, self.structure.features, _features_of)
         if not self.structure.labelled:
             return features, None
-        return features, _add(graph, _LABELS, self.structure.labels, self._labels)
+        return features, _add(graph, _LABELS, self.structure.labels, _labels_of)
 
-    def _features(self, batch: Any) -> Any:
-        self._check(batch)
-        return batch[0] if isinstance(batch, tuple | list) else batch
-
-    def _labels(self, batch: Any) -> Any:
-        self._check(batch)
-        return batch[1]
-
-    def _check(self, batch: Any) -> None:
+    def _checked(self, batch: Any) -> Any:
+        """Return a batch, if it is of the structure of the first one."""
         found = Structure.of(batch, self.labelled)
         if found != self.structure:
             raise UsageError(
                 f"input_fn changed the structure of its batches: the first one has "
                 f"{self.structure}, a later one {found}"
             )
+        return batch
 
     def _iterable(self) -> Any:
         """Return the batches from the first one on."""
@@ -161,11 +156,19 @@ class Batches:
         return iterable
 
 
+def _features_of(batch: Any) -> Any:
+    return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+def _labels_of(batch: Any) -> Any:
+    return batch[1]
+
+
 def _add(
     graph: Graph, name: str, keys: tuple[str, ...] | None, part: Callable[[Any], Any]
 ) -> Part:
     """Add the node of one part of a batch, or the nodes of its keys."""
-    reads = {"batch": _INPUT}
+    reads = {"batch": _BATCH}
     if keys is None:
         return graph.op(part, name=name, reads=reads)
     graph.op(part, name=name, reads=reads, outputs=keys)
