@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +228,7 @@ class Estimator:
         hooks: Iterable[Any] | None = None,
         checkpoint_path: str | Path | None = None,
         yield_single_examples: bool = True,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """Yield predictions; nothing happens before the first one is asked for.
 
         The session stays open in between, and ends with the input or when the generator
@@ -334,7 +334,7 @@ class Estimator:
         keys: Sequence[str] | str | None,
         hooks: Iterable[Any] | None,
         checkpoint_path: str | Path | None,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """Yield the predictions of each batch."""
         own, path = as_hooks(hooks, "hooks"), self._path("predict", checkpoint_path)
         creator, spec = self._restoring(path, input_fn, ModeKeys.PREDICT)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from hookbus.cli.estimators import Command, InputFn, Job, carry_out
 from hookbus.cli.executing import cut_short
@@ -31,8 +31,7 @@ def _job(said: Said) -> Job:
     whole = "--batches" in said.switches
 
     def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
-        found = estimator.predict(input_fn, keys, None, path, not whole)
-        predictions = cast("Generator[Any, None, None]", found)
+        predictions = estimator.predict(input_fn, keys, None, path, not whole)
         try:
             with _opened(output, answer) as file, contextlib.closing(predictions):
                 count = _write(predictions, file)

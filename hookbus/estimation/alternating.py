@@ -172,13 +172,21 @@ class Evaluating(CheckpointSaverListener):
         """Start the clock."""
         self._began = time.monotonic()
 
-    def after_save(self, session: Session, global_step_value: int) -> None:  # noqa: ARG002
+    def after_save(
+        self,
+        session: Session,  # noqa: ARG002 (it is the checkpoint on disk that counts)
+        global_step_value: int,
+    ) -> None:
         """Evaluate, if it is time to; never what the training begins with."""
         first = global_step_value == self.promise.first_step
         if not first and not self.over and self._is_time():
             self._evaluate(global_step_value)
 
-    def end(self, session: Session, global_step_value: int) -> None:  # noqa: ARG002
+    def end(
+        self,
+        session: Session,  # noqa: ARG002
+        global_step_value: int,
+    ) -> None:
         """Evaluate the last checkpoint, unless somebody waits for the process to end."""
         if self.over or was_cut_short(self.promise.ended):
             return

@@ -14,6 +14,7 @@ import attrs
 
 from hookbus.bus import Bus, Member
 from hookbus.coordinator import Coordinator
+from hookbus.evaluating import show, tell
 from hookbus.hook import (
     Outcome,
     SessionRunContext,
@@ -158,12 +159,9 @@ class EvaluationEnd(SessionRunHook):
         step = session.global_step
         self.result = {**plain, "global_step": step}
         numbers = {k: v for k, v in plain.items() if isinstance(v, float)}
-        shown = {k: float(f"{v:.6g}") for k, v in numbers.items()}
-        log.info("evaluated", step=step, metrics=shown, **_named(self.name))
-        if self.cut_short:
-            return
-        assert self._bus is not None
-        self._bus.emit("evaluated", metrics=numbers, global_step=step, name=self.name)
+        show(numbers, step, self.name)
+        if not self.cut_short:
+            tell(self._bus, numbers, step, self.name)
 
 
 @attrs.define(eq=False)
@@ -184,10 +182,6 @@ class PredictionPlace(SessionRunHook):
         """Note where the input stands."""
         # A copy: an iterator may hand out the very state that it goes on changing.
         self._positions = copy.deepcopy(run_context.session.positions())
-
-
-def _named(name: str | None) -> dict[str, str]:
-    return {} if name is None else {"name": name}
 
 
 def _plain(value: Any) -> Any:

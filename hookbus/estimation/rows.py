@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from hookbus.aside import undisturbed
@@ -58,7 +58,7 @@ def of(batch: Any) -> Iterator[Any]:
         yield {key: value[row] for key, value in batch.items()}
 
 
-def aside(batches: Iterator[Any]) -> Iterator[Any]:
+def aside(batches: Generator[Any, None, None]) -> Iterator[Any]:
     """Yield what a generator yields, and leave no trace of it in the random generators.
 
     What it draws for one batch follows what it drew for the one before.
@@ -75,7 +75,7 @@ def aside(batches: Iterator[Any]) -> Iterator[Any]:
             yield batch
     finally:
         with undisturbed():
-            batches.close()  # type: ignore[attr-defined]
+            batches.close()
 
 
 _END = object()
