@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from hookbus import (
     Config,
@@ -117,3 +118,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
+
+
+@pytest.fixture
+def lines() -> Iterator[list[dict[str, Any]]]:
+    """The lines of the log, each as a dict of its parts."""
+    capture = structlog.testing.LogCapture()
+    structlog.configure(processors=[capture])
+    yield capture.entries
+    structlog.reset_defaults()

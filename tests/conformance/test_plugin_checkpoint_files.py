@@ -8,7 +8,6 @@ from pathlib import Path
 
 import attrs
 import pytest
-import structlog
 from hookbus_checkpoint_saver import CheckpointSaverHook, CheckpointSaverListener
 
 from hookbus import (
@@ -19,15 +18,6 @@ from hookbus import (
     latest_checkpoint,
 )
 from hookbus.testing import run_steps
-
-
-@pytest.fixture
-def lines():
-    """The list that every log line goes to, as a dict of its parts."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
 
 
 def saver(**settings) -> CheckpointSaverHook:

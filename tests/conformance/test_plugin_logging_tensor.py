@@ -6,7 +6,6 @@ import inspect
 
 import numpy as np
 import pytest
-import structlog
 from hookbus_logging_tensor import LoggingTensorHook
 
 from hookbus import (
@@ -19,23 +18,6 @@ from hookbus import (
     UnknownNodeError,
 )
 from hookbus.testing import run_steps
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    return now
-
-
-@pytest.fixture
-def lines():
-    """The lines of the log."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 from hookbus_nan_tensor import NanLossDuringTrainingError, NanTensorHook
 
 from hookbus import Graph, SessionRunHook
@@ -23,15 +22,6 @@ def graph_of(value) -> Graph:
     graph.op(lambda n: value if n else 0.5, name="loss")
     graph.train_op(lambda n: n + 1, name="train", updates="n")
     return graph
-
-
-@pytest.fixture
-def lines():
-    """The lines of the log."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
 
 
 def saved() -> list[int]:

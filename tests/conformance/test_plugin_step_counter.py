@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 
 import pytest
-import structlog
 from hookbus_step_counter import StepCounterHook
 from hookbus_summary_saver import SummarySaverHook
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -40,23 +39,6 @@ class Listener(SessionRunHook):
 def listener() -> Listener:
     """What hears of measurements in this test."""
     return Listener()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    return now
-
-
-@pytest.fixture
-def lines():
-    """The lines of the log."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
 
 
 def graph_adding(increment: int) -> Graph:

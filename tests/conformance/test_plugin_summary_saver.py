@@ -27,14 +27,6 @@ from hookbus import (
 from hookbus.testing import run_steps
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    return now
-
-
 def saver(save_steps: int | None = 1, **settings) -> SummarySaverHook:
     """Make a hook that writes into the directory out."""
     return SummarySaverHook(save_steps, output_dir="out", **settings)
