@@ -139,8 +139,9 @@ def _histogram(name: str, value: Any) -> Iterator[Summary.Value]:
 def _limits(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the limits of bins; also where values hardly differ, or are huge."""
     low, high = float(values.min()), float(values.max())
-    scale, most = max(abs(low), abs(high)), np.finfo(np.float64).max
-    if high - low <= 1e-9 * scale:
+    scale, form = max(abs(low), abs(high)), np.finfo(np.float64)
+    most = float(form.max)
+    if high - low <= max(1e-9 * scale, float(form.tiny)):
         room = max(0.5, scale / 10)
         low, high = max(low - room, -most), min(high + room, most)
     # Halves, for the difference of two numbers may be too large for a number.

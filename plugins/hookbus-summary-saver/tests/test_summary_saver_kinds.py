@@ -10,7 +10,7 @@ from shutil import rmtree
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
@@ -124,6 +124,7 @@ def test_a_histogram_counts_each_number(record, value):
         elements={"allow_nan": False, "allow_infinity": False},
     )
 )
+@example(value=np.array([0.0, -5e-324]))
 def test_any_finite_numbers_make_a_histogram(record, value):
     """No array of numbers fails, and none of them is lost."""
     rmtree("out", ignore_errors=True)
