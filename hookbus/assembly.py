@@ -63,7 +63,7 @@ def assemble(
         bus.register(*taking_part)
     except BaseException as error:  # there will be no session that could write it down
         outcome = ending.badly(error, 0, bus.turn)
-        config.records.append(SessionRecord(None, outcome, saved=False, error=error))
+        config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
         raise
     asks, given, own_loop = Asks(), creator.checkpoint_dir, OwnLoop()
     directory = Path(given).absolute() if given else None  # wherever the script goes

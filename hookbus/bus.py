@@ -61,6 +61,17 @@ class Member:
         """How messages call it."""
         return f"{self.name!r} ({self.shipped_by})"
 
+    @classmethod
+    def of_core(cls, promise: str, part: Any) -> Member:
+        """Return the part that the core itself takes in a session.
+
+        Args:
+            promise: the call or the argument that it keeps its word for, like
+                ``Estimator.train()``; it is the name, and no plugin can have such a one.
+            part: the hook object.
+        """
+        return cls(promise, part, "hookbus itself")
+
 
 class Bus:
     """The hooks of one session.

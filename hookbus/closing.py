@@ -132,7 +132,7 @@ class Closing:
 
     def _write_down(self, outcome: Outcome) -> None:
         saved = self.keeper.last_step == outcome.step
-        record = SessionRecord(self.first_step, outcome, saved, self._error)
+        record = SessionRecord(self.bus.kind, self.first_step, outcome, saved, self._error)
         self.config.records.append(record)
         # An evaluation, or a start that failed, says nothing about the training here.
         trained = self.bus.kind == "train" and self.first_step is not None

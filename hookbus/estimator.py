@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.aside import undisturbed
+from hookbus.bus import Member
 from hookbus.checkpoint.latest import latest_checkpoint
 from hookbus.checkpoint.listener import CheckpointSaverListener
 from hookbus.creators import ChiefSessionCreator, WorkerSessionCreator
@@ -215,7 +216,7 @@ class Estimator:
                 "eval",
                 hooks=(*own, *spec.evaluation_hooks),
                 automatic=automatic,
-                core=[promises.member(promise, "Estimator.evaluate()")],
+                core=[Member.of_core("Estimator.evaluate()", promise)],
             ) as session:
                 while not session.should_stop():
                     session.run(updates)
@@ -306,7 +307,7 @@ class Estimator:
             first=first,
             hooks=own,
             automatic=automatic,
-            core=[promises.member(promise, "Estimator.train()")],
+            core=[Member.of_core("Estimator.train()", promise)],
             worker=not config.is_chief,
         )
         loss, fetches = None, [spec.train_op, spec.loss]
@@ -345,7 +346,7 @@ class Estimator:
             creator,
             "predict",
             hooks=(*own, *spec.prediction_hooks),
-            core=[promises.member(place, "Estimator.predict()")],
+            core=[Member.of_core("Estimator.predict()", place)],
         ) as session:
             while not session.should_stop():
                 yield session.run(wanted)

@@ -39,7 +39,6 @@ __all__ = [
     "wait_for_new_checkpoint",
 ]
 
-_CALL = "hookbus.evaluation"
 
 Feeds: TypeAlias = Mapping[Node | str, Any] | None
 """Node or name to value."""
@@ -285,7 +284,7 @@ class _Evaluation:
             self.graph, self.scaffold, checkpoint_filename_with_path=path
         )
         values = FinalValues(runs.ops, final.ops, final.feed_dict, final.name)
-        core = {"num-evals": runs.stop, "evaluation": values}
+        core = {"num_evals=": runs.stop, "hookbus.evaluation": values}
         with (
             undisturbed(),
             sessions.CallSession(
@@ -293,7 +292,7 @@ class _Evaluation:
                 "eval",
                 hooks=runs.hooks,
                 automatic=_writers(self.logdir, runs.hooks),
-                core=[Member(name, hook, _CALL) for name, hook in core.items() if hook],
+                core=[Member.of_core(name, hook) for name, hook in core.items() if hook],
                 config=self.config,
             ) as session,
         ):

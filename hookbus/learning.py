@@ -231,7 +231,7 @@ class _TrainingSession(MonitoredTrainingSession):
         grace: float,
         recovery: Recovery | None,
     ) -> None:
-        everybody = [*taking_part, Member("learning", self._steps, CALL)]
+        everybody = [*taking_part, Member.of_core(CALL, self._steps)]
         super()._setup(creator, everybody, kind, config, grace, recovery)
 
 

@@ -151,6 +151,15 @@ def test_a_hook_is_told_of_an_error_as_in_a_bare_session(entry):
     assert words(hook.events)[-3:] == ["before", "after", "failed:"]
 
 
+@pytest.mark.parametrize("name", ["Estimator", "Learning", "Evaluation", "NumEvals"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_the_core_takes_no_name_that_a_hook_can_have(entry, name):
+    """Whatever a hook's class is called, it takes part beside the core's own."""
+    hook = type(f"{name}Hook", (WatchHook,), {})()
+    entry([hook])
+    assert words(hook.events).count("end") == 1
+
+
 def test_a_hook_that_serves_training_only_takes_part_in_no_other_call(monkeypatch):
     """One that is switched on says itself which kinds it serves."""
     monkeypatch.setattr(WatchHook, "kinds", ("train",))

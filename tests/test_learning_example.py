@@ -41,7 +41,7 @@ def test_it_learns_something(command):
     """What was held out is predicted better than by a constant."""
     error, variance = held_out(run(*command).stdout)
     assert error < 0.8 * variance
-    assert outcome()["who"] == "learning"
+    assert outcome()["who"] == "learning.train()"
     assert (RUN / "ckpt-500").is_dir()
 
 

@@ -45,7 +45,7 @@ class Command:
         flags: those of its own, as the help shows them, and what each does.
         job: reads them and returns what is to be done.
         needs: those of them that cannot be left out.
-        trains: whether it is for training.
+        answers: whether it prints something, so that nothing else is to.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Command:
     flags: Mapping[str, str]
     job: Callable[[Said], Job]
     needs: tuple[str, ...] = ()
-    trains: bool = False
+    answers: bool = True
 
     @property
     def every_flag(self) -> dict[str, str]:
@@ -104,12 +104,12 @@ def _execute(
     job, files, answer = command.job(said), set[str](), sys.stdout
 
     def what() -> None:
-        # What the user's code prints is no part of an answer; a training has none.
-        with contextlib.redirect_stdout(answer if command.trains else sys.stderr):
+        # What the user's code prints is no part of an answer.
+        with contextlib.redirect_stdout(sys.stderr if command.answers else answer):
             made, source = (target.load(files) for target in targets)
             job(_estimator(made, targets[0], said), _function(source, targets[1]), answer)
 
-    return execute(what, config, files, command.trains)
+    return execute(what, config, files)
 
 
 def number(said: Said, flag: str) -> int | None:

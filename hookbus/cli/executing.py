@@ -6,13 +6,13 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import hookbus
 from hookbus import cli
-from hookbus.config import Config, set_process_config
+from hookbus.config import Config, SessionRecord, set_process_config
 from hookbus.errors import (
     ExitCode,
     HookbusError,
@@ -30,23 +30,17 @@ _LEADING = (_OWN_FOLDER, importlib.__file__, "<frozen importlib")
 """What the files begin with whose frames led to the user's code."""
 
 
-def execute(
-    what: Callable[[], None],
-    config: Config,
-    files: Collection[str],
-    trains: bool = True,
-) -> int:
+def execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
     """Run code of the user and return the exit code.
 
     Args:
         what: runs it.
         config: which plugins are on in the sessions that it opens.
         files: the user's, by absolute path; messages tell the line of one of these.
-        trains: whether it is for training: steps are to be done, and to be saved.
     """
     set_process_config(config)
     try:
-        return _execute(what, config, files, trains)
+        return _execute(what, config, files)
     finally:
         set_process_config(None)
 
@@ -65,9 +59,7 @@ def cut_short() -> bool:
     return any(was_cut_short(record.outcome.kind) for record in records)
 
 
-def _execute(
-    what: Callable[[], None], config: Config, files: Collection[str], trains: bool
-) -> int:
+def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
     try:
         what()
     except SystemExit as error:
@@ -89,7 +81,7 @@ def _execute(
     except BaseException as error:
         _print_traceback(error)
         return _when(error, config, ExitCode.FAILED)
-    return _verdict(config, trains)
+    return _verdict(config.records)
 
 
 def _is_a_plugins(error: SystemExit) -> bool:
@@ -111,20 +103,22 @@ def _when(error: BaseException, config: Config, code: int) -> int:
     return ExitCode.USAGE if isinstance(error, UnknownNodeError) else ExitCode.PLUGIN
 
 
-def _verdict(config: Config, trains: bool) -> int:
-    """Return the exit code of code that ended by itself."""
-    records = config.records
-    kinds = [record.outcome.kind for record in records]
-    if "preempted" in kinds:
-        saved = (r.saved for r in records if r.outcome.kind == "preempted")
-        return _preempted(not trains or all(saved))
-    if "interrupted" in kinds:
+def _verdict(records: Sequence[SessionRecord]) -> int:
+    """Return the exit code of code that ended by itself.
+
+    Only a training has steps that it was to do, and to save.
+    """
+    training = [record for record in records if record.kind == "train"]
+    endings = [record.outcome.kind for record in records]
+    if "preempted" in endings:
+        return _preempted(all(r.saved for r in training if r.outcome.kind == "preempted"))
+    if "interrupted" in endings:
         return ExitCode.INTERRUPTED
     failed = [r.outcome for r in records if r.outcome.kind == "failed"]
     if failed:
         log.warning("a session failed, and the script went on", why=failed[-1].why)
         return ExitCode.OK
-    if trains and records and all(r.outcome.step == r.first_step == 0 for r in records):
+    if training and all(r.outcome.step == r.first_step == 0 for r in training):
         log.warning("no session ran a step")
         return ExitCode.NO_STEP
     return ExitCode.OK

@@ -35,5 +35,5 @@ COMMAND = Command(
         "--steps N": "do so many steps; a call that was killed does the rest",
     },
     _job,
-    trains=True,
+    answers=False,
 )

@@ -12,7 +12,7 @@ import attrs
 from hookbus.config.gathering import gather
 from hookbus.config.grammar import Said
 from hookbus.config.settings import Setting
-from hookbus.hook import Outcome
+from hookbus.hook import Kind, Outcome
 from hookbus.installed import installed_plugins
 from hookbus.places import Place
 from hookbus.selection import Word, parse_word
@@ -23,12 +23,14 @@ class SessionRecord:
     """How one session of the process went, for the command's exit code.
 
     Attributes:
+        kind: what it was for: ``train``, ``eval``, ``predict`` or ``aux``.
         first_step: the global step at which it was ready for a run; None if it never was.
         outcome: how it ended.
         saved: whether there is a checkpoint of its last step.
         error: what left it, or None.
     """
 
+    kind: Kind
     first_step: int | None
     outcome: Outcome
     saved: bool

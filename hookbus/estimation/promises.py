@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.bus import Bus, Member
+from hookbus.bus import Bus
 from hookbus.coordinator import Coordinator
 from hookbus.evaluating import show, tell
 from hookbus.hook import (
@@ -26,14 +26,6 @@ from hookbus.hookspecs import hookimpl
 from hookbus.logs import log
 from hookbus.metrics import Metric
 from hookbus.session import Session
-
-NAME = "estimator"
-"""The name under which the core takes part."""
-
-
-def member(promise: SessionRunHook, call: str) -> Member:
-    """Return the core's part in the session of one call."""
-    return Member(NAME, promise, call)
 
 
 @attrs.define(eq=False)

@@ -271,6 +271,41 @@ def test_sessions_without_a_step_have_an_exit_code_of_their_own(
     assert ("no session ran a step" in done.stderr) is (exit_code == 5)
 
 
+TRAINS = SESSION.format(", checkpoint_dir='runs'", "{}")
+EVALUATES = """
+from hookbus.evaluation import evaluate_once
+evaluate_once("runs/ckpt-{}", graph=graph, eval_ops="loss", hooks=[StopsHook()])
+"""
+STOPS = """
+import os, signal
+from hookbus import SessionRunHook
+class StopsHook(SessionRunHook):
+    def after_run(self, run_context):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "saved", "exit_code"), [("pass", 0, 5), ("session.run('train')", 1, 0)]
+)
+def test_an_evaluation_is_no_training_without_a_step(
+    body, saved, exit_code, hookbus, script
+):
+    """It has no step to run; a training beside it is judged by its own."""
+    stops = STOPS.format("run_context.request_stop()")
+    done = hookbus("run", script(stops + TRAINS.format(body) + EVALUATES.format(saved)))
+    assert done.returncode == exit_code
+    assert hookbus("run", script(stops + EVALUATES.format(saved))).returncode == 0
+
+
+def test_a_preempted_evaluation_has_nothing_to_save(hookbus, script):
+    """So it has lost nothing, and is to be run again."""
+    kill = "os.kill(os.getpid(), signal.SIGTERM)"
+    trains = TRAINS.format("session.run('train')")
+    path = script(STOPS.format(kill) + trains + EVALUATES.format(1))
+    assert hookbus("run", path).returncode == 75
+
+
 def test_a_resumed_session_may_do_no_step(hookbus, script):
     """Started at a later step than 0, there was just nothing left to do."""
     loop = "[session.run('train') for _ in range(3 - session.global_step)]"

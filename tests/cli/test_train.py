@@ -20,7 +20,7 @@ def test_it_trains_to_a_step_and_no_farther(estimator, about):
     first, second = (about("train", "--max-steps", "3") for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0)
     assert steps_saved() == [0, 3]
-    assert "who=estimator why='step 3 is reached' step=3" in first.stderr
+    assert "who=Estimator.train() why='step 3 is reached' step=3" in first.stderr
     (line,) = second.stderr.splitlines()
     assert "not trained: it is already" in line
 

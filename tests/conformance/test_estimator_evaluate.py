@@ -174,7 +174,13 @@ def test_the_order_of_the_hooks(monkeypatch):
     trained(evaluation_hooks=[OwnHook()], training_hooks=[StopsHook(9)]).evaluate(
         numbers(3), steps=2, hooks=[stops, watch]
     )
-    assert watch.members == ["summary-saver", "stops", "watch", "own", "estimator"]
+    assert watch.members == [
+        "summary-saver",
+        "stops",
+        "watch",
+        "own",
+        "Estimator.evaluate()",
+    ]
 
 
 def test_the_end_of_a_hook_comes_before_the_values_are_read():

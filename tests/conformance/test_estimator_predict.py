@@ -73,7 +73,7 @@ def test_the_order_of_the_hooks(monkeypatch):
     hook = WatchHook()
     fields = {"prediction_hooks": [OwnHook()], "evaluation_hooks": [StopsHook(1)]}
     list(predicting(**fields).predict(numbers(2), hooks=[hook]))
-    assert hook.members == ["watch", "own", "estimator"]
+    assert hook.members == ["watch", "own", "Estimator.predict()"]
 
 
 def test_rows_of_a_dict_are_dicts():

@@ -341,7 +341,7 @@ def test_the_core_counts_last():
             found.extend(self.bus.members)
 
     loop(eval_op="score", hooks=[Looks()])
-    assert found == ["summary-at-end", "looks", "num-evals", "evaluation"]
+    assert found == ["summary-at-end", "looks", "num_evals=", "hookbus.evaluation"]
 
 
 def test_an_initial_op_is_run_in_each_evaluation():

@@ -295,7 +295,10 @@ def test_its_second_answer_ends_the_training(train):
 def test_the_end_is_logged(train, capsys):
     """Who stopped and why."""
     train(number_of_steps=2)
-    assert "kind=stopped who=learning why='step 2 is reached'" in capsys.readouterr().err
+    assert (
+        "kind=stopped who=learning.train() why='step 2 is reached'"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_checkpoint_is_there_at_once(train):
@@ -512,7 +515,7 @@ def test_hooks_stand_around_the_plugins(train):
 
     found = hooks_in(train, logdir=RUN, hooks=[LastHook()], chief_only_hooks=[FirstHook()])
     plugins = ["step-counter", "summary-saver", "checkpoint-saver"]
-    assert list(found) == ["first", *plugins, "last", "learning"]
+    assert list(found) == ["first", *plugins, "last", "learning.train()"]
 
 
 def test_hooks_of_the_chief_are_for_the_chief(train):
