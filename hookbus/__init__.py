@@ -1,5 +1,6 @@
 """Training loops with hooks as plugins: an event bus around every step."""
 
+from hookbus import evaluation, learning, metrics
 from hookbus.aside import undisturbed
 from hookbus.bus import Bus
 from hookbus.checkpoint.codec import Codec
@@ -145,10 +146,13 @@ __all__ = [
     "ValueRecord",
     "WorkerSessionCreator",
     "WriteConflictError",
+    "evaluation",
     "hookimpl",
     "hookspec",
     "latest_checkpoint",
+    "learning",
     "log",
+    "metrics",
     "number_in",
     "numeric",
     "train_and_evaluate",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -241,3 +243,28 @@ def test_an_input_without_a_value_to_iterate_names_itself() -> None:
     graph.input("batch", lambda: 3)  # type: ignore[arg-type, return-value]
     with pytest.raises(GraphError, match="input 'batch'"):
         EmbeddedSession(graph).run("batch")
+
+
+DRAWS = {
+    "Python's": (random.seed, random.random),
+    "NumPy's": (np.random.seed, np.random.random),
+}
+
+
+@pytest.mark.parametrize("seeded", DRAWS)
+def test_an_input_that_draws_follows_from_the_seed_of_the_generator_it_draws_from(
+    seeded: str,
+) -> None:
+    """A program that seeds only the one that it uses sees the same input each time."""
+    seed, draw = DRAWS[seeded]
+
+    def drawn(number: int) -> list[float]:
+        random.seed()
+        np.random.seed()
+        seed(number)
+        graph = Graph()
+        graph.input("x", lambda: (draw() for _ in range(3)))
+        session = EmbeddedSession(graph)
+        return [session.run("x") for _ in range(3)]
+
+    assert drawn(1) == drawn(1) != drawn(2)

@@ -19,7 +19,7 @@ LAYERS = [
     {"hookspecs", "hook"},
     {"bus"},
     {"monitored"},
-    {"estimator", "learning"},
+    {"estimator", "learning", "evaluation"},
     {"cli"},
 ]
 """From the bottom up; a module may import what lies below it, or beside it."""

@@ -29,11 +29,10 @@ def restore(state: Mapping[str, Any]) -> None:
 def fork() -> dict[str, Any]:
     """Return states that follow from today's and lead elsewhere; today's stay."""
     today = capture()
-    seed = random.getrandbits(32)
-    random.seed(seed)
-    if "numpy" in today:
+    random.seed(random.getrandbits(64))
+    if "numpy" in today:  # from its own: a program may seed only the one that it uses
         numpy_random = sys.modules["numpy"].random
-        numpy_random.seed(seed ^ int(numpy_random.randint(2**31)))
+        numpy_random.seed(numpy_random.randint(2**32, dtype="uint32"))
     forked = capture()
     restore(today)
     return forked
