@@ -214,7 +214,7 @@ class Estimator:
             with sessions.CallSession(
                 creator,
                 "eval",
-                hooks=(*own, *spec.evaluation_hooks),
+                hooks={"hooks": own, "evaluation_hooks": spec.evaluation_hooks},
                 automatic=automatic,
                 core=[Member.of_core("Estimator.evaluate()", promise)],
             ) as session:
@@ -298,14 +298,13 @@ class Estimator:
         """Train with what was built, to the promised end."""
         config, directory = self._config, Path(self.model_dir)
         first = spec.training_chief_hooks if config.is_chief else ()
-        own = (*hooks, *spec.training_hooks)
-        every = (*own, *first)
+        every = (*hooks, *spec.training_hooks, *first)
         automatic = sessions.of_training(spec, config, directory, listeners, every)
         session = sessions.CallSession(
             self._creator(graph, spec),
             "train",
-            first=first,
-            hooks=own,
+            hooks={"hooks": hooks, "training_hooks": spec.training_hooks},
+            first={"training_chief_hooks": first},
             automatic=automatic,
             core=[Member.of_core("Estimator.train()", promise)],
             worker=not config.is_chief,
@@ -345,7 +344,7 @@ class Estimator:
         with sessions.CallSession(
             creator,
             "predict",
-            hooks=(*own, *spec.prediction_hooks),
+            hooks={"hooks": own, "prediction_hooks": spec.prediction_hooks},
             core=[Member.of_core("Estimator.predict()", place)],
         ) as session:
             while not session.should_stop():

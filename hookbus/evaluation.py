@@ -290,7 +290,7 @@ class _Evaluation:
             sessions.CallSession(
                 creator,
                 "eval",
-                hooks=runs.hooks,
+                hooks={"hooks": runs.hooks},
                 automatic=_writers(self.logdir, runs.hooks),
                 core=[Member.of_core(name, hook) for name, hook in core.items() if hook],
                 config=self.config,

@@ -32,8 +32,8 @@ def check_object(plugin: Any, label: str, origin: str, functions: Sequence[Found
     """
     if isinstance(plugin, type):
         raise UsageError(
-            f"hooks takes hook objects, and {plugin.__name__} is a class: write "
-            f"{plugin.__name__}(...)"
+            f"{origin.removesuffix('=')} takes hook objects, and {plugin.__name__} is a "
+            f"class: write {plugin.__name__}(...)"
         )
     if not functions and not isinstance(plugin, SessionRunHook | types.ModuleType):
         raise ArgumentTypeError(

@@ -89,7 +89,7 @@ class MonitoredSession:
                 "the session is given one graph, and its session_creator another; name it "
                 "in one place"
             )
-        taking_part = members(config, kind, as_hooks(hooks, "hooks"))
+        taking_part = members(config, kind, {"hooks": as_hooks(hooks, "hooks")})
         recovery = recovery or Recovery()
         self._setup(creator, taking_part, kind, config, stop_grace_period_secs, recovery)
 

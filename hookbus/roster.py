@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -23,6 +25,10 @@ from hookbus.selection import Selection, Verdict, Word
 
 AUTOMATIC_ORDER = ("step-counter", "summary-saver", "checkpoint-saver")
 """The plugins that arguments of a session switch on, in TF's order."""
+
+
+Objects: TypeAlias = Mapping[str, Sequence[Any]]
+"""Hooks that were passed in code: argument to the objects that it holds."""
 
 
 @attrs.frozen
@@ -55,8 +61,8 @@ class Automatic:
 def members(
     config: Config,
     kind: Kind,
-    hooks: Sequence[Any],
-    chief_only_hooks: Sequence[Any] = (),
+    hooks: Objects,
+    first: Objects = MappingProxyType({}),
     automatic: Sequence[Automatic] = (),
     worker: bool = False,
 ) -> list[Member]:
@@ -64,8 +70,8 @@ def members(
 
     A worker, a process that is not chief, has none of the plugins that write files.
 
-    The order: *chief_only_hooks*, *automatic* ones, autoloaded plugins by name,
-    switched-on plugins by name, *hooks*.
+    The order: *first*, *automatic* ones, autoloaded plugins by name, switched-on plugins
+    by name, *hooks*.
 
     Raises:
         UsageError: what the user said does not fit what is installed.
@@ -74,12 +80,13 @@ def members(
     catalog = installed_plugins()
     wanted = {a.plugin: a for a in automatic if a.required or a.plugin in catalog.plugins}
     words = [a.word for a in wanted.values()]
-    config.met.update(_base_name(hook, catalog) for hook in (*chief_only_hooks, *hooks))
+    passed = itertools.chain(*first.values(), *hooks.values())
+    config.met.update(_base_name(hook, catalog) for hook in passed)
     selection = select(config, words, catalog, own=config.met.__contains__)
     on = {v.name: v for v in in_order(selection, worker)}
     loaded = load(on.values())
     found: dict[str, Member] = {}
-    _add_objects(found, chief_only_hooks, "chief_only_hooks=", selection, config)
+    _add_objects(found, first, selection, config)
     idle: dict[str, str] = {}
     for name in on:
         kinds = kinds_of(loaded[name])
@@ -89,7 +96,7 @@ def members(
         implied = _settings(wanted[name]) if name in wanted else []
         member = member_of(loaded[name], [*implied, *config.settings_of(name)])
         found[unique(name, found)] = attrs.evolve(member, name=unique(name, found))
-    _add_objects(found, hooks, "hooks=", selection, config)
+    _add_objects(found, hooks, selection, config)
     _announce(config, selection, found.values(), loaded, idle)
     return list(found.values())
 
@@ -143,13 +150,12 @@ def _settings(automatic: Automatic) -> list[Setting]:
 
 def _add_objects(
     found: dict[str, Member],
-    hooks: Sequence[Any],
-    origin: str,
+    objects: Objects,
     selection: Selection,
     config: Config,
 ) -> None:
     """Add hooks that were passed in code, but for those that a word switched off."""
-    for hook in hooks:
+    for argument, hook in ((name, hook) for name in objects for hook in objects[name]):
         plugin = selection.catalog.of_class(_class_of(hook))
         base = _base_name(hook, selection.catalog)
         verdict = selection.verdicts.get(base)
@@ -159,7 +165,7 @@ def _add_objects(
         shipped = plugin.shipped_by if plugin else None
         # An object is never set from outside, but what its errors do is not its own.
         policy = policy_said(config.settings_of(base))
-        found[name] = Member(name, hook, origin, shipped, policy=policy)
+        found[name] = Member(name, hook, f"{argument}=", shipped, policy=policy)
 
 
 def _base_name(hook: Any, catalog: Catalog) -> str:

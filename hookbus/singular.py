@@ -51,7 +51,7 @@ class SingularMonitoredSession(MonitoredSession):
         config = config or nesting.config_here()
         check_kind(kind)
         creator = chief(graph, scaffold, checkpoint_dir, checkpoint_filename_with_path)
-        taking_part = members(config, kind, as_hooks(hooks, "hooks"))
+        taking_part = members(config, kind, {"hooks": as_hooks(hooks, "hooks")})
         self._setup(creator, taking_part, kind, config, stop_grace_period_secs, None)
 
     def raw_session(self) -> Session | None:

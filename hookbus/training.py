@@ -87,7 +87,7 @@ class MonitoredTrainingSession(MonitoredSession):
     ) -> None:
         config = config or nesting.config_here()
         recovery = recovery or Recovery()
-        own = as_hooks(hooks, "hooks")
+        own = {"hooks": as_hooks(hooks, "hooks")}
         if not is_chief:
             taking_part = members(config, "train", own, worker=True)
             worker = WorkerSessionCreator(
@@ -129,7 +129,7 @@ class MonitoredTrainingSession(MonitoredSession):
                     "checkpoint-saver", "checkpoint_dir", checkpoint_dir, saving, True
                 )
             )
-        first = as_hooks(chief_only_hooks, "chief_only_hooks")
+        first = {"chief_only_hooks": as_hooks(chief_only_hooks, "chief_only_hooks")}
         taking_part = members(config, "train", own, first, automatic)
         creator = chief(graph, scaffold, checkpoint_dir)
         self._setup(creator, taking_part, "train", config, stop_grace_period_secs, recovery)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hookbus import nesting
@@ -18,7 +19,7 @@ from hookbus.installed import installed_plugins
 from hookbus.monitored import MonitoredSession
 from hookbus.places import Place
 from hookbus.recovery import Recovery
-from hookbus.roster import Automatic, members
+from hookbus.roster import Automatic, Objects, members
 
 _SAVER = "checkpoint-saver"
 
@@ -32,8 +33,8 @@ class CallSession(MonitoredSession):
     Args:
         creator: makes the backend sessions.
         kind: what the session is for.
-        first: hooks that are called first of all.
         hooks: hooks that are called after all plugins.
+        first: hooks that are called first of all.
         automatic: the plugins that the call switches on.
         core: the core's own part, called last.
         worker: whether those of the plugins that write files are left out.
@@ -45,8 +46,8 @@ class CallSession(MonitoredSession):
         creator: SessionCreator,
         kind: Kind,
         *,
-        first: Sequence[Any] = (),
-        hooks: Sequence[Any] = (),
+        hooks: Objects,
+        first: Objects = MappingProxyType({}),
         automatic: Sequence[Automatic] = (),
         core: Sequence[Member] = (),
         worker: bool = False,

@@ -101,6 +101,7 @@ def bus_with(*plugins: Any) -> Bus:
     ([100], ['plan'])
     """
     bus = Bus()
-    bus.register(*members(Config(autoload=False, header=False), "train", plugins))
+    config = Config(autoload=False, header=False)
+    bus.register(*members(config, "train", {"hooks": plugins}))
     bus.check_order()
     return bus

@@ -70,7 +70,7 @@ def _arrived(
 
     def arrive(candidate: Candidate, texts: Mapping[str, str]) -> Any:
         config = say(candidate, texts)
-        found = {m.name: m.plugin for m in members(config, "train", ())}
+        found = {m.name: m.plugin for m in members(config, "train", {})}
         return found[candidate.name]
 
     return arrive
