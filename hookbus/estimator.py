@@ -25,6 +25,7 @@ from hookbus.estimation.runconfig import RunConfig, with_directory
 from hookbus.estimation.spec import EstimatorSpec, ModeKeys
 from hookbus.estimation.variables import variables_at, warm
 from hookbus.graph import Graph
+from hookbus.hook import SessionRunHook
 from hookbus.logs import log
 from hookbus.metrics import mean
 from hookbus.node import Node
@@ -216,7 +217,7 @@ class Estimator:
                 "eval",
                 hooks={"hooks": own, "evaluation_hooks": spec.evaluation_hooks},
                 automatic=automatic,
-                core=[Member.of_core("Estimator.evaluate()", promise)],
+                core=_core("Estimator.evaluate()", promise, spec),
             ) as session:
                 while not session.should_stop():
                     session.run(updates)
@@ -306,13 +307,11 @@ class Estimator:
             hooks={"hooks": hooks, "training_hooks": spec.training_hooks},
             first={"training_chief_hooks": first},
             automatic=automatic,
-            core=[Member.of_core("Estimator.train()", promise)],
+            core=_core("Estimator.train()", promise, spec),
             worker=not config.is_chief,
         )
         loss, fetches = None, [spec.train_op, spec.loss]
         with session:
-            if not session.should_stop():
-                loss = number_of(session.run(fetches)[1])  # of this shape all will be
             while not session.should_stop():
                 _, loss = session.run(fetches)
         log.info("loss for final step", loss=None if loss is None else number_of(loss))
@@ -382,3 +381,10 @@ class Estimator:
 
     def _variables(self) -> Mapping[str, Any]:
         return variables_at(self.model_dir)
+
+
+def _core(call: str, promise: SessionRunHook, spec: EstimatorSpec) -> list[Member]:
+    """Return the core's own part in a session with a loss."""
+    assert isinstance(spec.loss, Node)
+    check = promises.ScalarLoss(spec.loss)
+    return [Member.of_core("loss=", check), Member.of_core(call, promise)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.estimating import RUN, estimator, numbers
 
-from hookbus import Estimator, EstimatorSpec, Node, UsageError
+from hookbus import Estimator, EstimatorSpec, Node, UnknownNodeError, UsageError
 
 
 @pytest.mark.parametrize("input_fn", [None, 5, [np.ones(2)], numbers(3)()], ids=type)
@@ -88,3 +88,23 @@ def test_an_error_of_the_input_leaves_as_it_is():
     for after in 0, 2:
         with pytest.raises(ZeroDivisionError, match="no disk"):
             estimator().train(lambda after=after: fails(after))
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda made: made.train(lambda: [X]), "input_fn gives no labels: it yields feat"),
+        (lambda made: next(made.predict(lambda: [(X, Y)])), "no labels in a prediction"),
+    ],
+)
+def test_an_op_that_reads_labels_is_told_why_there_are_none(call, why):
+    """They may be missing in the input, and always are in a prediction."""
+
+    def model_fn(features, labels, mode):
+        features.graph.op(lambda labels: labels, name="same")
+
+    made = Estimator(model_fn, RUN)
+    estimator().train(lambda: [X])
+    with pytest.raises(UnknownNodeError, match="no node 'labels'") as raised:
+        call(made)
+    assert why in raised.value.__notes__[0]

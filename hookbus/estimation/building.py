@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.errors import UsageError
+from hookbus.errors import UnknownNodeError, UsageError
 from hookbus.estimation.arguments import names_taken
 from hookbus.estimation.batches import Batches
 from hookbus.estimation.spec import EstimatorSpec, ModeKeys
@@ -65,7 +65,12 @@ class Model:
                 "model_fn has no parameter labels, and input_fn gives labels: name it"
             )
         given |= {"features": features, "labels": labels}
-        spec = self.fn(**{name: given[name] for name in self._names})
+        try:
+            spec = self.fn(**{name: given[name] for name in self._names})
+        except UnknownNodeError as error:
+            if labels is None:
+                error.add_note(f"hookbus: {_why_no_labels(mode)}")
+            raise
         return graph, _checked(spec, mode, graph)
 
 
@@ -84,6 +89,12 @@ def _checked(spec: Any, mode: str, graph: Graph) -> EstimatorSpec:
     if found.loss is not None and "loss" not in graph.declared:
         graph.summary.scalar("loss", found.loss)
     return found
+
+
+def _why_no_labels(mode: str) -> str:
+    if mode == ModeKeys.PREDICT:
+        return "there are no labels in a prediction: add what reads them in other modes"
+    return "input_fn gives no labels: it yields features, not pairs (features, labels)"
 
 
 def check_ends(call: str, graph: Graph, fetches: Any) -> None:

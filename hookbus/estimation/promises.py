@@ -14,9 +14,11 @@ import attrs
 
 from hookbus.bus import Bus
 from hookbus.coordinator import Coordinator
+from hookbus.estimation.building import number_of
 from hookbus.evaluating import show, tell
 from hookbus.hook import (
     Outcome,
+    SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
@@ -25,6 +27,7 @@ from hookbus.hook import (
 from hookbus.hookspecs import hookimpl
 from hookbus.logs import log
 from hookbus.metrics import Metric
+from hookbus.node import Node
 from hookbus.session import Session
 
 
@@ -154,6 +157,29 @@ class EvaluationEnd(SessionRunHook):
         show(numbers, step, self.name)
         if not self.cut_short:
             tell(self._bus, numbers, step, self.name)
+
+
+@attrs.define(eq=False)
+class ScalarLoss(SessionRunHook):
+    """Looks at the loss of the first run, before any hook that takes it for a number.
+
+    Args:
+        loss: the node.
+    """
+
+    loss: Node
+    _seen: bool = attrs.field(default=False, init=False)
+
+    def before_run(self) -> SessionRunArgs | None:
+        """Fetch the loss, once; of its shape all will be."""
+        return None if self._seen else SessionRunArgs(self.loss)
+
+    @hookimpl(tryfirst=True)
+    def after_run(self, run_values: SessionRunValues) -> None:
+        """Refuse a loss that is not one number."""
+        if not self._seen:
+            number_of(run_values.results)
+            self._seen = True
 
 
 @attrs.define(eq=False)

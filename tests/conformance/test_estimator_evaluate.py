@@ -179,6 +179,7 @@ def test_the_order_of_the_hooks(monkeypatch):
         "stops",
         "watch",
         "own",
+        "loss=",
         "Estimator.evaluate()",
     ]
 

@@ -48,7 +48,7 @@ def test_the_order_of_a_chiefs_hooks():
     """The model's own come first and last but one, the core's part is behind all others."""
     fields = {"training_chief_hooks": [FirstHook()], "training_hooks": [LastHook()]}
     found = taking_part(hooks=[StopsHook(9)], **fields)
-    assert found == ["first", *ADDED, "stops", "last", "Estimator.train()"]
+    assert found == ["first", *ADDED, "stops", "last", "loss=", "Estimator.train()"]
 
 
 def test_plugins_that_the_user_switches_on_stand_between(monkeypatch):
@@ -56,7 +56,7 @@ def test_plugins_that_the_user_switches_on_stand_between(monkeypatch):
     monkeypatch.setenv("HOOKBUS_PLUGINS", "final-ops")
     named = ["final-ops", "logging-tensor", "nan-tensor"]
     found = taking_part(hooks=[StopsHook(9)])
-    assert found == [*FILES, *named, "stops", "Estimator.train()"]
+    assert found == [*FILES, *named, "stops", "loss=", "Estimator.train()"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_plugins_that_the_user_switches_on_stand_between(monkeypatch):
 def test_settings_leave_hooks_out(config, missing):
     """No logging, no summaries, no checkpoints."""
     left = [name for name in ADDED if name not in missing]
-    assert taking_part(config) == [*left, "Estimator.train()"]
+    assert taking_part(config) == [*left, "loss=", "Estimator.train()"]
 
 
 def test_the_settings_reach_the_hooks():
@@ -125,7 +125,7 @@ def test_a_process_that_is_not_chief_writes_no_file():
     """What watches and logs takes part; what saves, summarizes and counts does not."""
     fields = {"training_chief_hooks": [FirstHook()], "training_hooks": [LastHook()]}
     found = taking_part({"is_chief": False}, **fields)
-    assert found == ["logging-tensor", "nan-tensor", "last", "Estimator.train()"]
+    assert found == ["logging-tensor", "nan-tensor", "last", "loss=", "Estimator.train()"]
     assert not RUN.exists()
 
 
@@ -145,7 +145,7 @@ def test_a_process_that_is_not_chief_waits_as_long_as_it_may():
 def test_hooks_of_other_modes_are_ignored():
     """A spec may have all of them."""
     others = {"evaluation_hooks": [FirstHook()], "prediction_hooks": [LastHook()]}
-    assert taking_part(**others) == [*ADDED, "Estimator.train()"]
+    assert taking_part(**others) == [*ADDED, "loss=", "Estimator.train()"]
 
 
 # What follows from the order

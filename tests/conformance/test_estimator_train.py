@@ -9,7 +9,7 @@ import pytest
 from hookbus_stop_at_step import StopAtStepHook
 from support.estimating import RUN, StopsHook, WatchHook, estimator, model, numbers, state
 
-from hookbus import Estimator, EstimatorSpec, RunConfig, SessionRunHook
+from hookbus import Estimator, EstimatorSpec, SessionRunHook
 
 
 def never(*_args: object) -> None:
@@ -203,8 +203,11 @@ def test_a_loss_with_one_element_is_a_number(capsys):
 
 
 def test_a_loss_of_another_shape_is_an_error():
-    """At the first step, since shapes are known then."""
-    config = RunConfig(save_summary_steps=0, log_step_count_steps=None)
-    several = Estimator(model(loss="features"), RUN, config)
-    with pytest.raises(ValueError, match=r"Loss must be scalar.*ndarray .*\(2,\)"):
+    """At the first step, since shapes are known then, and before any hook reads it."""
+    estimator().train(numbers(1))
+    several = estimator(loss="features")
+    message = r"Loss must be scalar.*ndarray .*\(2,\)"
+    with pytest.raises(ValueError, match=message):
         several.train(numbers(9), steps=3)
+    with pytest.raises(ValueError, match=message):
+        several.evaluate(numbers(9))
