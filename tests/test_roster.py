@@ -57,7 +57,8 @@ def config(*texts: str, autoload: bool = False, **settings: str) -> Config:
 def names(
     config: Config, hooks: Any = (), chief: Any = (), kind: Any = "train"
 ) -> list[str]:
-    return [member.name for member in members(config, kind, hooks, chief)]
+    given = {"hooks": hooks}, {"chief_only_hooks": chief}
+    return [member.name for member in members(config, kind, *given)]
 
 
 HOOK = """
@@ -108,7 +109,7 @@ def test_a_module_plugin_takes_part_with_its_functions(install):
         "def end(session): calls.append('end')\n",
     )
     only = config("greeter")
-    (member,) = members(only, "train", ())
+    (member,) = members(only, "train", {})
     with MonitoredSession(Graph(), config=only):
         pass
     assert member.plugin.calls == ["begin"]
@@ -117,7 +118,7 @@ def test_a_module_plugin_takes_part_with_its_functions(install):
 def test_each_session_has_hook_instances_of_its_own(install):
     """What one session's hook has counted is not in the next session's."""
     install("counter", CLASS, "FakeHook")
-    one, two = (members(config("counter", size="5"), "train", ()) for _ in range(2))
+    one, two = (members(config("counter", size="5"), "train", {}) for _ in range(2))
     assert one[0].plugin is not two[0].plugin
     assert (one[0].plugin.size, one[0].distribution) == (5, "fake-counter 1.0")
     assert one[0].origin == "-p counter"
@@ -127,7 +128,7 @@ def test_a_blocked_plugin_is_never_imported(install, tmp_path):
     """``no:NAME`` comes before import; so does a plugin that nobody asked for."""
     install("bomb", "raise SystemExit('imported')")
     install("idle", "raise SystemExit('imported')", "Hook")
-    members(config("no:bomb", "no:progress", autoload=True), "train", ())
+    members(config("no:bomb", "no:progress", autoload=True), "train", {})
     assert loaded_fakes(tmp_path) == set()
 
 
@@ -137,7 +138,7 @@ def test_all_plugins_that_do_not_load_are_told_at_once(install):
     install("no-attr", "", "MissingHook")
     install("good", CLASS, "FakeHook")
     with pytest.raises(hookbus.PluginError) as caught:
-        members(config("no-file", "good", "no-attr"), "train", ())
+        members(config("no-file", "good", "no-attr"), "train", {})
     lines = str(caught.value).splitlines()
     assert len(lines) == 6
     for who, why, how in (lines[:3], lines[3:]):
@@ -156,7 +157,7 @@ def test_whatever_an_import_raises_the_plugin_does_not_load(install, code):
     """A plugin that leaves Python at import does not end the program in its own way."""
     install("leaver", code)
     with pytest.raises(hookbus.PluginError, match="cannot load plugin 'leaver'"):
-        members(config("leaver"), "train", ())
+        members(config("leaver"), "train", {})
 
 
 def test_a_plugin_whose_constructor_fails_does_not_load(install):
@@ -165,14 +166,14 @@ def test_a_plugin_whose_constructor_fails_does_not_load(install):
         "weak", "class Hook:\n    def __init__(self): raise OSError('no licence')\n", "Hook"
     )
     with pytest.raises(hookbus.PluginError, match=r"'weak'.*\n.*no licence.*\n.*no:weak"):
-        members(config("weak"), "train", ())
+        members(config("weak"), "train", {})
 
 
 def test_a_setting_of_a_plugin_that_has_none(install):
     """A module takes no settings; the message names the flag."""
     install("greeter", "")
     with pytest.raises(hookbus.UsageError, match=r"--greeter-size 5.*no settings"):
-        members(config("greeter", size="5"), "train", ())
+        members(config("greeter", size="5"), "train", {})
 
 
 def test_hooks_in_code_bear_the_name_of_their_entry_point():
@@ -197,7 +198,7 @@ def test_a_flag_adds_an_instance_beside_one_in_code():
     """Objects in ``hooks=`` are never reconfigured."""
     mine = StopAtStepHook(last_step=5)
     said = config("stop-at-step", last_step="3")
-    found = members(said, "train", [mine])
+    found = members(said, "train", {"hooks": [mine]})
     assert [(m.name, m.plugin.last_step) for m in found] == [
         ("stop-at-step", 3),
         ("stop-at-step-2", 5),
@@ -253,7 +254,7 @@ def test_aux_runs_reach_only_plugins_that_declare_them(install, kinds, runs):
     """A look at the side is no training step, unless a hook says it wants it."""
     install("picky", HOOK.format(kinds=kinds), "FakeHook")
     only = config("picky")
-    (member,) = members(only, "train", ())
+    (member,) = members(only, "train", {})
     with MonitoredSession(Graph(), config=only) as session:
         session.run("global_step")
         session.run("global_step", kind="aux")
@@ -270,7 +271,7 @@ def test_of_two_policies_from_one_place_the_last_counts(install):
     weaker = Setting("counter", "on_error", "raise", "tox.ini:2", Place.FILE)
     for settings in ([*said, weaker], [weaker, *said]):
         only = attrs.evolve(config("counter"), settings=tuple(settings))
-        (member,) = members(only, "train", ())
+        (member,) = members(only, "train", {})
         assert str(member.policy) == "quarantine:2"
 
 
@@ -280,7 +281,7 @@ def test_importing_a_plugin_takes_no_number_from_a_seeded_program(install):
     random.seed(7)
     wanted = random.random()
     random.seed(7)
-    (member,) = members(config("drawing"), "train", ())
+    (member,) = members(config("drawing"), "train", {})
     drawn = sys.modules[type(member.plugin).__module__].DRAWN
     assert (drawn, random.random()) == (wanted, wanted)
 
@@ -289,6 +290,6 @@ def test_what_an_argument_switches_on_takes_part_in_any_session(install):
     """Its kinds are for who comes by a flag; the session itself asked for it."""
     install("picky", CLASS, "FakeHook")
     automatic = [Automatic("picky", "save_secs=600", {"size": (3, Place.CODE, "")})]
-    (member,) = members(QUIET, "eval", (), automatic=automatic)
+    (member,) = members(QUIET, "eval", {}, automatic=automatic)
     assert (member.name, member.plugin.size) == ("picky", 3)
     assert names(config("picky"), kind="eval") == []
