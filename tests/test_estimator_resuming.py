@@ -196,6 +196,7 @@ POINTS = [
     ("train_and_evaluate", 404, "after"),
 ]
 MORE = [
+    *(("max_steps", step, "after") for step in range(301, 500)),
     *((call, step, "before") for call in CALLS for step in (1, 301, 499, 500)),
     *((call, step, moment) for call in CALLS for step in (350, 500) for moment in MOMENTS),
     ("max_steps", 0, "saving"),
