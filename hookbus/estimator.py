@@ -15,6 +15,7 @@ from hookbus.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookbus.errors import (
     ArgumentTypeError,
     CheckpointError,
+    SessionInterruptedError,
     UnknownNodeError,
     UsageError,
     did_you_mean,
@@ -137,9 +138,10 @@ class Estimator:
             hooks: as in :meth:`train`.
             saving_listeners: as in :meth:`train`.
         """
-        at, target = self._last_step(), promise.max_steps
-        if target is not None and at >= target:
-            log.info("not trained: it is already", step=at, max_steps=target)
+        newest = latest_checkpoint(self.model_dir)
+        if newest is not None and promise.is_kept(newest):
+            step, target = newest.global_step, promise.max_steps
+            log.info("not trained: it is already", step=step, max_steps=target)
             return
         own = as_hooks(hooks, "hooks")
         listeners = arguments.check_listeners(saving_listeners)
@@ -174,12 +176,19 @@ class Estimator:
             UsageError: *steps* is not above 0, or missing where nothing reads the input,
                 or that has no batch.
             CheckpointError: there is no checkpoint.
+            SessionInterruptedError: a signal came before the last batch.
         """
         arguments.check_number("steps", steps)
         arguments.check_name("name", name)
         path = self._path("evaluate", checkpoint_path)
         automatic = sessions.of_evaluation(Path(self.model_dir))
-        return self.evaluate_at(path, input_fn, steps, hooks, name, automatic).result
+        promise = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
+        if promise.cut_short:
+            raise SessionInterruptedError(
+                f"a signal ended evaluate() after {promise.done} batches; metrics of a "
+                "part are not those of the whole"
+            )
+        return promise.result
 
     def evaluate_at(
         self,
@@ -251,10 +260,10 @@ class Estimator:
             UsageError: a key is unknown, no prediction reads the input, or those of a
                 batch have not the same number of rows.
             CheckpointError: there is no checkpoint.
+            SessionInterruptedError: a signal came before the last batch.
         """
         batches = self._predictions(input_fn, predict_keys, hooks, checkpoint_path)
-        for batch in rows.aside(batches):
-            yield from rows.of(batch) if yield_single_examples else [batch]
+        yield from rows.each(batches, rows.of if yield_single_examples else _whole)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Return where summaries of an evaluation lie."""
@@ -348,9 +357,15 @@ class Estimator:
         ) as session:
             while not session.should_stop():
                 yield session.run(wanted)
+        assert session.outcome is not None
+        if session.outcome.kind in ("interrupted", "preempted"):
+            raise SessionInterruptedError(
+                "a signal ended predict() before the end of its input"
+            )
 
     def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path:
         """Return the checkpoint that a call is about."""
+        arguments.check_directory("checkpoint_path", checkpoint_path)
         path = checkpoint_path or self.latest_checkpoint()
         if path is None:
             raise CheckpointError(
@@ -375,12 +390,12 @@ class Estimator:
         given = {"params": self.params, "config": self.config}
         return self._model.build(input_fn, mode, given)
 
-    def _last_step(self) -> int:
-        found = latest_checkpoint(self.model_dir)
-        return 0 if found is None else found.global_step
-
     def _variables(self) -> Mapping[str, Any]:
         return variables_at(self.model_dir)
+
+
+def _whole(batch: Any) -> list[Any]:
+    return [batch]
 
 
 def _core(call: str, promise: SessionRunHook, spec: EstimatorSpec) -> list[Member]:

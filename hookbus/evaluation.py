@@ -18,8 +18,14 @@ from hookbus.checkpoint.arrivals import checkpoints_iterator, wait_for_new_check
 from hookbus.checkpoint.store import shown
 from hookbus.config import Config
 from hookbus.creators import ChiefSessionCreator
-from hookbus.errors import NoGoodCheckpointError, UsageError
+from hookbus.errors import (
+    CheckpointError,
+    NoGoodCheckpointError,
+    SessionInterruptedError,
+    UsageError,
+)
 from hookbus.estimation import sessions
+from hookbus.estimation.arguments import check_directory
 from hookbus.evaluating import FinalValues, StopAfterNEvalsHook, SummaryAtEndHook
 from hookbus.graph import Graph
 from hookbus.hook import was_cut_short
@@ -86,6 +92,7 @@ def evaluate_once(
     Raises:
         CheckpointError: the checkpoint is not there, is damaged, or does not fit.
         UnknownNodeError: something names no node.
+        SessionInterruptedError: a signal came before the last run.
 
     >>> graph = Graph()
     >>> w = graph.variable("w", 3.0)
@@ -97,8 +104,15 @@ def evaluate_once(
     """
     final = _Final(final_ops, final_ops_feed_dict, name)
     runs = _Runs(eval_ops, feed_dict, hooks)
-    evaluation = _Evaluation(graph, scaffold, runs, final, logdir, config)
-    return evaluation.of(checkpoint_path).values
+    if checkpoint_path is None:
+        raise CheckpointError("evaluate_once() got no checkpoint: checkpoint_path is None")
+    check_directory("checkpoint_path", checkpoint_path)
+    result = _Evaluation(graph, scaffold, runs, final, logdir, config).of(checkpoint_path)
+    if result.cut_short:
+        raise SessionInterruptedError(
+            "a signal ended evaluate_once(); what it has read is not that of all runs"
+        )
+    return result.values
 
 
 def evaluate_repeatedly(

@@ -375,7 +375,16 @@ class MonitoredSession:
                 raise error
         finally:
             nesting.leave(self._bus.turn)
-            engine.watch.restore(served=outcome.kind in KINDS.values())
+            self._hand_on(outcome)
+
+    def _hand_on(self, outcome: Outcome) -> None:
+        """Raise a signal again that came too late to be why the session ended."""
+        keeper, watch = self._engine.keeper, self._engine.watch
+        served = outcome.kind in KINDS.values()
+        if watch.unheard is not None and not served and keeper.ended is not None:
+            # The program hears of no end: whoever comes next goes on where this one stood.
+            keeper.mark_ended(outcome.step, KINDS[watch.unheard])
+        watch.restore(served)
 
     def _check_turn(self) -> None:
         """Refuse a run inside an event: it would take away what hooks asked for."""

@@ -255,8 +255,8 @@ class EmbeddedSession:
         feeding = inputs_of(self.graph, trains)
         known = [self._inputs[name].remaining() for name in feeding]
         runs = min((left for left in known if left is not None), default=None)
-        steps = sum(node.source.increment for node in trains) if trains else 1
-        return None if runs is None else runs * max(1, steps)
+        steps = sum(node.source.increment for node in trains)
+        return runs * steps if runs is not None and steps else None
 
     def close(self) -> None:
         """Refuse further runs; values can still be read."""

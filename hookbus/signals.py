@@ -40,9 +40,15 @@ class SignalWatch:
 
     def install(self) -> None:
         """Start to watch, where that is possible."""
-        if threading.current_thread() is threading.main_thread():
+        if _in_main_thread():
             self._layer = _top_layer()
             self._layer.watches.append(self)
+
+    @property
+    def unheard(self) -> int | None:
+        """The signal that came, if nobody but this session has heard it."""
+        alone = self._layer is not None and self._layer.is_alone(self, self.received)
+        return self.received if alone else None
 
     def restore(self, served: bool) -> None:
         """Watch no more.
@@ -51,9 +57,12 @@ class SignalWatch:
             served: whether the session ended because of the signal; if it did not, and
                 nobody else has heard it, it is raised again for whoever comes next.
         """
+        unheard = None if served else self.unheard
         layer, self._layer = self._layer, None
         if layer is not None:
-            layer.remove(self, None if served else self.received)
+            layer.remove(self)
+        if unheard is not None:
+            signal.raise_signal(unheard)
 
 
 class _Layer:
@@ -77,19 +86,23 @@ class _Layer:
         """Say whether new sessions belong to it."""
         covered = (self.handle, signal.SIG_IGN, None)
         mine = all(signal.getsignal(number) in covered for number in KINDS)
-        return mine and bool(self.watches) and self._process == os.getpid()
+        return mine and self._process == os.getpid()
 
-    def remove(self, watch: SignalWatch, unserved: int | None) -> None:
+    def is_alone(self, watch: SignalWatch, number: int | None) -> bool:
+        """Say whether a signal reaches one session only, and no handler from before."""
+        own = number is not None and _is_own(self._previous.get(number))
+        return self.watches == [watch] and not own and _in_main_thread()
+
+    def remove(self, watch: SignalWatch) -> None:
         """Tell *watch* no more; with the last one put the handlers from before back."""
         self.watches.remove(watch)
-        # From another thread handlers cannot be put back; they pass everything on then.
-        if self.watches or threading.current_thread() is not threading.main_thread():
+        # From another thread handlers cannot be put back. They pass everything on then,
+        # until the next session takes them over.
+        if self.watches or not _in_main_thread():
             return
         for number, before in self._previous.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, before)
-        if unserved is not None and not _is_own(self._previous.get(unserved)):
-            signal.raise_signal(unserved)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Set the flag of every session, and call what was there before."""
@@ -117,6 +130,10 @@ def _top_layer() -> _Layer:
         _layers[:] = [layer for layer in _layers if layer.watches]
         _layers.append(_Layer())
     return _layers[-1]
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _is_own(handler: Any) -> bool:

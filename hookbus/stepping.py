@@ -59,6 +59,10 @@ class Steps(SessionRunHook):
         """
         if train_op is None:
             raise UsageError("train_op is None: is a return missing where it is made?")
+        if not hasattr(number_of_steps or 0, "__index__"):
+            raise ArgumentTypeError(
+                f"number_of_steps is a whole number, given: {number_of_steps!r}"
+            )
         if number_of_steps is not None and number_of_steps <= 0:
             raise UsageError(
                 f"number_of_steps is above 0, or None; given: {number_of_steps}"

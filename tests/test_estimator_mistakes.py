@@ -124,6 +124,38 @@ def test_a_number_of_steps_is_a_whole_number(argument, number):
     assert not RUN.exists()
 
 
+@pytest.mark.parametrize("argument", ["checkpoint_path", "predict_keys"])
+def test_an_argument_of_a_call_of_a_wrong_type_is_refused(argument):
+    """The message names it."""
+    made = estimator().train(numbers(1))
+    with pytest.raises(TypeError, match=f"{argument} is a .*, given: 5"):
+        next(made.predict(numbers(1), **{argument: 5}))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_train_and_evaluate_takes_an_estimator_and_two_specs(place):
+    """Each of its type."""
+    arguments = [estimator(), TrainSpec(numbers(1)), EvalSpec(numbers(1))]
+    needed = type(arguments[place]).__name__
+    arguments[place] = None
+    with pytest.raises(TypeError, match=f"a {needed} is needed, given: None"):
+        train_and_evaluate(*arguments)
+
+
+def test_train_and_evaluate_needs_checkpoints(monkeypatch):
+    """Where a word switches them off nothing is trained in vain."""
+    monkeypatch.setenv("HOOKBUS_PLUGINS", "no:checkpoint-saver")
+    with pytest.raises(UsageError, match="and the plugin checkpoint-saver is off"):
+        train_and_evaluate(estimator(), TrainSpec(numbers(1)), EvalSpec(numbers(1)))
+
+
+def test_the_name_of_a_metric_is_a_str():
+    """It is told before anything runs."""
+    made = estimator(eval_metric_ops={1: ("done", "loss")})
+    with pytest.raises(TypeError, match="the name of a metric is a str, given: 1"):
+        made.train(numbers(1))
+
+
 def test_a_number_of_any_library_is_a_number():
     """Of NumPy, say."""
     made = estimator().train(numbers(9), steps=np.int64(3))

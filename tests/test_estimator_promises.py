@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from hookbus import (
     Graph,
     MonitoredTrainingSession,
     Scaffold,
+    SessionInterruptedError,
     SessionRunHook,
     TrainSpec,
     evaluation,
@@ -170,6 +172,50 @@ def test_a_hook_that_serves_training_only_takes_part_in_no_other_call(monkeypatc
     estimator().evaluate(numbers(3), checkpoint_path=path)
     list(estimator().predict(numbers(3), checkpoint_path=path))
     assert len(WatchHook.made) == 1
+
+
+OPEN = """
+from support.estimating import WatchHook, estimator, numbers
+
+class TellsHook(WatchHook):
+    def end(self, session):
+        print("end", flush=True)
+
+predictions = estimator().train(numbers(1)).predict(numbers(9), hooks=[TellsHook()])
+next(predictions)
+"""
+
+
+def test_predictions_that_are_open_when_python_ends_are_closed_before(tmp_path):
+    """Later no hook could do much any more."""
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", OPEN]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    assert "Traceback" not in done.stderr
+
+
+class KillsHook(SessionRunHook):
+    """Sends Ctrl-C after the second run."""
+
+    runs = 0
+
+    def after_run(self):
+        self.runs += 1
+        if self.runs == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    "entry", [evaluate, predict, evaluate_once], ids=lambda entry: entry.__name__
+)
+def test_what_a_signal_cut_short_is_no_result(entry, ctrl_c):
+    """Metrics of some batches are not those of all; hooks had their end."""
+    hook = WatchHook()
+    message = rf"a signal ended {entry.__name__}\(\)"
+    with pytest.raises(SessionInterruptedError, match=message):
+        entry([KillsHook(), hook])
+    assert words(hook.events)[-3:] == ["after", "end", "finished"]
 
 
 # What the core promises cannot be switched off

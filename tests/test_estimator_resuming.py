@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from hookbus_early_stopping import EarlyStoppingHook
 from support.estimating import StopsHook, WatchHook, estimator, numbers, state
 
 from hookbus import (
@@ -93,9 +94,25 @@ class SignalsHook(hookbus.SessionRunHook):
     def after_save(self, global_step):
         self.come_to(global_step, "saved")
 
+    def end(self, session):
+        self.come_to(session.global_step, "end")
+
     def come_to(self, *moment):
         if moment == self.at:
             os.kill(os.getpid(), self.signal)
+
+
+class EvaluatedHook(SignalsHook):
+    """Sends it while a step is evaluated."""
+
+    def before_run(self, run_context):
+        self.come_to(run_context.global_step, "evaluated")
+
+    def after_run(self, run_values):
+        pass
+
+    def end(self, session):
+        pass
 
 
 def work(directory, call, step, moment, number, seed):
@@ -104,7 +121,8 @@ def work(directory, call, step, moment, number, seed):
     made = Estimator(model_fn, directory, RunConfig(save_checkpoints_steps=50))
     hook = SignalsHook(step, moment, number)
     if call == "train_and_evaluate":
-        spec = EvalSpec(input_fn, 5, throttle_secs=0)
+        evaluated = EvaluatedHook(step, moment, number)
+        spec = EvalSpec(input_fn, 5, throttle_secs=0, hooks=[evaluated])
         hookbus.train_and_evaluate(made, TrainSpec(input_fn, 500, [hook]), spec)
     else:
         made.train(input_fn, [hook], **{call: 500})
@@ -199,6 +217,8 @@ MORE = [
     *(("max_steps", step, "after") for step in range(301, 500)),
     *((call, step, "before") for call in CALLS for step in (1, 301, 499, 500)),
     *((call, step, moment) for call in CALLS for step in (350, 500) for moment in MOMENTS),
+    *((call, 500, "end") for call in CALLS),
+    *(("train_and_evaluate", step, "evaluated") for step in (350, 500)),
     ("max_steps", 0, "saving"),
     ("steps", 0, "saved"),
 ]
@@ -249,18 +269,55 @@ def test_preempted_and_called_again_it_ends_bit_for_bit_as_without(
     assert Trained.of(directory) == uninterrupted
 
 
+@pytest.mark.parametrize(
+    ("call", "moment"),
+    [
+        ("max_steps", "end"),
+        ("steps", "end"),
+        ("train_and_evaluate", "end"),
+        ("train_and_evaluate", "evaluated"),
+    ],
+)
+def test_a_signal_that_comes_when_all_is_done_loses_nothing(
+    call, moment, run, uninterrupted, tmp_path
+):
+    """It ends the process, so that the call has not returned, and is over the next time."""
+    directory = tmp_path / "run"
+    ended = run(directory, call, 500, moment, signal.SIGTERM)
+    assert ended == (-signal.SIGTERM, None)
+    assert run(directory, call, seed=8) == (0, 0)
+    assert Trained.of(directory) == uninterrupted
+
+
+def test_a_call_after_a_signal_at_the_end_of_the_input_does_no_pass_more(ctrl_c):
+    """Only the one that follows a call that returned does."""
+    made, interrupts = every_two(), SignalsHook(3, signal.SIGINT, "end")
+    with pytest.raises(KeyboardInterrupt):
+        made.train(numbers(3), [interrupts])
+    for passes in (1, 2):
+        made.train(numbers(3))
+        assert state(made) == (3 * passes, 6 * passes)
+
+
 # Which calls go on, and which begin anew
 
 
 @attrs.define(eq=False)
 class SignalsHook(SessionRunHook):
-    """Sends this process a signal after a step."""
+    """Sends this process a signal after a step, or at the end of the session there."""
 
     step: int
     number: int = signal.SIGTERM
+    when: str = "done"
 
     def after_run(self, run_values):
-        if run_values.global_step == self.step:
+        self.come_to(run_values.global_step, "done")
+
+    def end(self, session):
+        self.come_to(session.global_step, "end")
+
+    def come_to(self, *moment):
+        if moment == (self.step, self.when):
             os.kill(os.getpid(), self.number)
 
 
@@ -393,3 +450,68 @@ def test_a_signal_during_an_evaluation_in_between_ends_the_training(ctrl_c):
     assert last == {"loss": 2.0, "global_step": 6}
     assert state(made) == (6, sum(range(1, 7)))
     assert watch.events.count("created 4") == 1
+
+
+@attrs.define(eq=False)
+class FailsOnce:
+    """An exporter, and a hook of evaluations, that fails at a step, the first time."""
+
+    at: tuple[int, str] | None
+    name: str = "fails"
+    exported: list[tuple[int, bool]] = attrs.field(factory=list, init=False)
+
+    def after_run(self, run_values):
+        self.come_to(run_values.global_step, "evaluated")
+
+    def export(self, export_path, checkpoint_path, eval_result, is_the_final_export):
+        self.exported.append((eval_result["global_step"], is_the_final_export))
+        self.come_to(eval_result["global_step"], "exported")
+
+    def come_to(self, *moment):
+        if moment == self.at:
+            self.at = None
+            raise ZeroDivisionError("killed")
+
+
+def evaluated_by(fails: FailsOnce, stops: EarlyStoppingHook | None = None) -> tuple:
+    """Train up to step 12, and evaluate each second one; a metric tells how many it saw."""
+    made = estimator(
+        Path("run") / str(fails.at),
+        {"save_checkpoints_steps": 2},
+        eval_metric_ops={"done": ("done", "loss")},
+    )
+    train_spec = TrainSpec(numbers(20), 12, [] if stops is None else [stops])
+    spec = EvalSpec(numbers(3), None, throttle_secs=0, hooks=[fails], exporters=[fails])
+    try:
+        found, _ = train_and_evaluate(made, train_spec, spec)
+    except ZeroDivisionError:
+        found, _ = train_and_evaluate(made, train_spec, spec)
+    return found, state(made)
+
+
+MOMENTS_BESIDE = [(step, when) for step in (4, 6) for when in ("evaluated", "exported")]
+
+
+@pytest.mark.parametrize("at", MOMENTS_BESIDE)
+@pytest.mark.parametrize(
+    "rule", [{"mode": "higher", "threshold": 5}, {"mode": "no_decrease", "patience": 4}]
+)
+def test_a_stop_by_evaluations_comes_at_the_step_at_which_it_would_have_come(at, rule):
+    """What a training goes on from is evaluated: its hooks were saved before they knew."""
+
+    def stops():
+        return EarlyStoppingHook("done", from_evaluations=True, **rule)
+
+    found, ended = evaluated_by(FailsOnce(at), stops())
+    assert (found, ended) == evaluated_by(FailsOnce(None), stops())
+    assert ended == (6, sum(range(1, 7)))
+
+
+@pytest.mark.parametrize("when", ["evaluated", "exported"])
+def test_the_last_evaluation_is_made_up_for(when):
+    """It is a part of the call, which was cut short with it."""
+    fails = FailsOnce((12, when))
+    found, ended = evaluated_by(fails)
+    assert found == {"done": 12, "loss": 2, "global_step": 12}
+    assert ended == (12, sum(range(1, 13)))
+    assert fails.exported[-1] == (12, True)

@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hookbus import (
     AbortedError,
+    CheckpointError,
     CheckpointMismatchError,
     Config,
     Graph,
@@ -453,6 +454,22 @@ def test_a_signal_that_a_program_handles_itself_ends_no_wait():
         soon(lambda: kill(signal.SIGTERM))
         assert evaluation.wait_for_new_checkpoint(RUN, timeout=30) == RUN / "ckpt-1"
     assert heard == [signal.SIGTERM]
+
+
+def test_no_checkpoint_is_an_error():
+    """``latest_checkpoint`` gives None where there is none; nothing is evaluated then."""
+    with pytest.raises(CheckpointError, match="checkpoint_path is None"):
+        evaluation.evaluate_once(None, graph=counting(), final_ops="n")
+    with pytest.raises(TypeError, match="checkpoint_path is a path, given: 5"):
+        evaluation.evaluate_once(5, graph=counting(), final_ops="n")
+
+
+@pytest.mark.parametrize("path", [RUN / "ckpt-1", f"./{RUN}/ckpt-1", "absolute"])
+def test_a_checkpoint_is_known_however_its_path_is_written(path):
+    """As text, relative or absolute."""
+    save(1)
+    known = (RUN / "ckpt-1").absolute() if path == "absolute" else path
+    assert evaluation.wait_for_new_checkpoint(RUN, known, timeout=0) is None
 
 
 def test_an_evaluation_that_a_signal_cut_short_does_not_count(ctrl_c):

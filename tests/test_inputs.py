@@ -268,3 +268,15 @@ def test_an_input_that_draws_follows_from_the_seed_of_the_generator_it_draws_fro
         return [session.run("x") for _ in range(3)]
 
     assert drawn(1) == drawn(1) != drawn(2)
+
+
+@pytest.mark.parametrize(("increment", "steps"), [(0, None), (1, 3), (2, 6)])
+def test_what_is_left_is_told_in_global_steps(increment: int, steps: int | None) -> None:
+    """An op that counts none, of an evaluation say, tells no step at which it ends."""
+    graph = Graph()
+    graph.input("x", lambda: [1, 2, 3, 4])
+    graph.variable("sum", 0)
+    graph.train_op(lambda sum, x: sum + x, name="add", updates="sum", increment=increment)
+    session = EmbeddedSession(graph)
+    session.run("add")
+    assert session.remaining() == steps

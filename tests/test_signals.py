@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -275,6 +277,36 @@ def test_a_second_sigint_at_the_exit_of_the_block_is_told_to_hooks(ctrl_c):
     with pytest.raises(KeyboardInterrupt):
         session.close()
     assert len(hook.told) == 1
+
+
+def test_a_session_that_another_thread_closed_leaves_the_next_one_its_signals(ctrl_c):
+    """A generator with an open session may be dropped anywhere."""
+    first, hook = session_of(), Sends("op", signal.SIGINT)
+    thread = threading.Thread(target=first.close)
+    thread.start()
+    thread.join()
+    with session_of(hook, op=hook.at) as session:
+        session.run("train")
+    assert hook.told == ["end interrupted"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_after_a_signal_when_all_was_done_the_next_session_goes_on(ctrl_c):
+    """Who waited for the end did not hear of it: it was cut short.
+
+    The stop was due; as in TensorFlow it comes after a run.
+    """
+    for steps in (3, 1):
+        hook = Sends("end", *([signal.SIGINT] if steps == 3 else []))
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            session_of(StopAtStepHook(num_steps=3), hook) as session,
+        ):
+            begun = session.global_step
+            while not session.should_stop():
+                session.run("train")
+        assert hook.told == ["end stopped"]
+        assert max(saved()) - begun == steps
 
 
 @pytest.mark.parametrize("first", SIGNALS, ids=lambda number: number.name)

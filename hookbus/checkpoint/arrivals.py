@@ -39,11 +39,11 @@ def wait_for_new_checkpoint(
         CheckpointError: the directory cannot be read.
         SessionInterruptedError: a signal came that ends a session around this call.
     """
-    known = None if last_checkpoint is None else Path(last_checkpoint)
+    known = None if last_checkpoint is None else Path(last_checkpoint).absolute()
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         found = latest_checkpoint(checkpoint_dir)
-        if found is not None and found.path != known:
+        if found is not None and found.path.absolute() != known:
             return found.path
         if deadline is not None and time.monotonic() + seconds_to_sleep > deadline:
             return None

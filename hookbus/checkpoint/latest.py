@@ -18,10 +18,13 @@ class CheckpointInfo:
     Attributes:
         path: its directory, like ``runs/digits/ckpt-120``.
         global_step: the step that it holds.
+        ended: how the session ended that saved it, like ``completed``; None where it saved
+            and went on, or was killed.
     """
 
     path: Path
     global_step: int
+    ended: str | None = None
 
 
 def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
@@ -40,8 +43,9 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     """
     try:
         for found in Store(directory).found():
-            if _is_good(found):
-                return CheckpointInfo(found.path, found.step)
+            manifest = _good_manifest(found)
+            if manifest is not None:
+                return CheckpointInfo(found.path, found.step, manifest.ended)
     except OSError as error:
         raise CheckpointError(
             f"cannot read the checkpoints in {directory}: {error}"
@@ -49,12 +53,13 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     return None
 
 
-def _is_good(found: Found) -> bool:
+def _good_manifest(found: Found) -> Manifest | None:
     """Look at one checkpoint, which its owner may just be removing."""
     try:
         manifest = Manifest.read(found.path)
         sizes = {name: (found.path / name).stat().st_size for name in manifest.files}
     except (CheckpointError, FileNotFoundError, NotADirectoryError):
-        return False
+        return None
     wanted = {name: record.bytes for name, record in manifest.files.items()}
-    return manifest.global_step == found.step and sizes == wanted
+    good = manifest.global_step == found.step and sizes == wanted
+    return manifest if good else None

@@ -149,6 +149,7 @@ class Keeper:
         goes_on: says by how the session before ended whether input goes on there.
         last_step: the step that was restored or saved last, or None.
         last_path: where that checkpoint lies.
+        ended: how the session ended, once that is noted in it.
     """
 
     checkpoints: Checkpoints
@@ -159,6 +160,7 @@ class Keeper:
     goes_on: Callable[[str | None], bool] = input_goes_on
     last_step: int | None = None
     last_path: Path | None = None
+    ended: str | None = None
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
@@ -271,6 +273,7 @@ class Keeper:
             return
         manifest = attrs.evolve(self._last_manifest, ended=kind)
         self.store.rewrite_manifest(self.last_path, manifest)
+        self.ended = kind
 
     def is_safe(self, session: Session) -> bool:
         """Say whether what the session holds is in the last checkpoint."""

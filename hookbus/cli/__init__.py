@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError, did_you_mean
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments, by default the process's.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_closed()
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -45,6 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read has seen enough, and there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
+
+
+def _open_closed() -> None:
+    """Have standard streams that were closed, as by ``>&-``, take what is written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (for good)
 
 
 def report(error: HookbusError) -> int:

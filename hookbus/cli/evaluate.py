@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from hookbus.cli.estimators import Command, InputFn, Job, carry_out, number
-from hookbus.cli.executing import cut_short
 from hookbus.cli.flags import table
 from hookbus.config.grammar import Said
 from hookbus.estimator import Estimator
@@ -23,8 +23,9 @@ def _job(said: Said) -> Job:
 
     def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
         metrics = estimator.evaluate(input_fn, steps, None, path, name)
-        if not cut_short():  # metrics of a part are none of the whole
+        with contextlib.suppress(BrokenPipeError):  # nobody wants to read it
             answer.write(table(("metric", "value"), [*_rows(metrics)]))
+            answer.flush()
 
     return job
 

@@ -16,12 +16,12 @@ from hookbus.config import Config, SessionRecord, set_process_config
 from hookbus.errors import (
     ExitCode,
     HookbusError,
+    SessionInterruptedError,
     UnknownNodeError,
     UsageError,
     culprit_of,
     did_you_mean,
 )
-from hookbus.hook import was_cut_short
 from hookbus.installed import CORE, installed_plugins
 from hookbus.logs import log
 
@@ -53,12 +53,6 @@ def may_be_the_programs(name: str) -> bool:
     return name not in CORE and not did_you_mean(name, installed_plugins())
 
 
-def cut_short() -> bool:
-    """Say whether a signal ended a session of this command before its time."""
-    records = Config.current().records
-    return any(was_cut_short(record.outcome.kind) for record in records)
-
-
 def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
     try:
         what()
@@ -72,6 +66,9 @@ def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
+    except SessionInterruptedError as error:
+        log.warning(str(error))
+        return _verdict(config.records)
     except HookbusError as error:
         code = cli.report(error)
         place = _place(error, files)

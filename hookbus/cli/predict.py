@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hookbus.cli.estimators import Command, InputFn, Job, carry_out
-from hookbus.cli.executing import cut_short
 from hookbus.config.grammar import Said
 from hookbus.config.keys import listed
 from hookbus.errors import UsageError
@@ -36,19 +35,12 @@ def _job(said: Said) -> Job:
             with _opened(output, answer) as file, contextlib.closing(predictions):
                 count = _write(predictions, file)
         except BrokenPipeError:
-            if output != _STDOUT:
+            if output != _STDOUT and not _is_special(Path(output)):
                 raise
             return  # whoever read has seen enough
-        _tell(output, {"batches" if whole else "examples": count})
+        log.info("predicted", to=output, **{"batches" if whole else "examples": count})
 
     return job
-
-
-def _tell(output: str, count: Mapping[str, int]) -> None:
-    if cut_short():
-        log.warning("the predictions were cut short", to=output, **count)
-    else:
-        log.info("predicted", to=output, **count)
 
 
 def _write(predictions: Iterator[Any], file: TextIO) -> int:
@@ -100,26 +92,40 @@ def _opened(output: str, answer: TextIO) -> Iterator[TextIO]:
         UsageError: it cannot be written.
     """
     path = Path(output)
+    with _refusing(output), contextlib.suppress(FileNotFoundError):
+        path.lstat()  # is it a name that a file could have?
     if output == _STDOUT:
         yield answer
-    elif path.exists() and not path.is_file():  # a pipe, say, is nothing to replace
+    elif _is_special(path):
         with _open(path, output) as file:
             yield file
     else:
         path = path.resolve()  # behind a link lies what is meant
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished = path.with_name(f".hookbus-{os.getpid()}")
         try:
             with _open(unfinished, output) as file:
                 yield file
-            if not cut_short():
-                unfinished.replace(path)
+            unfinished.replace(path)
         finally:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+
+
+def _is_special(path: Path) -> bool:
+    """Say whether it is a pipe, say, which is nothing to replace."""
+    return path.exists() and not path.is_file()
 
 
 def _open(path: Path, output: str) -> TextIO:
-    try:
+    with _refusing(output):
         return path.open("w", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _refusing(output: str) -> Iterator[None]:
+    """Take what the system refuses for a mistake of the user's."""
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"--output {output}: cannot write it: {error.strerror}") from None
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import attrs
 
-from hookbus.checkpoint.latest import latest_checkpoint
+from hookbus.checkpoint.latest import CheckpointInfo, latest_checkpoint
 from hookbus.checkpoint.listener import CheckpointSaverListener
+from hookbus.checkpoint.saving import Checkpoints
+from hookbus.coordinator import Coordinator
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.estimation import promises
 from hookbus.estimation.arguments import (
@@ -134,17 +136,60 @@ def train_and_evaluate(
         ArgumentTypeError: a spec is none.
         UsageError: as :meth:`Estimator.train`.
     """
-    for given, cls in ((train_spec, TrainSpec), (eval_spec, EvalSpec)):
+    needed = {Estimator: estimator, TrainSpec: train_spec, EvalSpec: eval_spec}
+    for cls, given in needed.items():
         if not isinstance(given, cls):
             raise ArgumentTypeError(f"a {cls.__name__} is needed, given: {given!r}")
-    promise = promises.TrainingEnd(None, train_spec.max_steps)
-    evaluating = Evaluating(estimator, eval_spec, promise)
+    promise = AlternatingEnd(None, train_spec.max_steps, estimator, eval_spec)
+    evaluating = promise.evaluating
     listeners = (*train_spec.saving_listeners, evaluating)
     try:
         estimator.train_to(promise, train_spec.input_fn, train_spec.hooks, listeners)
     finally:
         evaluating.over = True
     return evaluating.metrics, evaluating.exports
+
+
+@attrs.define(eq=False)
+class AlternatingEnd(promises.TrainingEnd):
+    """Ends a training that is evaluated, when its last checkpoint is.
+
+    A checkpoint is written before it is evaluated. So a training that was cut short
+    evaluates what it goes on from: its hooks know no metrics of that.
+
+    Args:
+        estimator: what is trained.
+        spec: how to evaluate it.
+
+    Attributes:
+        evaluating: does it.
+    """
+
+    estimator: Estimator
+    spec: EvalSpec
+    evaluating: Evaluating = attrs.field(init=False)
+
+    @evaluating.default
+    def _listener(self) -> Evaluating:
+        return Evaluating(self.estimator, self.spec, self)
+
+    def is_kept(self, newest: CheckpointInfo) -> bool:
+        """Say whether there is nothing left to do, nor to evaluate."""
+        return super().is_kept(newest) and not was_cut_short(newest.ended)
+
+    def begin(self, checkpoints: Checkpoints) -> None:
+        """Refuse a training that saves nothing."""
+        if checkpoints.enabled_by is None and self.estimator.config.is_chief:
+            raise UsageError(
+                "train_and_evaluate() evaluates checkpoints, and the plugin "
+                "checkpoint-saver is off: switch it on, or call train()"
+            )
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Evaluate what a training that was cut short goes on from."""
+        super().after_create_session(session, coord)
+        if self.goes_on:
+            self.evaluating.take(session.global_step)
 
 
 @attrs.define(eq=False)
@@ -178,9 +223,13 @@ class Evaluating(CheckpointSaverListener):
         global_step_value: int,
     ) -> None:
         """Evaluate, if it is time to; never what the training begins with."""
-        first = global_step_value == self.promise.first_step
-        if not first and not self.over and self._is_time():
-            self._evaluate(global_step_value)
+        if global_step_value != self.promise.first_step:
+            self.take(global_step_value)
+
+    def take(self, step: int) -> None:
+        """Evaluate the checkpoint of a step, if it is time to."""
+        if not self.over and self._is_time():
+            self._evaluate(step)
 
     def end(
         self,

@@ -80,7 +80,11 @@ class Structure:
 
 
 def _keys(part: Any) -> tuple[str, ...] | None:
-    return tuple(sorted(part)) if isinstance(part, Mapping) else None
+    return tuple(sorted(part, key=_by_kind)) if isinstance(part, Mapping) else None
+
+
+def _by_kind(key: Any) -> tuple[str, Any]:
+    return type(key).__name__, key  # a str and an int have no order
 
 
 def _shown(keys: tuple[str, ...] | None) -> str:

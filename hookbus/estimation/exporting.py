@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -96,8 +97,8 @@ class FinalExporter:
 
 
 def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    """Say whether the loss of an evaluation is below the best one."""
-    return bool(current["loss"] < best["loss"])
+    """Say whether the loss of an evaluation is below the best one, or that is NaN."""
+    return bool(current["loss"] < best["loss"]) or math.isnan(best["loss"])
 
 
 @attrs.frozen
@@ -109,7 +110,8 @@ class BestExporter:
     Args:
         name: the folder below ``export``.
         compare_fn: takes the metrics of the best evaluation and of the one at hand, says
-            whether the latter is better; by default by ``loss``.
+            whether the latter is better; by default by ``loss``. Arrays among those of the
+            best one are lists.
         exports_to_keep: how many.
     """
 
@@ -129,8 +131,7 @@ class BestExporter:
         if best is not None and not self.compare_fn(best, eval_result):
             return None
         copy = _copy(checkpoint_path, export_path, self.exports_to_keep)
-        numbers = {k: v for k, v in eval_result.items() if isinstance(v, float | int)}
-        _write(export_path / _BEST, json.dumps(numbers))
+        _write(export_path / _BEST, json.dumps(eval_result, default=_plain))
         return copy
 
 
@@ -143,14 +144,19 @@ def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
         shutil.copytree(checkpoint, unfinished, dirs_exist_ok=True)
         unfinished.replace(place)
         log.info("exported", checkpoint=checkpoint.name, to=str(folder))
-    copies = sorted(folder.glob("ckpt-*"), key=_step)
-    for old in copies[:-keep]:
+    others = sorted(set(folder.glob("ckpt-*")) - {place}, key=_step)
+    for old in others[: len(others) + 1 - keep]:
         shutil.rmtree(old)
     return place
 
 
 def _step(copy: Path) -> int:
     return int(copy.name.removeprefix("ckpt-"))
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for an array, and nothing for what it has nothing for."""
+    return value.tolist() if hasattr(value, "tolist") else None
 
 
 def _read(path: Path) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from hookbus.bus import Bus
+from hookbus.checkpoint.latest import CheckpointInfo
 from hookbus.coordinator import Coordinator
 from hookbus.estimation.building import number_of
 from hookbus.evaluating import show, tell
@@ -41,18 +42,24 @@ class TrainingEnd(SessionRunHook):
 
     Attributes:
         first_step: the global step at which the session started.
+        goes_on: whether it is restored from a training that was cut short.
         ended: the kind of outcome with which it ended well; None before.
     """
 
     steps: int | None
     max_steps: int | None
     first_step: int = attrs.field(default=0, init=False)
+    goes_on: bool = attrs.field(default=False, init=False)
     ended: str | None = attrs.field(default=None, init=False)
     _target: int | None = attrs.field(init=False)
     _bus: Bus | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._target = self.max_steps
+
+    def is_kept(self, newest: CheckpointInfo) -> bool:
+        """Say whether there is nothing left to do beyond a checkpoint."""
+        return self.max_steps is not None and newest.global_step >= self.max_steps
 
     @hookimpl
     def addhooks(self, bus: Bus) -> None:
@@ -64,7 +71,7 @@ class TrainingEnd(SessionRunHook):
         self.first_step = session.global_step
         if self.steps is not None and self._target is None:
             self._target = session.global_step + self.steps
-        if self.steps is not None and session.global_step >= (self._target or 0):
+        if self._target is not None and session.global_step >= self._target:
             coord.request_stop()
 
     @hookimpl
@@ -89,7 +96,8 @@ class TrainingEnd(SessionRunHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Go on to the target of a call that was cut short."""
-        if self.steps is not None and was_cut_short(ended):
+        self.goes_on = was_cut_short(ended)
+        if self.steps is not None and self.goes_on:
             self._target = state.get("last_step")
 
     def emit(self, event: str, **arguments: Any) -> None:
@@ -110,6 +118,7 @@ class EvaluationEnd(SessionRunHook):
     Attributes:
         result: metric to value.
         cut_short: whether a signal ended it before its last batch.
+        done: how many batches were evaluated.
     """
 
     metrics: Mapping[str, Metric]
@@ -117,7 +126,7 @@ class EvaluationEnd(SessionRunHook):
     name: str | None
     result: dict[str, Any] = attrs.field(factory=dict, init=False)
     cut_short: bool = attrs.field(default=False, init=False)
-    _done: int = attrs.field(default=0, init=False)
+    done: int = attrs.field(default=0, init=False)
     _every: int = attrs.field(default=1, init=False)
     _bus: Bus | None = attrs.field(default=None, init=False)
 
@@ -133,16 +142,16 @@ class EvaluationEnd(SessionRunHook):
 
     def after_create_session(self) -> None:
         """Start counting: after a preemption the metrics are those of new batches, too."""
-        self._done = 0
+        self.done = 0
 
     def after_run(self, run_context: SessionRunContext) -> None:
         """Count the batch; ask to stop after the last one."""
-        self._done += 1
+        self.done += 1
         if self.steps is None:
             return
-        last = self._done == self.steps
-        if last or self._done % self._every == 0:
-            log.info("evaluation", batch=self._done, of=self.steps)
+        last = self.done == self.steps
+        if last or self.done % self._every == 0:
+            log.info("evaluation", batch=self.done, of=self.steps)
         if last:
             run_context.request_stop(f"{self.steps} batches are evaluated")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import atexit
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hookbus.aside import undisturbed
 from hookbus.checkpoint import randomness
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 
 
 def chosen(predictions: Any, keys: Sequence[str] | str | None) -> Any:
@@ -19,6 +21,7 @@ def chosen(predictions: Any, keys: Sequence[str] | str | None) -> Any:
 
     Raises:
         UsageError: a key is unknown, or the predictions are no dict.
+        ArgumentTypeError: *keys* is no list.
     """
     if not keys:
         return predictions
@@ -26,6 +29,8 @@ def chosen(predictions: Any, keys: Sequence[str] | str | None) -> Any:
         raise UsageError(
             "predict_keys argument is not valid in case of non-dict predictions."
         )
+    if not isinstance(keys, Iterable):
+        raise ArgumentTypeError(f"predict_keys is a list of keys, given: {keys!r}")
     wanted = [keys] if isinstance(keys, str) else list(keys)
     for key in wanted:
         if key not in predictions:
@@ -58,12 +63,20 @@ def of(batch: Any) -> Iterator[Any]:
         yield {key: value[row] for key, value in batch.items()}
 
 
-def aside(batches: Generator[Any, None, None]) -> Iterator[Any]:
-    """Yield what a generator yields, and leave no trace of it in the random generators.
+def each(
+    batches: Generator[Any, None, None], split: Callable[[Any], Iterable[Any]]
+) -> Generator[Any, None, None]:
+    """Yield what becomes of each batch, and leave no trace in the random generators.
 
-    What it draws for one batch follows what it drew for the one before.
+    What is drawn for one batch follows what was drawn for the one before. Whatever ends
+    it, the generator of batches is told.
+
+    Args:
+        batches: yields batches; keeps a session open in between.
+        split: takes one apart.
     """
     drawn: Mapping[str, Any] = {}
+    atexit.register(batches.close)  # later than that, hooks can do next to nothing
     try:
         while True:
             with undisturbed():
@@ -72,8 +85,14 @@ def aside(batches: Generator[Any, None, None]) -> Iterator[Any]:
                 drawn = randomness.capture()
             if batch is _END:
                 return
-            yield batch
+            yield from split(batch)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        with undisturbed(), contextlib.suppress(StopIteration):
+            batches.throw(error)
     finally:
+        atexit.unregister(batches.close)
         with undisturbed():
             batches.close()
 

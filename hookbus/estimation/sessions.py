@@ -126,9 +126,9 @@ def _saver(
     if not said:
         if listeners:
             raise UsageError(
-                "saving_listeners= are given, and nothing saves: give the RunConfig "
-                "save_checkpoints_steps or save_checkpoints_secs, or hooks= a "
-                "CheckpointSaverHook"
+                "saving_listeners= are given, and train_and_evaluate() has one; nothing "
+                "saves: give the RunConfig save_checkpoints_steps or "
+                "save_checkpoints_secs, or hooks= a CheckpointSaverHook"
             )
         return []
     said["max_to_keep"] = ("keep_checkpoint_max", config.keep_checkpoint_max)

@@ -104,6 +104,9 @@ class EstimatorSpec:
                 "eval_metric_ops is a dict, name to metric, given: "
                 f"{self.eval_metric_ops!r}"
             )
+        for name in self.eval_metric_ops:
+            if not isinstance(name, str):
+                raise ArgumentTypeError(f"the name of a metric is a str, given: {name!r}")
         for name in self.RESERVED:
             if name in self.eval_metric_ops:
                 raise UsageError(

@@ -11,6 +11,7 @@ from hookbus_early_stopping_rules import MODES, Rule, number
 import hookbus
 from hookbus import (
     ArgumentTypeError,
+    Coordinator,
     Graph,
     Node,
     SecondOrStepTimer,
@@ -78,6 +79,8 @@ class EarlyStoppingHook(SessionRunHook):
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _rule: Rule | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs | None = attrs.field(default=None, init=False)
+    _goes_on: bool = attrs.field(default=False, init=False)
+    _coord: Coordinator | None = attrs.field(default=None, init=False)
     _run: SessionRunContext | None = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
     _evaluations: list[str | None] = attrs.field(factory=list, init=False)
@@ -104,6 +107,10 @@ class EarlyStoppingHook(SessionRunHook):
         self._evaluations = []
         if self.should_stop_fn is None and not self.from_evaluations:
             self._request = SessionRunArgs(self._node(graph))
+
+    def after_create_session(self, coord: Coordinator) -> None:
+        """Know whom to ask if what is restored is evaluated: it may be reason to stop."""
+        self._coord = coord if self._goes_on else None
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the value when it is time to look at it."""
@@ -140,11 +147,15 @@ class EarlyStoppingHook(SessionRunHook):
         self._why = self._rule.reason
         if self._why is not None and self._run is not None:
             self._ask(self._run, self._why)
+        elif self._why is not None and self._coord is not None:
+            # An undisturbed training would have stopped in the run that was saved.
+            hookbus.log.info("requesting early stopping", step=global_step, why=self._why)
+            self._coord.request_stop()
 
     @hookbus.hookimpl(tryfirst=True)
     def end(self) -> None:
         """Let what is evaluated from now on stop nothing."""
-        self._run = None
+        self._coord = self._run = None
 
     @hookbus.hookimpl
     def finished(self) -> None:
@@ -161,6 +172,7 @@ class EarlyStoppingHook(SessionRunHook):
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Know what was known; go on with the period of a session that was cut short."""
         self._forget()
+        self._goes_on = hookbus.was_cut_short(ended)
         if self._rule is not None and state["rule"] is not None:
             self._rule.load_state_dict(state["rule"])
             self._why = self._rule.reason
@@ -168,7 +180,8 @@ class EarlyStoppingHook(SessionRunHook):
 
     def _forget(self) -> None:
         self._timer.reset()
-        self._run, self._due, self._why = None, False, None
+        self._coord = self._run = self._why = None
+        self._due = self._goes_on = False
         if self._rule is not None:
             self._rule = attrs.evolve(self._rule)
 

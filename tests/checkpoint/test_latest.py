@@ -35,10 +35,17 @@ def there(store):
     return sorted(store.directory.rglob("*"))
 
 
-def test_it_gives_path_and_step(tmp_path):
+def test_it_gives_path_and_step_and_how_the_session_ended(tmp_path):
     """What a session saved last is the newest."""
     run_steps(steps=3, directory=tmp_path, save_checkpoint_steps=2)
-    assert latest_checkpoint(tmp_path) == CheckpointInfo(tmp_path / "ckpt-3", 3)
+    newest = CheckpointInfo(tmp_path / "ckpt-3", 3, "completed")
+    assert latest_checkpoint(tmp_path) == newest
+
+
+def test_of_a_session_that_was_not_over_no_end_is_known(store):
+    """It saved, and went on or was killed."""
+    found = put(store, 4)
+    assert latest_checkpoint(store.directory) == CheckpointInfo(found, 4, None)
 
 
 def test_a_directory_is_named_by_text_or_path(store):

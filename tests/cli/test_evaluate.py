@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,17 @@ def test_a_signal_leaves_no_table(number, code, trained, about):
     done = about("evaluate", SIGNAL=str(int(number)))
     assert (done.returncode, done.stdout) == (code, "")
     assert "nothing was saved" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict --output -"])
+@pytest.mark.parametrize("end", ["| true", ">&-"])
+def test_nobody_has_to_read_the_answer(command, end, trained, estimator):
+    """A reader that is gone, or a closed stdout, is no failure."""
+    named = "model:estimator --input model:numbers"
+    line = f"{sys.executable} -m hookbus {command} {named} 2> err {end}"
+    whole = ["bash", "-o", "pipefail", "-c", line]
+    assert subprocess.run(whole).returncode == 0, Path("err").read_text()
+    assert "Traceback" not in Path("err").read_text()
 
 
 def test_help_shows_own_flags(hookbus):

@@ -136,6 +136,8 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
     [
         ([], 4, "hookbus predict needs --output FILE"),
         (["--output", "out"], 4, "--output out: cannot write it: Is a directory"),
+        (["--output", "model.py/x"], 4, "--output model.py/x: cannot write it: Not a dir"),
+        (["--output", "x" * 300], 4, "cannot write it: File name too long"),
         (["--output", "no/x"], 4, "--output no/x: cannot write it: No such file"),
         (
             ["--output=-", "--predict-keys=lrage"],
@@ -174,7 +176,7 @@ def test_a_signal_leaves_no_part_of_a_file(number, code, trained, about):
     """It ends in good order, with the batch that it came in, and says so."""
     done = about("predict", "--output", str(OUTPUT), SIGNAL=str(int(number)))
     assert done.returncode == code
-    assert f"the predictions were cut short to={OUTPUT} examples=10" in done.stderr
+    assert "a signal ended predict() before the end of its input" in done.stderr
     assert not list(OUTPUT.parent.iterdir())
 
 
@@ -183,6 +185,13 @@ def test_flags_of_plugins_act(trained, about, watcher):
     done = about("predict", "--watcher=told", "--output", str(OUTPUT))
     assert "told 10 end_of_input" in done.stderr
     assert "watcher" not in about("predict", "--output", str(OUTPUT)).stderr
+
+
+def test_a_name_may_be_as_long_as_names_can_be(trained, about):
+    """What is written meanwhile has a name of its own."""
+    output = OUTPUT.with_name("x" * 255)
+    assert about("predict", "--output", str(output)).returncode == 0
+    assert [path.name for path in OUTPUT.parent.iterdir()] == [output.name]
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(trained, estimator):

@@ -170,6 +170,27 @@ def test_dropped_early_it_ends_as_when_it_is_exhausted():
     assert hook.events[-2:] == ["end", "finished"]
 
 
+def test_an_error_thrown_in_is_told_to_hooks():
+    """As one that leaves the block of a session."""
+    hook = WatchHook()
+    predictions = predicting().predict(numbers(9), hooks=[hook])
+    next(predictions)
+    with pytest.raises(ZeroDivisionError):
+        predictions.throw(ZeroDivisionError("thrown in"))
+    assert hook.events[-1] == "failed: thrown in"
+    assert "end" not in hook.events
+
+
+def test_predictions_without_rows_are_told_to_hooks():
+    """The session fails by them, though it is not the one who looks at them."""
+    hook = WatchHook()
+    total = predicting(predictions={"total": "loss"})
+    with pytest.raises(ValueError, match="'total' has no rows"):
+        list(total.predict(numbers(9), hooks=[hook]))
+    assert hook.events[-1].startswith("failed: the prediction 'total' has no rows")
+    assert "end" not in hook.events
+
+
 def test_closed_before_the_first_next_nothing_has_happened():
     """No hook began."""
     hook = WatchHook()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from pathlib import Path
 
 import attrs
+import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import stop_if_higher_hook
@@ -341,6 +344,17 @@ def test_the_latest_exporter_keeps_the_last_copies():
     assert of.evaluate(numbers(1), checkpoint_path=folder / "ckpt-6")["global_step"] == 6
 
 
+def test_the_copy_that_was_just_made_stays():
+    """Whatever step the others are of: a training may have begun anew."""
+    exporter = LatestExporter(exports_to_keep=1)
+    trained(Steps(), 9, exporters=exporter)
+    shutil.copytree(RUN / "export", Path("other/export"))
+    of = estimator(Path("other"), {"save_checkpoints_steps": 3})
+    _, (copy,) = trained(Steps(), 4, exporters=exporter, of=of)
+    assert copy == Path("other/export/latest/ckpt-4")
+    assert saved(copy.parent) == [4]
+
+
 def test_the_best_exporter_keeps_the_best_copies():
     """By the loss, or by what one says; also of a training that is resumed."""
     exporter = BestExporter("largest", lambda best, now: now["done"] % 4 > best["done"] % 4)
@@ -356,6 +370,26 @@ def test_the_best_exporter_goes_by_the_loss():
     compare = BestExporter().compare_fn
     for best, now, better in (5.0, 5.0, False), (5.0, 4.0, True), (4.0, 6.0, False):
         assert compare({"loss": best}, {"loss": now}) is better
+    assert compare({"loss": math.nan}, {"loss": 9.0})
+    assert not compare({"loss": 9.0}, {"loss": math.nan})
+
+
+def test_the_best_exporter_compares_whatever_was_measured():
+    """Arrays come back as lists."""
+    seen = []
+
+    def longer(best, now):
+        seen.append((best["counts"], now["counts"].tolist()))
+        return len(now["counts"]) > len(best["counts"])
+
+    def counts(graph):
+        value = graph.op(lambda done: np.arange(done), name="counts")
+        return {"counts": (value, "loss")}
+
+    of = every_three(eval_metric_ops=counts)
+    trained(Steps(), 6, exporters=BestExporter(compare_fn=longer), of=of)
+    assert seen == [([0, 1, 2], [0, 1, 2, 3, 4, 5])]
+    assert saved(RUN / "export" / "best") == [3, 6]
 
 
 def test_the_final_exporter_keeps_the_last_copy():
