@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from hookbus.errors import UsageError
@@ -14,6 +15,7 @@ except ImportError:  # where there is none, two writers cannot be told apart
 
 NAME = ".writing"
 _held: set[Path] = set()
+_taking = threading.Lock()
 
 
 class DirectoryLock:
@@ -34,8 +36,14 @@ class DirectoryLock:
             UsageError: another session saves into the directory.
             OSError: the directory takes no files.
         """
-        if self._directory in _held:
-            raise self._taken("another session of this process")
+        with _taking:  # the system's lock does not tell threads apart
+            if self._directory in _held:
+                raise self._taken("another session of this process")
+            self._descriptor = self._locked()
+            _held.add(self._directory)
+
+    def _locked(self) -> int:
+        """Lock the file against other processes, and write down whose it is."""
         path = self._directory / NAME
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if fcntl is not None:
@@ -47,8 +55,7 @@ class DirectoryLock:
                 raise self._taken(f"process {who or 'unknown'}") from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        self._descriptor = descriptor
-        _held.add(self._directory)
+        return descriptor
 
     def release(self) -> None:
         """Give the lock back."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,9 +53,9 @@ class Store:
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            probe = self.directory / f"ckpt-0.tmp-{os.getpid()}"
+            probe = self.directory / f"ckpt-0.tmp-{threading.get_native_id()}"
             probe.mkdir(exist_ok=True)
-            shutil.rmtree(probe)
+            shutil.rmtree(probe, ignore_errors=True)  # who saves here may have cleared up
         except OSError as error:
             raise CheckpointDirectoryError(
                 f"cannot write checkpoints into {self.directory}: {error.strerror}; "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -249,3 +251,28 @@ def test_a_session_that_is_not_to_save_does_not(period, tmp_path, trained, names
     """No period, no checkpoints; not at the end either."""
     trained(tmp_path, 2, save_checkpoint_steps=None, **period)
     assert names(tmp_path) == []
+
+
+def test_of_sessions_in_threads_one_saves_into_a_directory(tmp_path, counting):
+    """However close they come; the others are told who does, and harm nothing."""
+    together, over = threading.Barrier(6), threading.Barrier(6)
+
+    def train(_):
+        together.wait()
+        try:
+            with hookbus.MonitoredTrainingSession(
+                counting(), checkpoint_dir=tmp_path, config=hookbus.Config(header=False)
+            ):
+                over.wait()
+                return "saved"
+        except hookbus.UsageError as error:
+            over.wait()
+            return str(error)
+
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(train, range(6)))
+    assert found.count("saved") == 1
+    others = {text for text in found if text != "saved"}
+    assert len(others) == 1, others
+    (message,) = others
+    assert message.startswith("another session of this process saves checkpoints into")
