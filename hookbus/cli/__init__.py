@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError, did_you_mean
 
@@ -45,8 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # whoever read has seen enough, and there is nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return ExitCode.FAILED
+
+
+def discard(stream: TextIO) -> None:
+    """Have a stream whose reader is gone take whatever is still to be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_closed() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from hookbus import cli
 from hookbus.cli.estimators import Command, InputFn, Job, carry_out, number
 from hookbus.cli.flags import table
 from hookbus.config.grammar import Said
@@ -23,9 +23,11 @@ def _job(said: Said) -> Job:
 
     def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
         metrics = estimator.evaluate(input_fn, steps, None, path, name)
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to read it
+        try:
             answer.write(table(("metric", "value"), [*_rows(metrics)]))
             answer.flush()
+        except BrokenPipeError:  # nobody wants to read it
+            cli.discard(answer)
 
     return job
 

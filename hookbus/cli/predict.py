@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from hookbus import cli
 from hookbus.cli.estimators import Command, InputFn, Job, carry_out
 from hookbus.config.grammar import Said
 from hookbus.config.keys import listed
@@ -34,10 +35,12 @@ def _job(said: Said) -> Job:
         try:
             with _opened(output, answer) as file, contextlib.closing(predictions):
                 count = _write(predictions, file)
-        except BrokenPipeError:
-            if output != _STDOUT and not _is_special(Path(output)):
+        except BrokenPipeError:  # whoever read has seen enough
+            if output == _STDOUT:
+                cli.discard(answer)
+            elif not _is_special(Path(output)):
                 raise
-            return  # whoever read has seen enough
+            return
         log.info("predicted", to=output, **{"batches" if whole else "examples": count})
 
     return job
@@ -49,6 +52,7 @@ def _write(predictions: Iterator[Any], file: TextIO) -> int:
     for prediction in predictions:
         file.write(f"{line_of(prediction)}\n")
         count += 1
+    file.flush()
     return count
 
 

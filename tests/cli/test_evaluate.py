@@ -102,7 +102,7 @@ def test_a_signal_leaves_no_table(number, code, trained, about):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict --output -"])
-@pytest.mark.parametrize("end", ["| true", ">&-"])
+@pytest.mark.parametrize("end", ["| true", "| exec 0<&-", ">&-"])
 def test_nobody_has_to_read_the_answer(command, end, trained, estimator):
     """A reader that is gone, or a closed stdout, is no failure."""
     named = "model:estimator --input model:numbers"
