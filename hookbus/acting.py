@@ -73,22 +73,22 @@ class Actor:
         )
         return stop if over else None
 
-    def last_save(
-        self, session: Session, outcome: Outcome, moved: bool, well: bool
-    ) -> None:
-        """Save the state that all ``end``s left, and note that the session ended.
+    def last_save(self, session: Session, outcome: Outcome) -> None:
+        """Save the state that all ``end``s left."""
+        saver = self.checkpoints.enabled_by
+        if saver is not None:
+            self._save(session, saver, f"end: {outcome.kind}", None)
+
+    def mark_ended(self, session: Session, outcome: Outcome, moved: bool) -> None:
+        """Note in the last checkpoint that the session ended, when all hooks have.
 
         Args:
             session: the backend session.
             outcome: how the session ended.
             moved: whether it did any step.
-            well: whether all hooks ended well; else it may be that nothing really ended.
         """
-        saver = self.checkpoints.enabled_by
-        if saver is None:
-            return
-        self._save(session, saver, f"end: {outcome.kind}", None)
-        if well and (moved or outcome.kind == "end_of_input"):
+        enabled = self.checkpoints.enabled_by is not None
+        if enabled and (moved or outcome.kind == "end_of_input"):
             self.keeper.mark_ended(session.global_step, outcome.kind)
 
     def _save(

@@ -68,7 +68,8 @@ class Closing:
         clean: bool,
         session: Session | None,
         outcome: Outcome,
-        last_save: Callable[[bool], None],
+        last_save: Callable[[], None],
+        mark_ended: Callable[[], None],
         give_up: Callable[[], BaseException | None],
     ) -> None:
         """Tell the hooks, save, close, write it down.
@@ -78,7 +79,8 @@ class Closing:
             clean: whether hooks are told by ``end``.
             session: the backend session; None where none was made.
             outcome: how it ended.
-            last_save: saves what the hooks' ``end``s left; is told if they went well.
+            last_save: saves what the hooks' ``end``s left.
+            mark_ended: notes that it is over, if all hooks ended well.
             give_up: closes the backend session; returns an error that is left of it.
 
         Raises:
@@ -90,9 +92,9 @@ class Closing:
         try:
             if clean:
                 failures += self._tell("end", session, outcome)
-                well = not failures
-                failures += _attempted(lambda: last_save(well))
+                failures += _attempted(last_save)
                 failures += self._tell("finished", session, outcome)
+                failures += [] if failures else _attempted(mark_ended)
             elif error is not None:
                 self._tell_exception(error, session, outcome)
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hookbus import arguments
 from hookbus.aside import undisturbed
 from hookbus.bus import Member
 from hookbus.checkpoint.latest import latest_checkpoint
@@ -20,7 +21,7 @@ from hookbus.errors import (
     UsageError,
     did_you_mean,
 )
-from hookbus.estimation import arguments, promises, rows, sessions
+from hookbus.estimation import promises, rows, sessions
 from hookbus.estimation.building import Model, check_ends, number_of
 from hookbus.estimation.runconfig import RunConfig, with_directory
 from hookbus.estimation.spec import EstimatorSpec, ModeKeys

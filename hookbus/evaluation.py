@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hookbus.arguments import check_name, check_number, check_path
 from hookbus.aside import undisturbed
 from hookbus.bus import Member
 from hookbus.checkpoint.arrivals import checkpoints_iterator, wait_for_new_checkpoint
@@ -19,13 +20,13 @@ from hookbus.checkpoint.store import shown
 from hookbus.config import Config
 from hookbus.creators import ChiefSessionCreator
 from hookbus.errors import (
+    ArgumentTypeError,
     CheckpointError,
     NoGoodCheckpointError,
     SessionInterruptedError,
     UsageError,
 )
 from hookbus.estimation import sessions
-from hookbus.estimation.arguments import check_directory
 from hookbus.evaluating import FinalValues, StopAfterNEvalsHook, SummaryAtEndHook
 from hookbus.graph import Graph
 from hookbus.hook import was_cut_short
@@ -106,7 +107,7 @@ def evaluate_once(
     runs = _Runs(eval_ops, feed_dict, hooks)
     if checkpoint_path is None:
         raise CheckpointError("evaluate_once() got no checkpoint: checkpoint_path is None")
-    check_directory("checkpoint_path", checkpoint_path)
+    check_path("checkpoint_path", checkpoint_path)
     result = _Evaluation(graph, scaffold, runs, final, logdir, config).of(checkpoint_path)
     if result.cut_short:
         raise SessionInterruptedError(
@@ -271,6 +272,9 @@ class _Final:
     feed_dict: Feeds
     name: str | None
 
+    def __attrs_post_init__(self) -> None:
+        check_name("name", self.name)
+
 
 @attrs.frozen
 class _Result:
@@ -290,6 +294,10 @@ class _Evaluation:
     final: _Final
     logdir: str | Path | None
     config: Config | None
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.graph, Graph):
+            raise ArgumentTypeError(f"graph is a Graph, given: {self.graph!r}")
 
     def of(self, path: str | Path) -> _Result:
         """Evaluate one checkpoint."""
@@ -317,8 +325,7 @@ class _Evaluation:
 
     def of_each(self, paths: Iterator[Path], most: int | None) -> Any:
         """Evaluate checkpoints until there are no more, or enough of them."""
-        if most is not None and most <= 0:
-            raise UsageError(f"max_number_of_evaluations is above 0 or None: {most}")
+        check_number("max_number_of_evaluations", most)
         done, values = 0, None
         for path in paths:
             result = self._of_what_may_vanish(path)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hookbus import nesting
+from hookbus.arguments import check_directory, check_number, check_seconds
 from hookbus.bus import Member
 from hookbus.checkpoint.arrivals import wait_for_step
 from hookbus.config import Config
 from hookbus.creators import SessionCreator
-from hookbus.errors import UsageError
+from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph import Graph
 from hookbus.hook import Kind
 from hookbus.installed import installed_plugins
@@ -155,6 +156,12 @@ def train(
     4.0
     """
     steps = Steps.of(train_op, graph, loss, number_of_steps)
+    steps.within = train_step_fn is train_step
+    check_directory("logdir", logdir)
+    check_number("trace_every_n_steps", trace_every_n_steps or None)
+    check_seconds("max_wait_secs", max_wait_secs)
+    if not callable(train_step_fn):
+        raise ArgumentTypeError(f"train_step_fn is a function, given: {train_step_fn!r}")
     _check_logdir(
         logdir,
         summary_op=summary_op is not UNSET,
@@ -162,13 +169,15 @@ def train(
         trace_every_n_steps=trace_every_n_steps is not None,
     )
     periods = _periods(
-        logdir if is_chief else "",
         save_interval_secs,
         save_checkpoint_secs=save_checkpoint_secs,
         save_checkpoint_steps=save_checkpoint_steps,
         save_summaries_secs=save_summaries_secs if summary_op is not None else None,
         save_summaries_steps=save_summaries_steps if summary_op is not None else None,
     )
+    if is_chief:
+        said = {name: value for name, value in periods.items() if value is not UNSET}
+        _check_logdir(logdir, **{name: bool(value) for name, value in said.items()})
     pieces = {
         "init_op": init_op,
         "init_feed_dict": init_feed_dict,
@@ -207,6 +216,8 @@ def train(
             last, stop = _checked(answer)
             if stop:
                 raise StepFnStop("train_step_fn asked to stop")
+            if not steps.within and steps.is_reached(session.global_step):
+                raise StepFnStop(steps.why)
     return last
 
 
@@ -238,13 +249,11 @@ class _TrainingSession(MonitoredTrainingSession):
 def _check_logdir(logdir: str | Path | None, **given: bool) -> None:
     """Refuse what says how to write where there is no place for it."""
     for argument, is_given in given.items():
-        if is_given and logdir is None:
+        if is_given and logdir in (None, ""):
             raise UsageError(f"{argument}= is given, and logdir is None: say where it goes")
 
 
-def _periods(
-    logdir: str | Path | None, save_interval_secs: float | Unset | None, **given: Any
-) -> dict[str, Any]:
+def _periods(save_interval_secs: float | Unset | None, **given: Any) -> dict[str, Any]:
     """Return how often to write, under the names that a training session knows."""
     if save_interval_secs is not UNSET:
         if given["save_checkpoint_secs"] is not UNSET:
@@ -252,8 +261,6 @@ def _periods(
                 "save_interval_secs= and save_checkpoint_secs= are two names of one thing"
             )
         given["save_checkpoint_secs"] = save_interval_secs
-    periods = {name: value is not UNSET and bool(value) for name, value in given.items()}
-    _check_logdir(logdir, **periods)
     return given
 
 

@@ -30,6 +30,7 @@ class Steps(SessionRunHook):
         train_op: what has to be run.
         loss: the node of the loss.
         last: the global step to stop at; None for none.
+        within: whether a run is a step, so that the one that reaches it stops.
         fetch: the one node.
     """
 
@@ -37,6 +38,7 @@ class Steps(SessionRunHook):
     train_op: Node
     loss: Node
     last: int | None
+    within: bool = True
     fetch: Node = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -90,8 +92,17 @@ class Steps(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Ask to stop there."""
-        if self.last is not None and run_values.global_step >= self.last:
-            run_context.request_stop(f"step {self.last} is reached")
+        if self.within and self.is_reached(run_values.global_step):
+            run_context.request_stop(self.why)
+
+    @property
+    def why(self) -> str:
+        """Why to stop there."""
+        return f"step {self.last} is reached"
+
+    def is_reached(self, step: int) -> bool:
+        """Say whether a global step is where to stop, or beyond."""
+        return self.last is not None and step >= self.last
 
 
 def _second(done: None, loss: Any) -> Any:  # noqa: ARG001 (it is to be run)

@@ -336,6 +336,15 @@ def test_an_exporter_keeps_some(exporter):
         exporter(exports_to_keep=0)
 
 
+@pytest.mark.parametrize("name", ["a/b", "../test", "a\\b"])
+def test_a_name_of_an_evaluation_leads_nowhere_else(name):
+    """It names a folder in the model's directory."""
+    with pytest.raises(UsageError, match="names a folder and has no slash"):
+        EvalSpec(numbers(3), name=name)
+    with pytest.raises(UsageError, match="names a folder and has no slash"):
+        estimator().train(numbers(1)).evaluate(numbers(3), name=name)
+
+
 def test_a_name_of_an_evaluation_is_a_str():
     """It becomes a folder's."""
     made = estimator().train(numbers(1))

@@ -218,6 +218,13 @@ def test_what_a_signal_cut_short_is_no_result(entry, ctrl_c):
     assert words(hook.events)[-3:] == ["after", "end", "finished"]
 
 
+def test_a_signal_in_the_last_batch_leaves_a_whole_result(ctrl_c):
+    """Nothing was missing any more."""
+    path = checkpoint()
+    given = {"steps": 2, "hooks": [KillsHook()], "checkpoint_path": path}
+    assert estimator().evaluate(numbers(3), **given) == {"loss": 1.5, "global_step": 2}
+
+
 # What the core promises cannot be switched off
 
 

@@ -473,7 +473,9 @@ class FailsOnce:
             raise ZeroDivisionError("killed")
 
 
-def evaluated_by(fails: FailsOnce, stops: EarlyStoppingHook | None = None) -> tuple:
+def evaluated_by(
+    fails: FailsOnce, stops: EarlyStoppingHook | None = None, throttle_secs: float = 0
+) -> tuple:
     """Train up to step 12, and evaluate each second one; a metric tells how many it saw."""
     made = estimator(
         Path("run") / str(fails.at),
@@ -481,7 +483,9 @@ def evaluated_by(fails: FailsOnce, stops: EarlyStoppingHook | None = None) -> tu
         eval_metric_ops={"done": ("done", "loss")},
     )
     train_spec = TrainSpec(numbers(20), 12, [] if stops is None else [stops])
-    spec = EvalSpec(numbers(3), None, throttle_secs=0, hooks=[fails], exporters=[fails])
+    spec = EvalSpec(
+        numbers(3), None, hooks=[fails], exporters=[fails], throttle_secs=throttle_secs
+    )
     try:
         found, _ = train_and_evaluate(made, train_spec, spec)
     except ZeroDivisionError:
@@ -507,11 +511,15 @@ def test_a_stop_by_evaluations_comes_at_the_step_at_which_it_would_have_come(at,
     assert ended == (6, sum(range(1, 7)))
 
 
+@pytest.mark.parametrize("throttle_secs", [0, 600])
 @pytest.mark.parametrize("when", ["evaluated", "exported"])
-def test_the_last_evaluation_is_made_up_for(when):
-    """It is a part of the call, which was cut short with it."""
+def test_the_last_evaluation_is_made_up_for(when, throttle_secs):
+    """It is a part of the call, which was cut short with it.
+
+    Where checkpoints are evaluated seldom, the last one is when all hooks have ended.
+    """
     fails = FailsOnce((12, when))
-    found, ended = evaluated_by(fails)
+    found, ended = evaluated_by(fails, throttle_secs=throttle_secs)
     assert found == {"done": 12, "loss": 2, "global_step": 12}
     assert ended == (12, sum(range(1, 13)))
     assert fails.exported[-1] == (12, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -253,7 +254,7 @@ def test_summaries_of_an_input_that_has_ended_are_left_out(capsys):
             lambda: evaluation.evaluate_repeatedly(
                 RUN, graph=counting(), max_number_of_evaluations=0
             ),
-            "max_number_of_evaluations is above 0",
+            "Must specify max_number_of_evaluations > 0",
         ),
         (
             lambda: evaluation.checkpoints_iterator(RUN, timeout_fn=lambda: True),
@@ -454,6 +455,31 @@ def test_a_signal_that_a_program_handles_itself_ends_no_wait():
         soon(lambda: kill(signal.SIGTERM))
         assert evaluation.wait_for_new_checkpoint(RUN, timeout=30) == RUN / "ckpt-1"
     assert heard == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("timeout", math.nan, "Must specify timeout >= 0, given: nan"),
+        ("timeout", "5", "timeout is a number of seconds, given: '5'"),
+        ("eval_interval_secs", -1, "Must specify min_interval_secs >= 0, given: -1"),
+        ("max_number_of_evaluations", 1.5, "is a whole number, given: 1.5"),
+        ("graph", 3, "graph is a Graph, given: 3"),
+        ("name", 3, "name is a str, given: 3"),
+        ("name", "../x", "name names a folder and has no slash, given: '../x'"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_by_its_name(argument, value, message):
+    """Before anything is waited for."""
+    given = {"graph": counting(), argument: value}
+    with pytest.raises(UsageError, match=message):
+        evaluation.evaluate_repeatedly(RUN, **given)
+
+
+def test_a_directory_is_a_path():
+    """To wait in none is a mistake."""
+    with pytest.raises(TypeError, match="checkpoint_dir is a path, given: None"):
+        evaluation.wait_for_new_checkpoint(None, timeout=0)
 
 
 def test_no_checkpoint_is_an_error():

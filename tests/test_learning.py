@@ -426,3 +426,45 @@ def test_in_a_session_the_wait_ends_as_the_session_does(ctrl_c):
             raise
     assert waited == ["SIGINT came during a wait for a checkpoint"]
     assert session.outcome.kind == "interrupted"
+
+
+def test_a_step_function_may_run_the_session_more_than_once():
+    """The number of steps is compared when it has returned."""
+
+    def twice(session, train_op, global_step, kwargs):
+        session.run(train_op)
+        return session.run(train_op), False
+
+    graph = counting()
+    with_an_output(graph)
+    learning.train("train", RUN, graph=graph, number_of_steps=3, train_step_fn=twice)
+    ended = json.loads((RUN / "outcome.json").read_text("utf-8"))
+    assert (ended["kind"], ended["why"]) == ("stopped", "step 3 is reached")
+    assert ended["step"] == 4
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("logdir", 3),
+        ("number_of_steps", "5"),
+        ("trace_every_n_steps", 1.5),
+        ("max_wait_secs", "x"),
+        ("train_step_fn", None),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(argument, value):
+    """The message names it."""
+    graph = counting()
+    with_an_output(graph)
+    given = {"logdir": RUN, "graph": graph, argument: value}
+    with pytest.raises(TypeError, match=f"{argument} is a .*, given: {value!r}"):
+        learning.train("train", **given)
+
+
+def test_an_empty_logdir_is_none():
+    """What would be written has no place."""
+    graph = counting()
+    with_an_output(graph)
+    with pytest.raises(UsageError, match="save_checkpoint_steps= is given, and logdir"):
+        learning.train("train", "", graph=graph, save_checkpoint_steps=2)

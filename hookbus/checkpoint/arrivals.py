@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hookbus.arguments import check_path, check_seconds
 from hookbus.checkpoint.latest import latest_checkpoint
 from hookbus.checkpoint.store import shown
 from hookbus.errors import DeadlineExceededError, SessionInterruptedError, UsageError
@@ -36,9 +37,14 @@ def wait_for_new_checkpoint(
         Where it lies, a directory like ``runs/digits/ckpt-120``; None if none came in time.
 
     Raises:
+        UsageError: a time is below 0.
+        ArgumentTypeError: an argument is of a type that it cannot be.
         CheckpointError: the directory cannot be read.
         SessionInterruptedError: a signal came that ends a session around this call.
     """
+    check_path("checkpoint_dir", checkpoint_dir)
+    check_seconds("seconds_to_sleep", seconds_to_sleep)
+    check_seconds("timeout", timeout)
     known = None if last_checkpoint is None else Path(last_checkpoint).absolute()
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -66,9 +72,13 @@ def checkpoints_iterator(
             else has it wait again. Without it the iterator ends.
 
     Raises:
-        UsageError: there is a *timeout_fn*, and no *timeout*.
+        UsageError: there is a *timeout_fn*, and no *timeout*; or a time is below 0.
+        ArgumentTypeError: an argument is of a type that it cannot be.
         CheckpointError, SessionInterruptedError: as :func:`wait_for_new_checkpoint`.
     """
+    check_path("checkpoint_dir", checkpoint_dir)
+    check_seconds("min_interval_secs", min_interval_secs)
+    check_seconds("timeout", timeout)
     if timeout_fn is not None and timeout is None:
         raise UsageError("timeout_fn= is asked when timeout= is over: give both")
     return _arriving(checkpoint_dir, min_interval_secs, timeout, timeout_fn)

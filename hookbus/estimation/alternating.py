@@ -9,18 +9,18 @@ from typing import Any
 
 import attrs
 
+from hookbus.arguments import (
+    check_listeners,
+    check_name,
+    check_number,
+    check_seconds,
+)
 from hookbus.checkpoint.latest import CheckpointInfo, latest_checkpoint
 from hookbus.checkpoint.listener import CheckpointSaverListener
 from hookbus.checkpoint.saving import Checkpoints
 from hookbus.coordinator import Coordinator
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.estimation import promises
-from hookbus.estimation.arguments import (
-    check_listeners,
-    check_name,
-    check_number,
-    check_seconds,
-)
 from hookbus.estimation.exporting import Exporter
 from hookbus.estimator import Estimator
 from hookbus.hook import was_cut_short

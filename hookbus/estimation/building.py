@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
+from hookbus.arguments import names_taken
 from hookbus.errors import UnknownNodeError, UsageError
-from hookbus.estimation.arguments import names_taken
 from hookbus.estimation.batches import Batches
 from hookbus.estimation.spec import EstimatorSpec, ModeKeys
 from hookbus.graph import Graph

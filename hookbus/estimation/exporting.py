@@ -128,6 +128,9 @@ class BestExporter:
     ) -> Path | None:
         """Copy the checkpoint if it is better than all before it."""
         best = _read(export_path / _BEST)
+        again = export_path / checkpoint_path.name
+        if best is not None and best.get("global_step") == eval_result["global_step"]:
+            return again if again.exists() else None
         if best is not None and not self.compare_fn(best, eval_result):
             return None
         copy = _copy(checkpoint_path, export_path, self.exports_to_keep)

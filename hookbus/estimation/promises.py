@@ -157,7 +157,7 @@ class EvaluationEnd(SessionRunHook):
 
     def end(self, session: Session, outcome: Outcome) -> None:
         """Read the metrics, and tell them if they are of all batches."""
-        self.cut_short = was_cut_short(outcome.kind)
+        self.cut_short = was_cut_short(outcome.kind) and self.done != self.steps
         values = session.run({name: m.value for name, m in self.metrics.items()})
         plain = {name: _plain(value) for name, value in sorted(values.items())}
         step = session.global_step

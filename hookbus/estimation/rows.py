@@ -76,7 +76,12 @@ def each(
         split: takes one apart.
     """
     drawn: Mapping[str, Any] = {}
-    atexit.register(batches.close)  # later than that, hooks can do next to nothing
+
+    def close() -> None:
+        with contextlib.suppress(ValueError):  # a thread is in the middle of it
+            batches.close()
+
+    atexit.register(close)  # later than that, hooks can do next to nothing
     try:
         while True:
             with undisturbed():
@@ -92,7 +97,7 @@ def each(
         with undisturbed(), contextlib.suppress(StopIteration):
             batches.throw(error)
     finally:
-        atexit.unregister(batches.close)
+        atexit.unregister(close)
         with undisturbed():
             batches.close()
 

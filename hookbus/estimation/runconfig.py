@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
+from hookbus.arguments import check_directory
 from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
-from hookbus.estimation.arguments import check_directory
 from hookbus.logs import log
 
 

@@ -365,6 +365,15 @@ def test_the_best_exporter_keeps_the_best_copies():
         assert path is None or path.name == last
 
 
+def test_of_the_best_one_again_the_best_exporter_returns_the_copy():
+    """As it gets it where the training turns out to be over with it, or goes on from it."""
+    exporter, of = BestExporter(), every_three()
+    trained(Steps(), 3, of=of)
+    given = RUN / "best", RUN / "ckpt-3", {"loss": 1.0, "global_step": 3}
+    assert exporter.export(*given, False) == exporter.export(*given, True)
+    assert saved(RUN / "best") == [3]
+
+
 def test_the_best_exporter_goes_by_the_loss():
     """A smaller one is better, an equal one is not."""
     compare = BestExporter().compare_fn

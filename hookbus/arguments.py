@@ -1,4 +1,4 @@
-"""What the arguments of an Estimator's calls may be."""
+"""What arguments may be: numbers, times, paths, names, functions."""
 
 from __future__ import annotations
 
@@ -28,37 +28,52 @@ def check_number(argument: str, number: int | None) -> None:
         raise UsageError(f"Must specify {argument} > 0, given: {number}")
 
 
-def check_seconds(argument: str, seconds: float) -> None:
+def check_seconds(argument: str, seconds: float | None) -> None:
     """Refuse a time in seconds that is below 0.
 
     Raises:
         ArgumentTypeError: it is no number.
         UsageError: it is below 0.
     """
+    if seconds is None:
+        return
     if not isinstance(seconds, Real):
         raise ArgumentTypeError(f"{argument} is a number of seconds, given: {seconds!r}")
-    if seconds < 0:
+    if not seconds >= 0:  # nor is NaN
         raise UsageError(f"Must specify {argument} >= 0, given: {seconds}")
 
 
-def check_directory(argument: str, path: str | Path | None) -> None:
+def check_path(argument: str, path: str | Path) -> None:
     """Refuse what is no path.
 
     Raises:
         ArgumentTypeError: it is none.
     """
-    if path is not None and not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"{argument} is a path, given: {path!r}")
 
 
-def check_name(argument: str, name: str | None) -> None:
-    """Refuse what is no name.
+def check_directory(argument: str, path: str | Path | None) -> None:
+    """Refuse what is neither a path nor None.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is neither.
+    """
+    if path is not None:
+        check_path(argument, path)
+
+
+def check_name(argument: str, name: str | None) -> None:
+    """Refuse what is no name, or would lead into another folder.
+
+    Raises:
+        ArgumentTypeError: it is no str.
+        UsageError: it has a slash.
     """
     if name is not None and not isinstance(name, str):
         raise ArgumentTypeError(f"{argument} is a str, given: {name!r}")
+    if name is not None and set(name) & set("/\\"):
+        raise UsageError(f"{argument} names a folder and has no slash, given: {name!r}")
 
 
 def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
