@@ -20,12 +20,19 @@ def check_number(argument: str, number: int | None) -> None:
         ArgumentTypeError: it is no whole number.
         UsageError: it is not above 0.
     """
-    if number is None:
-        return
-    if not hasattr(number, "__index__"):
-        raise ArgumentTypeError(f"{argument} is a whole number, given: {number!r}")
-    if number <= 0:
+    check_whole(argument, number)
+    if number is not None and number <= 0:
         raise UsageError(f"Must specify {argument} > 0, given: {number}")
+
+
+def check_whole(argument: str, number: int | None) -> None:
+    """Refuse what is neither a whole number nor None.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    if number is not None and not hasattr(number, "__index__"):
+        raise ArgumentTypeError(f"{argument} is a whole number, given: {number!r}")
 
 
 def check_seconds(argument: str, seconds: float | None) -> None:

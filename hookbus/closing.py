@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from hookbus import ending
+from hookbus.acting import Actor
 from hookbus.bus import Bus
 from hookbus.checkpoint.saving import Checkpoints, Keeper
 from hookbus.checkpoint.store import shown
@@ -68,8 +69,7 @@ class Closing:
         clean: bool,
         session: Session | None,
         outcome: Outcome,
-        last_save: Callable[[], None],
-        mark_ended: Callable[[], None],
+        actor: Actor,
         give_up: Callable[[], BaseException | None],
     ) -> None:
         """Tell the hooks, save, close, write it down.
@@ -79,8 +79,7 @@ class Closing:
             clean: whether hooks are told by ``end``.
             session: the backend session; None where none was made.
             outcome: how it ended.
-            last_save: saves what the hooks' ``end``s left.
-            mark_ended: notes that it is over, if all hooks ended well.
+            actor: saves what the hooks' ``end``s left, and notes that it is over.
             give_up: closes the backend session; returns an error that is left of it.
 
         Raises:
@@ -90,11 +89,15 @@ class Closing:
         self._error = error
         failures: list[BaseException] = []
         try:
-            if clean:
+            if clean and session is not None:
                 failures += self._tell("end", session, outcome)
-                failures += _attempted(last_save)
+                failures += _attempted(lambda: actor.last_save(session, outcome))
                 failures += self._tell("finished", session, outcome)
-                failures += [] if failures else _attempted(mark_ended)
+                moved = session.global_step != self.first_step
+                if not failures:
+                    failures += _attempted(
+                        lambda: actor.mark_ended(session, outcome, moved)
+                    )
             elif error is not None:
                 self._tell_exception(error, session, outcome)
         finally:

@@ -27,7 +27,7 @@ from hookbus.estimation.runconfig import RunConfig, with_directory
 from hookbus.estimation.spec import EstimatorSpec, ModeKeys
 from hookbus.estimation.variables import variables_at, warm
 from hookbus.graph import Graph
-from hookbus.hook import SessionRunHook
+from hookbus.hook import was_cut_short
 from hookbus.logs import log
 from hookbus.metrics import mean
 from hookbus.node import Node
@@ -227,7 +227,7 @@ class Estimator:
                 "eval",
                 hooks={"hooks": own, "evaluation_hooks": spec.evaluation_hooks},
                 automatic=automatic,
-                core=_core("Estimator.evaluate()", promise, spec),
+                core=promises.members("Estimator.evaluate()", promise, spec),
             ) as session:
                 while not session.should_stop():
                     session.run(updates)
@@ -264,7 +264,7 @@ class Estimator:
             SessionInterruptedError: a signal came before the last batch.
         """
         batches = self._predictions(input_fn, predict_keys, hooks, checkpoint_path)
-        yield from rows.each(batches, rows.of if yield_single_examples else _whole)
+        yield from rows.each(batches, rows.of if yield_single_examples else rows.whole)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Return where summaries of an evaluation lie."""
@@ -317,7 +317,7 @@ class Estimator:
             hooks={"hooks": hooks, "training_hooks": spec.training_hooks},
             first={"training_chief_hooks": first},
             automatic=automatic,
-            core=_core("Estimator.train()", promise, spec),
+            core=promises.members("Estimator.train()", promise, spec),
             worker=not config.is_chief,
         )
         loss, fetches = None, [spec.train_op, spec.loss]
@@ -359,7 +359,7 @@ class Estimator:
             while not session.should_stop():
                 yield session.run(wanted)
         assert session.outcome is not None
-        if session.outcome.kind in ("interrupted", "preempted"):
+        if was_cut_short(session.outcome.kind):
             raise SessionInterruptedError(
                 "a signal ended predict() before the end of its input"
             )
@@ -393,14 +393,3 @@ class Estimator:
 
     def _variables(self) -> Mapping[str, Any]:
         return variables_at(self.model_dir)
-
-
-def _whole(batch: Any) -> list[Any]:
-    return [batch]
-
-
-def _core(call: str, promise: SessionRunHook, spec: EstimatorSpec) -> list[Member]:
-    """Return the core's own part in a session with a loss."""
-    assert isinstance(spec.loss, Node)
-    check = promises.ScalarLoss(spec.loss)
-    return [Member.of_core("loss=", check), Member.of_core(call, promise)]

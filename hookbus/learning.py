@@ -176,8 +176,7 @@ def train(
         save_summaries_steps=save_summaries_steps if summary_op is not None else None,
     )
     if is_chief:
-        said = {name: value for name, value in periods.items() if value is not UNSET}
-        _check_logdir(logdir, **{name: bool(value) for name, value in said.items()})
+        _check_logdir(logdir, **{k: v is not UNSET and bool(v) for k, v in periods.items()})
     pieces = {
         "init_op": init_op,
         "init_feed_dict": init_feed_dict,

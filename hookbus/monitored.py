@@ -364,19 +364,8 @@ class MonitoredSession:
         self.outcome = outcome = engine.outcome(error, clean)
         session = engine.attempt.session if engine.attempt is not None else None
 
-        def last_save() -> None:
-            if session is not None:
-                engine.actor.last_save(session, outcome)
-
-        def mark_ended() -> None:
-            if session is not None:
-                moved = session.global_step != closing.first_step
-                engine.actor.mark_ended(session, outcome, moved)
-
         try:
-            closing.finish(
-                error, clean, session, outcome, last_save, mark_ended, engine.close
-            )
+            closing.finish(error, clean, session, outcome, engine.actor, engine.close)
             if error is not None and error is not reached:
                 raise error
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from hookbus.arguments import check_whole
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph import Graph
 from hookbus.hook import SessionRunContext, SessionRunHook, SessionRunValues
@@ -61,10 +62,7 @@ class Steps(SessionRunHook):
         """
         if train_op is None:
             raise UsageError("train_op is None: is a return missing where it is made?")
-        if not hasattr(number_of_steps or 0, "__index__"):
-            raise ArgumentTypeError(
-                f"number_of_steps is a whole number, given: {number_of_steps!r}"
-            )
+        check_whole("number_of_steps", number_of_steps)
         if number_of_steps is not None and number_of_steps <= 0:
             raise UsageError(
                 f"number_of_steps is above 0, or None; given: {number_of_steps}"

@@ -12,10 +12,11 @@ from typing import Any
 
 import attrs
 
-from hookbus.bus import Bus
+from hookbus.bus import Bus, Member
 from hookbus.checkpoint.latest import CheckpointInfo
 from hookbus.coordinator import Coordinator
 from hookbus.estimation.building import number_of
+from hookbus.estimation.spec import EstimatorSpec
 from hookbus.evaluating import show, tell
 from hookbus.hook import (
     Outcome,
@@ -30,6 +31,13 @@ from hookbus.logs import log
 from hookbus.metrics import Metric
 from hookbus.node import Node
 from hookbus.session import Session
+
+
+def members(call: str, promise: SessionRunHook, spec: EstimatorSpec) -> list[Member]:
+    """Return the core's own part in a session with a loss."""
+    assert isinstance(spec.loss, Node)
+    check = ScalarLoss(spec.loss)
+    return [Member.of_core("loss=", check), Member.of_core(call, promise)]
 
 
 @attrs.define(eq=False)

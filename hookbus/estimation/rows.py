@@ -63,6 +63,11 @@ def of(batch: Any) -> Iterator[Any]:
         yield {key: value[row] for key, value in batch.items()}
 
 
+def whole(batch: Any) -> list[Any]:
+    """Return a batch as the one thing to yield."""
+    return [batch]
+
+
 def each(
     batches: Generator[Any, None, None], split: Callable[[Any], Iterable[Any]]
 ) -> Generator[Any, None, None]:

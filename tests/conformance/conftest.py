@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-import structlog
+from support.watching import clock as clock
+from support.watching import lines as lines
 
 from hookbus import (
     Config,
@@ -110,20 +111,3 @@ def open_session(graph: Graph) -> Callable[..., MonitoredSession]:
         return cls(**{**arguments, **given})
 
     return make
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A list with the time; tests let it go by."""
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    return now
-
-
-@pytest.fixture
-def lines() -> Iterator[list[dict[str, Any]]]:
-    """The lines of the log, each as a dict of its parts."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    yield capture.entries
-    structlog.reset_defaults()
