@@ -1,15 +1,13 @@
 """Training loops with hooks as plugins: an event bus around every step."""
 
 from hookbus import evaluation, learning, metrics
-from hookbus.aside import undisturbed
-from hookbus.bus import Bus
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.protocol import OpRecord, RunMetadata, RunOptions, Session, ValueRecord
+from hookbus.backend.random_state import undisturbed
+from hookbus.bus.bus import Bus
 from hookbus.checkpoint.codec import Codec
-from hookbus.checkpoint.latest import CheckpointInfo, latest_checkpoint
-from hookbus.checkpoint.listener import CheckpointSaverListener
-from hookbus.checkpoint.saving import Checkpoints
-from hookbus.config import Config
-from hookbus.coordinator import Coordinator
-from hookbus.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from hookbus.checkpoint.reader import CheckpointInfo, latest_checkpoint
+from hookbus.config.config import Config
 from hookbus.errors import (
     AbortedError,
     ArgumentTypeError,
@@ -39,41 +37,34 @@ from hookbus.errors import (
     UsageError,
     WriteConflictError,
 )
-from hookbus.estimation.alternating import EvalSpec, TrainSpec, train_and_evaluate
-from hookbus.estimation.exporting import (
-    BestExporter,
-    Exporter,
-    FinalExporter,
-    LatestExporter,
-)
-from hookbus.estimation.runconfig import RunConfig
-from hookbus.estimation.spec import EstimatorSpec, ModeKeys
-from hookbus.estimator import Estimator
-from hookbus.graph import Graph
-from hookbus.hook import (
-    Outcome,
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-    was_cut_short,
-)
-from hookbus.hookspecs import hookimpl, hookspec
+from hookbus.estimator.estimator import Estimator
+from hookbus.estimator.exporter import BestExporter, Exporter, FinalExporter, LatestExporter
+from hookbus.estimator.model_fn import EstimatorSpec, ModeKeys
+from hookbus.estimator.run_config import RunConfig
+from hookbus.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener
+from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.coordinator import Coordinator
+from hookbus.hooks.event_bus import Call
+from hookbus.hooks.hook import SessionRunArgs, SessionRunHook, SessionRunValues
+from hookbus.hooks.markers import hookimpl, hookspec
+from hookbus.hooks.options import OptionGroup
+from hookbus.hooks.outcome import Outcome, was_cut_short
+from hookbus.hooks.timer import SecondOrStepTimer
 from hookbus.logs import log
-from hookbus.monitored import MonitoredSession
-from hookbus.node import Node
-from hookbus.observing import Call
-from hookbus.options import OptionGroup
-from hookbus.ownloop import Step
-from hookbus.records import OpRecord, ValueRecord
-from hookbus.recovery import Recovery
-from hookbus.scaffold import Scaffold
-from hookbus.session import EmbeddedSession, RunMetadata, RunOptions, Session
-from hookbus.singular import SingularMonitoredSession
-from hookbus.step_fn import StepContext
-from hookbus.timer import SecondOrStepTimer
-from hookbus.training import MonitoredTrainingSession
-from hookbus.validating import number_in, numeric
+from hookbus.session.creators import (
+    ChiefSessionCreator,
+    Scaffold,
+    SessionCreator,
+    WorkerSessionCreator,
+)
+from hookbus.session.monitored import MonitoredSession
+from hookbus.session.recoverable import Recovery
+from hookbus.session.step import Step, StepContext
+from hookbus.session.training import MonitoredTrainingSession, SingularMonitoredSession
+from hookbus.validation import number_in, numeric
 
 __all__ = [
     "AbortedError",

@@ -1,7 +1,7 @@
 """Evaluating checkpoints in the style of slim: one of them, or each that a training saves.
 
-Each evaluation is a session of its own, of kind ``eval``, beside whatever trains. What
-comes out of it is told as :func:`~hookbus.hookspecs.evaluated`, and who wants to writes it.
+Each evaluation is a session of its own, of kind ``eval``, beside whatever trains. It emits
+its results as the event :func:`~hookbus.bus.hookspecs.evaluated`, and plugins write them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.arguments import check_name, check_number, check_path
-from hookbus.aside import undisturbed
-from hookbus.bus import Member
-from hookbus.checkpoint.arrivals import checkpoints_iterator, wait_for_new_checkpoint
-from hookbus.checkpoint.store import shown
-from hookbus.config import Config
-from hookbus.creators import ChiefSessionCreator
+from hookbus.backend.random_state import undisturbed
+from hookbus.bus.registry import Registration
+from hookbus.config.config import Config
 from hookbus.errors import (
     ArgumentTypeError,
     CheckpointError,
@@ -26,15 +22,17 @@ from hookbus.errors import (
     SessionInterruptedError,
     UsageError,
 )
-from hookbus.estimation import sessions
-from hookbus.evaluating import FinalValues, StopAfterNEvalsHook, SummaryAtEndHook
-from hookbus.graph import Graph
-from hookbus.hook import was_cut_short
-from hookbus.logs import log
-from hookbus.node import Node
-from hookbus.roster import Automatic, as_hooks
-from hookbus.scaffold import Scaffold
-from hookbus.training import UNSET
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.hooks.outcome import was_cut_short
+from hookbus.logs import log, shown
+from hookbus.plugin.roster import ImpliedPlugin, as_hooks
+from hookbus.session.creators import ChiefSessionCreator, Scaffold
+from hookbus.session.training import UNSET
+from hookbus.slim.checkpoints import checkpoints_iterator, wait_for_new_checkpoint
+from hookbus.slim.hooks import FinalOpsReader, StopAfterNEvalsHook, SummaryAtEndHook
+from hookbus.slim.session import CallSession, evaluation_plugins
+from hookbus.validation import check_name, check_number, check_path
 
 __all__ = [
     "StopAfterNEvalsHook",
@@ -45,7 +43,6 @@ __all__ = [
     "evaluation_loop",
     "wait_for_new_checkpoint",
 ]
-
 
 Feeds: TypeAlias = Mapping[Node | str, Any] | None
 """Node or name to value."""
@@ -305,16 +302,18 @@ class _Evaluation:
         creator = ChiefSessionCreator(
             self.graph, self.scaffold, checkpoint_filename_with_path=path
         )
-        values = FinalValues(runs.ops, final.ops, final.feed_dict, final.name)
+        values = FinalOpsReader(runs.ops, final.ops, final.feed_dict, final.name)
         core = {"num_evals=": runs.stop, "hookbus.evaluation": values}
         with (
             undisturbed(),
-            sessions.CallSession(
+            CallSession(
                 creator,
                 "eval",
                 hooks={"hooks": runs.hooks},
                 automatic=_writers(self.logdir, runs.hooks),
-                core=[Member.of_core(name, hook) for name, hook in core.items() if hook],
+                core=[
+                    Registration.of_core(name, hook) for name, hook in core.items() if hook
+                ],
                 config=self.config,
             ) as session,
         ):
@@ -351,7 +350,7 @@ class _Evaluation:
             return None
 
 
-def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[Automatic]:
+def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[ImpliedPlugin]:
     """Return the plugins that write what an evaluation tells.
 
     Raises:
@@ -367,5 +366,5 @@ def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[Automatic]
     return [
         attrs.evolve(plugin, why=f"logdir={place!r}")
         for place in places
-        for plugin in sessions.of_evaluation(Path(place))
+        for plugin in evaluation_plugins(Path(place))
     ]

@@ -11,25 +11,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hookbus import nesting
-from hookbus.arguments import check_directory, check_number, check_seconds
-from hookbus.bus import Member
-from hookbus.checkpoint.arrivals import wait_for_step
-from hookbus.config import Config
-from hookbus.creators import SessionCreator
+from hookbus.backend.protocol import Session
+from hookbus.bus.registry import Registration
+from hookbus.config.config import Config
+from hookbus.discovery import installed_plugins
 from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.graph import Graph
-from hookbus.hook import Kind
-from hookbus.installed import installed_plugins
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.hooks.hook import Kind
+from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log
-from hookbus.monitored import MonitoredSession
-from hookbus.node import Node
-from hookbus.recovery import Recovery
-from hookbus.scaffold import Scaffold
-from hookbus.session import Session
-from hookbus.step_fn import StepFnStop
-from hookbus.stepping import CALL, Steps
-from hookbus.training import UNSET, MonitoredTrainingSession, Unset
+from hookbus.session.builder import current_config
+from hookbus.session.creators import Scaffold, SessionCreator
+from hookbus.session.monitored import MonitoredSession
+from hookbus.session.recoverable import Recovery
+from hookbus.session.training import UNSET, MonitoredTrainingSession, Unset
+from hookbus.slim.checkpoints import wait_for_step
+from hookbus.slim.hooks import TRAIN_CALL, TrainStep
+from hookbus.validation import check_directory, check_number, check_seconds
 
 TrainStepFn: TypeAlias = Callable[
     [MonitoredSession, Node, Node, Mapping[str, Any]], tuple[Any, Any]
@@ -155,7 +154,7 @@ def train(
     >>> train(halve, None, number_of_steps=3, log_every_n_steps=0, config=quiet)
     4.0
     """
-    steps = Steps.of(train_op, graph, loss, number_of_steps)
+    steps = TrainStep.of(train_op, graph, loss, number_of_steps)
     steps.within = train_step_fn is train_step
     check_directory("logdir", logdir)
     check_number("trace_every_n_steps", trace_every_n_steps or None)
@@ -186,7 +185,7 @@ def train(
         "summary_op": None if summary_op is UNSET else summary_op,
         "saver": saver,
     }
-    config = config or nesting.config_here()
+    config = config or current_config()
     if trace_every_n_steps and is_chief:
         config = _traced(config, trace_every_n_steps, logdir)
     if startup_delay_steps > 0 and not is_chief:
@@ -228,20 +227,20 @@ class _TrainingSession(MonitoredTrainingSession):
         arguments: as for a :class:`MonitoredTrainingSession`.
     """
 
-    def __init__(self, steps: Steps, **arguments: Any) -> None:
+    def __init__(self, steps: TrainStep, **arguments: Any) -> None:
         self._steps = steps
         super().__init__(steps.graph, **arguments)
 
     def _setup(
         self,
         creator: SessionCreator,
-        taking_part: Sequence[Member],
+        taking_part: Sequence[Registration],
         kind: Kind,
         config: Config,
         grace: float,
         recovery: Recovery | None,
     ) -> None:
-        everybody = [*taking_part, Member.of_core(CALL, self._steps)]
+        everybody = [*taking_part, Registration.of_core(TRAIN_CALL, self._steps)]
         super()._setup(creator, everybody, kind, config, grace, recovery)
 
 

@@ -8,6 +8,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 LEVEL = 20
@@ -161,3 +162,9 @@ def _unconfigured() -> Any:
 
 
 log = Logger()
+
+
+def shown(path: Path) -> str:
+    """Return a path as log lines show it: short, where it lies below this folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

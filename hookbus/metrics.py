@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 
 from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.graph import Graph
-from hookbus.node import Node
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
 
 _NO_WEIGHTS = 1.0
 

@@ -13,8 +13,9 @@ from support.buses import answering, bus, called
 
 import hookbus
 from hookbus import PluginError, SessionRunHook, UsageError, hookimpl, hookspec
-from hookbus.bus import Bus, Member
-from hookbus.hookspecs import LIFECYCLE
+from hookbus.bus.bus import Bus
+from hookbus.bus.registry import Registration as Member
+from hookbus.hooks.markers import LIFECYCLE
 
 
 def test_any_object_with_lifecycle_methods_is_a_hook() -> None:

@@ -9,7 +9,8 @@ import pytest
 from support.buses import answering, bus, called
 
 from hookbus import PluginError, UsageError, hookimpl
-from hookbus.bus import Bus, Member
+from hookbus.bus.bus import Bus
+from hookbus.bus.registry import Registration as Member
 
 
 def test_the_first_registered_is_called_first() -> None:

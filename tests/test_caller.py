@@ -30,10 +30,10 @@ from support.behaviours import (
     yields_twice,
 )
 
-from hookbus.caller import Caller, Implementation, bind
+from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.bus.caller import Caller, Implementation, bind
 from hookbus.errors import culprit_of
-from hookbus.hook import Turn
-from hookbus.session import RunMetadata, RunOptions
+from hookbus.hooks.context import CurrentHook as Turn
 
 spec, impl = pluggy.HookspecMarker("differ"), pluggy.HookimplMarker("differ")
 

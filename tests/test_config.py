@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, SessionRunHook, UsageError
-from hookbus.config import set_process_config
-from hookbus.places import Place
+from hookbus.config.config import set_process_config
+from hookbus.config.parser import Precedence as Place
 
 AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
 KNOWN = ("", "1", "true", "yes", "on", "0", "false", "no", "off")

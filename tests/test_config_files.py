@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus import UsageError
-from hookbus.config import files
+from hookbus.config import files as files
 from hookbus.config.files import LOADERS, ConfigFile, find
 
 SECTIONS = {

@@ -8,7 +8,7 @@ import pytest
 from support.running import started
 
 from hookbus import Coordinator, OutOfRangeError
-from hookbus.coordinator import ThreadsStillRunningError
+from hookbus.hooks.coordinator import ThreadsStillRunningError
 
 
 def test_a_stop_reaches_everybody() -> None:

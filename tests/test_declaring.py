@@ -20,7 +20,8 @@ from hookbus import (
     hookimpl,
     hookspec,
 )
-from hookbus.bus import Bus, Member, call_one
+from hookbus.bus.bus import Bus, call_one
+from hookbus.bus.registry import Registration as Member
 from hookbus.errors import culprit_of
 
 ALONE = Config(autoload=False)
@@ -124,7 +125,7 @@ def test_cores_events_cannot_be_declared_anew() -> None:
         @hookspec
         def begin(self) -> None: ...
 
-    with pytest.raises(PluginError, match=r"by hookbus\.hookspecs and by Rival"):
+    with pytest.raises(PluginError, match=r"by hookbus\.bus\.hookspecs and by Rival"):
         Bus().add_events(Rival)
 
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import hookbus
-from hookbus import errors
+from hookbus import errors as errors
 from hookbus.errors import ExitCode, HookbusError, blame, culprit_of, did_you_mean
 
 BASES = {

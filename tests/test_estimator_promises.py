@@ -36,7 +36,7 @@ from hookbus import (
     learning,
     train_and_evaluate,
 )
-from hookbus.testing.leftovers import Held
+from hookbus.testing._suite.leftovers import Held
 
 Hooks = list[Any] | None
 

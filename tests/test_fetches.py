@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import FetchTypeError, Graph, GraphError
-from hookbus.fetches import Shape, is_leaf, merge, shape_of
+from hookbus.graph.fetches import Structure as Shape
+from hookbus.graph.fetches import is_leaf, merge
+from hookbus.graph.fetches import structure_of as shape_of
 
 GRAPH = Graph()
 NODES = [GRAPH.placeholder(name) for name in ("p", "q")]

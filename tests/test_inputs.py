@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import CheckpointError, Graph, GraphError, OutOfRangeError
-from hookbus.inputs import Input
-from hookbus.session import EmbeddedSession
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.inputs import Input
 
 
 class Stateful:

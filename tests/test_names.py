@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookbus.names import canonical, of_class, unique
+from hookbus.discovery import canonical_name as canonical
+from hookbus.discovery import hook_name as of_class
+from hookbus.discovery import unique_name as unique
 
 words = st.lists(
     st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True), min_size=1, max_size=4

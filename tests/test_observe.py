@@ -29,11 +29,12 @@ from hookbus import (
     SessionRunHook,
     hookimpl,
 )
-from hookbus.bus import Bus, Member
-from hookbus.caller import Caller
-from hookbus.hook import Turn
-from hookbus.observing import ObservedCaller, Observers
-from hookbus.policy import ErrorPolicy
+from hookbus.bus.bus import Bus
+from hookbus.bus.caller import Caller
+from hookbus.bus.error_policy import ErrorPolicy
+from hookbus.bus.observers import ObservedCaller, Observers
+from hookbus.bus.registry import Registration as Member
+from hookbus.hooks.context import CurrentHook as Turn
 
 
 def told(made: Bus) -> list[Call]:

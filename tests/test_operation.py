@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import Graph, GraphError
-from hookbus.operation import Operation, describe
+from hookbus.graph.operation import Operation, describe
 
 POSITIONAL_ONLY, NORMAL, KEYWORD_ONLY = "positional only", "normal", "keyword only"
 

@@ -9,8 +9,9 @@ import pytest
 from support.buses import bus, called
 
 from hookbus import Config, Graph, MonitoredSession, PluginError, SessionRunHook, hookimpl
-from hookbus.bus import Bus, Member
-from hookbus.ordering import Called
+from hookbus.bus.bus import Bus
+from hookbus.bus.ordering import OrderedHook as Called
+from hookbus.bus.registry import Registration as Member
 
 
 class Wishing:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.config import Config
-from hookbus.config.grammar import read_flags
+from hookbus.config.config import Config
+from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import read_flags
 from hookbus.config.settings import fields_of, flag_of
-from hookbus.installed import installed_plugins
-from hookbus.places import Place
+from hookbus.discovery import installed_plugins
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path for path in ROOT.glob("plugins/*") if (path / "setup.cfg").exists())

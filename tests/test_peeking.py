@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from hookbus import PluginError
-from hookbus.installed import Installed, installed_plugins, spec_of
-from hookbus.peeking import Peek, peek
-from hookbus.registry import Registry
+from hookbus.bus.registry import Registry
+from hookbus.discovery import Installed, installed_plugins, spec_of
+from hookbus.plugin.source import SourceScan as Peek
+from hookbus.plugin.source import scan_source as peek
 
 PLUGINS = installed_plugins().plugins
 

@@ -34,12 +34,14 @@ from hookbus import (
     WriteConflictError,
     hookimpl,
 )
-from hookbus.bus import Bus, Member
-from hookbus.caller import Caller, Implementation
-from hookbus.creators import ChiefSessionCreator
-from hookbus.failures import Failures, Guard
-from hookbus.hook import Turn
-from hookbus.policy import ErrorPolicy, parse_policy
+from hookbus.bus.bus import Bus
+from hookbus.bus.caller import Caller, Implementation
+from hookbus.bus.error_policy import ErrorGuard as Guard
+from hookbus.bus.error_policy import ErrorPolicy, parse_policy
+from hookbus.bus.error_policy import FailureLog as Failures
+from hookbus.bus.registry import Registration as Member
+from hookbus.hooks.context import CurrentHook as Turn
+from hookbus.session.creators import ChiefSessionCreator
 
 ALONE = Config(autoload=False)
 WARN, QUARANTINE = ErrorPolicy("warn"), ErrorPolicy("quarantine", 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hookbus import Graph, UnfedPlaceholderError, WriteConflictError
-from hookbus.program import Program, plan
-from hookbus.session import EmbeddedSession
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.program import Program, plan
 
 
 def layers(depth: int) -> Graph:

@@ -9,10 +9,11 @@ from importlib.metadata import EntryPoint, version
 import pytest
 
 from hookbus import PluginError, UsageError
-from hookbus.installed import Installed
-from hookbus.places import Place
-from hookbus.requirements import check_fits, check_required
-from hookbus.selection import Verdict, Word
+from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import Switch as Word
+from hookbus.discovery import Installed
+from hookbus.plugin.requirements import check_fits
+from hookbus.plugin.selection import Verdict, check_required
 
 OWN = version("hookbus")
 
@@ -86,8 +87,8 @@ def test_a_requirement_must_be_one():
 
 FITS = """
 from hookbus import PluginError
-from hookbus.installed import installed_plugins
-from hookbus.requirements import check_fits
+from hookbus.discovery import installed_plugins
+from hookbus.plugin.requirements import check_fits
 
 try:
     check_fits(installed_plugins().plugins["clock"])

@@ -14,10 +14,11 @@ from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, SessionRunHook
+from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import parse_switch as parse_word
 from hookbus.config.settings import Setting
-from hookbus.places import Place
-from hookbus.roster import Automatic, members
-from hookbus.selection import parse_word
+from hookbus.plugin.roster import ImpliedPlugin as Automatic
+from hookbus.plugin.roster import session_hooks as members
 from hookbus.testing import fake_dist
 
 Install = Callable[..., None]

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus import PluginError, UsageError
-from hookbus.installed import Catalog, Installed, check_entry, installed_plugins
-from hookbus.places import Place
-from hookbus.selection import Word, decide, parse_word
+from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import Switch as Word
+from hookbus.config.parser import parse_switch as parse_word
+from hookbus.discovery import Catalog, Installed, check_entry, installed_plugins
+from hookbus.plugin.selection import decide
 from hookbus.testing import fake_dist
 
 

@@ -23,7 +23,7 @@ from hookbus import (
     UnknownNodeError,
     WriteConflictError,
 )
-from hookbus.session import EmbeddedSession
+from hookbus.backend.embedded import EmbeddedSession
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hookbus import FeedConflictError, Graph, UnfedPlaceholderError
-from hookbus.session import EmbeddedSession
+from hookbus.backend.embedded import EmbeddedSession
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import hookbus
 from hookbus import UsageError
 from hookbus.config.keys import boolean
+from hookbus.config.parser import Precedence as Place
 from hookbus.config.settings import Setting, build, fields_of, flag_of
-from hookbus.places import Place
 
 if TYPE_CHECKING:
     from decimal import Decimal

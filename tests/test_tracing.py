@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hookbus import Call, Config, Graph, MonitoredSession, SessionRunHook, hookimpl
-from hookbus.tracing import Tracer
+from hookbus.bus.observers import Tracer
 
 
 def call(plugin: str | None, event: str, start: float, seconds: float) -> Call:

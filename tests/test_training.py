@@ -13,8 +13,8 @@ from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
 from hookbus import Config, Graph, MonitoredTrainingSession, SessionRunHook
-from hookbus.config.grammar import read_flags
-from hookbus.places import Place
+from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import read_flags
 
 OFF = Config(autoload=False)
 COUNTER, SUMMARY, SAVER = "step-counter", "summary-saver", "checkpoint-saver"

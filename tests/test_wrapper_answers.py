@@ -19,7 +19,8 @@ from hookbus import (
     hookimpl,
     hookspec,
 )
-from hookbus.bus import Bus, Member
+from hookbus.bus.bus import Bus
+from hookbus.bus.registry import Registration as Member
 
 ALONE = Config(autoload=False)
 SILENT = [

@@ -35,7 +35,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hookbus import hookimpl, hookspec
-from hookbus.bus import Bus, Member
+from hookbus.bus.bus import Bus
+from hookbus.bus.registry import Registration as Member
 
 SAMPLE = 1_000
 """So many stacks are tried by default."""

@@ -1,1 +1,1 @@
-"""How checkpoints are kept: one protocol for all, so that nothing saved is ever lost."""
+"""How a session's state gets onto the disk and back, whole or not at all."""

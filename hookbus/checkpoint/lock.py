@@ -13,7 +13,7 @@ try:
 except ImportError:  # where there is none, two writers cannot be told apart
     fcntl = None  # type: ignore[assignment]
 
-NAME = ".writing"
+LOCK_NAME = ".writing"
 _held: set[Path] = set()
 _taking = threading.Lock()
 
@@ -44,7 +44,7 @@ class DirectoryLock:
 
     def _locked(self) -> int:
         """Lock the file against other processes, and write down whose it is."""
-        path = self._directory / NAME
+        path = self._directory / LOCK_NAME
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if fcntl is not None:
             try:

@@ -12,7 +12,7 @@ import attrs
 
 from hookbus.errors import CheckpointError, UsageError
 
-NAME = "manifest.json"
+MANIFEST_NAME = "manifest.json"
 FORMAT = 1
 
 
@@ -69,9 +69,9 @@ class Manifest:
             UsageError: another version of hookbus wrote it; it may well be good.
         """
         try:
-            raw: dict[str, Any] = json.loads((directory / NAME).read_bytes())
+            raw: dict[str, Any] = json.loads((directory / MANIFEST_NAME).read_bytes())
             if raw.pop("sha256") != _digest(raw):
-                raise CheckpointError(f"its {NAME} was altered (hash differs)")
+                raise CheckpointError(f"its {MANIFEST_NAME} was altered (hash differs)")
             if raw["format"] != FORMAT:
                 raise UsageError(
                     f"{directory} has the checkpoint format {raw['format']}, and this "
@@ -82,9 +82,9 @@ class Manifest:
         except (UsageError, CheckpointError):
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointError(f"its {NAME} is missing") from error
+            raise CheckpointError(f"its {MANIFEST_NAME} is missing") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"its {NAME} is damaged: {error!r}") from error
+            raise CheckpointError(f"its {MANIFEST_NAME} is damaged: {error!r}") from error
 
     def verify(self, directory: Path) -> None:
         """Compare each file with what was written.

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import attrs
 
-from hookbus.checkpoint import manifest as manifests
-from hookbus.checkpoint.manifest import FileRecord, Manifest
+from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
 from hookbus.errors import CheckpointDirectoryError, CheckpointError
-from hookbus.logs import log
+from hookbus.logs import log, shown
 
 _COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
 _ABANDONED = re.compile(r"ckpt-\d+\.(tmp|gone)-\d+")
@@ -27,7 +26,7 @@ _BAD = re.compile(r"ckpt-\d+(\.old)?\.bad(-\d+)?")
 
 
 @attrs.frozen
-class Found:
+class StoredCheckpoint:
     """A checkpoint directory by name; whether it is good is another matter."""
 
     step: int
@@ -62,14 +61,16 @@ class Store:
                 "give a checkpoint_dir that can be written, or -p no:checkpoint-saver"
             ) from error
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[StoredCheckpoint]:
         """Return all complete-looking checkpoints, the newest first."""
         if not self.directory.is_dir():
             return []
         matches = (
             (_COMPLETE.fullmatch(path.name), path) for path in self.directory.iterdir()
         )
-        all_found = [Found(int(m[1]), path, bool(m[2])) for m, path in matches if m]
+        all_found = [
+            StoredCheckpoint(int(m[1]), path, bool(m[2])) for m, path in matches if m
+        ]
         return sorted(all_found, key=lambda f: (f.step, not f.old), reverse=True)
 
     def had_any(self) -> bool:
@@ -134,8 +135,8 @@ class Store:
             for file in sorted(temporary.iterdir()):
                 _sync(file)
                 files[file.name] = FileRecord.of(file)
-            (temporary / manifests.NAME).write_text(seal(files).text(), "utf-8")
-            _sync(temporary / manifests.NAME)
+            (temporary / MANIFEST_NAME).write_text(seal(files).text(), "utf-8")
+            _sync(temporary / MANIFEST_NAME)
             _sync(temporary)
             self._move_in(temporary, path)
         except (OSError, CheckpointError) as error:
@@ -156,11 +157,11 @@ class Store:
         Raises:
             CheckpointError: the disk refuses; the manifest from before is still there.
         """
-        temporary = path / f"{manifests.NAME}.tmp"
+        temporary = path / f"{MANIFEST_NAME}.tmp"
         try:
             temporary.write_text(manifest.text(), "utf-8")
             _sync(temporary)
-            temporary.rename(path / manifests.NAME)
+            temporary.rename(path / MANIFEST_NAME)
             _sync(path)
         except OSError as error:
             raise CheckpointError(
@@ -199,12 +200,6 @@ class Store:
         temporary.rename(path)
         _sync(self.directory)
         shutil.rmtree(old, ignore_errors=True)
-
-
-def shown(path: Path) -> str:
-    """Return a path as log lines show it: short, where it lies below this folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _sync(path: Path) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TextIO
 
-from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError, did_you_mean
+from hookbus.cli.output import discard, report
+from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
 
 USAGE = """\
 usage: hookbus run [flags] SCRIPT [ARGS ...]   run a training script with plugins
@@ -50,27 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.FAILED
 
 
-def discard(stream: TextIO) -> None:
-    """Have a stream whose reader is gone take whatever is still to be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def _open_closed() -> None:
     """Have standard streams that were closed, as by ``>&-``, take what is written."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (for good)
-
-
-def report(error: HookbusError) -> int:
-    """Print an error for the user and return the exit code that it means."""
-    kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
-    print(f"{kind}: {error}", file=sys.stderr)
-    for note in getattr(error, "__notes__", ()):
-        print(f"  {note}", file=sys.stderr)
-    if isinstance(error, UsageError):
-        return ExitCode.USAGE
-    return ExitCode.PLUGIN if isinstance(error, PluginError) else ExitCode.FAILED
 
 
 def _dispatch(words: list[str]) -> int:

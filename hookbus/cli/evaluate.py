@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from hookbus import cli
-from hookbus.cli.estimators import Command, InputFn, Job, carry_out, number
-from hookbus.cli.flags import table
-from hookbus.config.grammar import Said
-from hookbus.estimator import Estimator
+from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out, number
+from hookbus.cli.output import discard, table
+from hookbus.config.parser import ParsedFlags
+from hookbus.estimator.estimator import Estimator
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -17,7 +16,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     return carry_out(COMMAND, arguments)
 
 
-def _job(said: Said) -> Job:
+def _job(said: ParsedFlags) -> Job:
     steps = number(said, "--steps")
     path, name = (said.values.get(flag) for flag in ("--checkpoint-path", "--name"))
 
@@ -27,7 +26,7 @@ def _job(said: Said) -> Job:
             answer.write(table(("metric", "value"), [*_rows(metrics)]))
             answer.flush()
         except BrokenPipeError:  # nobody wants to read it
-            cli.discard(answer)
+            discard(answer)
 
     return job
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from hookbus.config import Config
-from hookbus.config.grammar import Own, Said, read_flags
+from hookbus.config.config import Config
 from hookbus.config.keys import KEYS
+from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.errors import UsageError
-from hookbus.places import Place
 
 HELP = ("-h", "--help")
 FLAGS = {
@@ -36,7 +32,7 @@ def read(
     arguments: Sequence[str],
     switches: Sequence[str] = (),
     most: int = 0,
-) -> tuple[Said, Config]:
+) -> tuple[ParsedFlags, Config]:
     """Read the command line of a command that runs no script.
 
     Args:
@@ -48,8 +44,8 @@ def read(
     Raises:
         UsageError: a flag is unknown or lacks its value, or there are more arguments.
     """
-    own = Own(command, (*HELP, *switches), mixed=True)
-    said = read_flags(arguments, Place.COMMAND, own=own)
+    own = CommandFlags(command, (*HELP, *switches), mixed=True)
+    said = read_flags(arguments, Precedence.COMMAND, own=own)
     if len(said.rest) > most:
         known = ", ".join((*switches, "-p", "-c", "-o"))
         raise UsageError(
@@ -59,40 +55,6 @@ def read(
     return said, Config.gathered(said)
 
 
-def wants_help(said: Said) -> bool:
+def wants_help(said: ParsedFlags) -> bool:
     """Say whether help was asked for."""
     return bool(said.switches.intersection(HELP))
-
-
-def columns(texts: Mapping[str, str]) -> list[str]:
-    """Lay out names and what each means, as lines.
-
-    >>> columns({"-h": "show this", "-p NAME": "a plugin"})
-    ['  -h       show this', '  -p NAME  a plugin']
-    """
-    width = max(map(len, texts), default=0)
-    return [f"  {name:{width}}  {text}".rstrip() for name, text in texts.items()]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out rows below a head.
-
-    >>> print(table(["name"], [["progress"]]), end="")
-    NAME
-    progress
-    """
-    cells = [[cell.upper() for cell in head], *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def own_folder_first(script: str | None = None) -> None:
-    """Have modules found as under ``python script.py``, or ``python -m`` without one."""
-    if sys.flags.safe_path:
-        return
-    with contextlib.suppress(OSError):  # the current folder may be gone
-        sys.path[0] = str(Path(script).resolve().parent) if script else str(Path.cwd())

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from hookbus.cli.flags import FLAGS, columns
-from hookbus.config import Config
-from hookbus.config.environment import ENVIRONMENT
+from hookbus.cli.flags import FLAGS
+from hookbus.cli.output import columns
+from hookbus.config.config import Config
 from hookbus.config.files import LOADERS
 from hookbus.config.keys import KEYS
-from hookbus.config.settings import ON_ERROR, Form, flag_of
+from hookbus.config.settings import ON_ERROR, SettingsSchema, flag_of
+from hookbus.config.sources import ENVIRONMENT
 from hookbus.errors import HookbusError, reason_of
-from hookbus.loading import form_of_code, load_one
-from hookbus.selection import Selection, Verdict
+from hookbus.plugin.loading import load_one, schema_of_plugin
+from hookbus.plugin.selection import Selection, Verdict
 
 
 def help_of(selection: Selection, config: Config, head: Sequence[str]) -> str:
@@ -45,14 +46,14 @@ def help_of(selection: Selection, config: Config, head: Sequence[str]) -> str:
 
 def _settings(verdict: Verdict) -> Iterator[str]:
     try:
-        form = form_of_code(load_one(verdict))
+        form = schema_of_plugin(load_one(verdict))
     except HookbusError as error:
         yield f"  {verdict.name}: broken: {reason_of(error)}"
         return
     yield from columns(_texts(form)) or [f"  {verdict.name}: no settings"]
 
 
-def _texts(form: Form) -> dict[str, str]:
+def _texts(form: SettingsSchema) -> dict[str, str]:
     """Return flag to what it means and what it is by default."""
     return {
         flag_of(form.plugin, field): " ".join(

@@ -7,15 +7,17 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from hookbus.bus import Bus, Member
-from hookbus.choosing import select
-from hookbus.cli.flags import own_folder_first, read, table, wants_help
-from hookbus.config import Config
+from hookbus.bus.bus import Bus
+from hookbus.bus.ordering import OrderedHook
+from hookbus.bus.registry import Registration
+from hookbus.cli.flags import read, wants_help
+from hookbus.cli.output import table
+from hookbus.cli.target import own_folder_first
+from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, reason_of
-from hookbus.loading import load_one, member_of
-from hookbus.ordering import Called
-from hookbus.roster import AUTOMATIC_ORDER, in_order
-from hookbus.selection import Verdict
+from hookbus.plugin.loading import load_one, member_of
+from hookbus.plugin.roster import AUTOMATIC_ORDER, in_order
+from hookbus.plugin.selection import Verdict, select
 
 SCHEMA = 1
 _COLUMNS = ("event", "call", "plugin", "group", "why")
@@ -44,7 +46,7 @@ def hooks(arguments: Sequence[str]) -> int:
         return ExitCode.OK
     with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no answer
         bus, broken = _bus(config)
-    orders: dict[str, list[Called]] = {}
+    orders: dict[str, list[OrderedHook]] = {}
     for event in _wanted(bus, said.rest):
         try:
             orders[event] = bus.order(event)
@@ -82,11 +84,11 @@ def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
     return bus, broken
 
 
-def _member(verdict: Verdict, config: Config) -> Member:
+def _member(verdict: Verdict, config: Config) -> Registration:
     return member_of(load_one(verdict), config.settings_of(verdict.name))
 
 
-def _one_by_one(members: Sequence[Member]) -> tuple[Bus, dict[str, str]]:
+def _one_by_one(members: Sequence[Registration]) -> tuple[Bus, dict[str, str]]:
     """Return a bus of those that fit, and why the others do not, by name."""
     bus, failed = Bus(), {member.name: "" for member in members}
     for _ in members:  # one may implement an event that a later one declares
@@ -102,7 +104,7 @@ def _one_by_one(members: Sequence[Member]) -> tuple[Bus, dict[str, str]]:
 
 
 def _document(
-    orders: Mapping[str, Sequence[Called]], broken: Mapping[str, str]
+    orders: Mapping[str, Sequence[OrderedHook]], broken: Mapping[str, str]
 ) -> dict[str, object]:
     events = {
         event: [
@@ -121,7 +123,7 @@ def _document(
 
 
 def _lines(
-    orders: Mapping[str, Sequence[Called]], broken: Mapping[str, str]
+    orders: Mapping[str, Sequence[OrderedHook]], broken: Mapping[str, str]
 ) -> Iterator[str]:
     rows = [
         (event, str(number), called.plugin, called.group or "-", _why(called))
@@ -134,5 +136,5 @@ def _lines(
     yield _NOTE.rstrip("\n")
 
 
-def _why(called: Called) -> str:
+def _why(called: OrderedHook) -> str:
     return ", ".join((called.origin, *called.because))

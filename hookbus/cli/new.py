@@ -16,9 +16,8 @@ import attrs
 import hookbus
 from hookbus.cli import evaluate, predict, train
 from hookbus.config.keys import FLAGS
+from hookbus.discovery import CORE, canonical_name, installed_plugins
 from hookbus.errors import ExitCode, UsageError, did_you_mean
-from hookbus.installed import CORE, installed_plugins
-from hookbus.names import canonical
 
 USAGE = """\
 usage: hookbus new NAME [--directory DIR]
@@ -137,8 +136,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str]:
 
 def _checked(spelled: str) -> str:
     """Return the plugin's name, if it can be one and nobody has it."""
-    name = canonical(spelled)
-    if not _NAME.fullmatch(name) or canonical(name) != name:
+    name = canonical_name(spelled)
+    if not _NAME.fullmatch(name) or canonical_name(name) != name:
         raise UsageError(
             f"{spelled!r} is no name for a plugin: that is letters, digits and dashes "
             "and begins with a letter, like loss-printer (where to write it is said "

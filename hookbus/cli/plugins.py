@@ -8,14 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from hookbus import hookspecs
-from hookbus.choosing import check_loadable, select
-from hookbus.cli.flags import columns, own_folder_first, read, table, wants_help
-from hookbus.config import Config
+from hookbus.bus import hookspecs
+from hookbus.cli.flags import read, wants_help
+from hookbus.cli.output import columns, table
+from hookbus.cli.target import own_folder_first
+from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, reason_of
-from hookbus.loading import load_one, member_of
-from hookbus.peeking import Peek, peek
-from hookbus.selection import Verdict
+from hookbus.hooks.markers import PROJECT
+from hookbus.plugin.loading import check_loadable, load_one, member_of
+from hookbus.plugin.selection import Verdict, select
+from hookbus.plugin.source import SourceScan, scan_source
 
 SCHEMA = 2
 _COLUMNS = ("name", "status", "distribution", "version", "why", "events")
@@ -26,7 +28,7 @@ List plugins: whether and why each is on, and which events it takes part in. It 
 metadata and sources, the environment and the config file, and imports no plugin.
 
 """
-_EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{hookspecs.PROJECT}_spec")]
+_EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{PROJECT}_spec")]
 _SWITCHES = {
     "--json": "print one JSON object, for programs",
     "--load": "import the plugins that are on, to see which of them are broken",
@@ -63,13 +65,13 @@ def plugins(arguments: Sequence[str]) -> int:
 def _row(verdict: Verdict, config: Config, importing: bool) -> Row:
     plugin = verdict.installed
     status, why = ("on" if verdict.on else "off"), verdict.why
-    seen = Peek((), whole=False)
+    seen = SourceScan((), whole=False)
     if plugin is None:
         status = "missing"
     else:
         try:
             check_loadable(plugin)
-            seen = peek(plugin)
+            seen = scan_source(plugin)
             if importing and verdict.on:
                 member_of(load_one(verdict), config.settings_of(verdict.name))
         except HookbusError as error:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from hookbus import cli
-from hookbus.cli.estimators import Command, InputFn, Job, carry_out
-from hookbus.config.grammar import Said
+from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out
+from hookbus.cli.output import discard
 from hookbus.config.keys import listed
+from hookbus.config.parser import ParsedFlags
 from hookbus.errors import UsageError
-from hookbus.estimator import Estimator
+from hookbus.estimator.estimator import Estimator
 from hookbus.logs import log
 
 _STDOUT = "-"
@@ -25,7 +25,7 @@ def predict(arguments: Sequence[str]) -> int:
     return carry_out(COMMAND, arguments)
 
 
-def _job(said: Said) -> Job:
+def _job(said: ParsedFlags) -> Job:
     output, path = said.values["--output"], said.values.get("--checkpoint-path")
     keys = listed(said.values.get("--predict-keys", ""))
     whole = "--batches" in said.switches
@@ -37,7 +37,7 @@ def _job(said: Said) -> Job:
                 count = _write(predictions, file)
         except BrokenPipeError:  # whoever read has seen enough
             if output == _STDOUT:
-                cli.discard(answer)
+                discard(answer)
             elif not _is_special(Path(output)):
                 raise
             return

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from hookbus.choosing import select
-from hookbus.cli.executing import execute, may_be_the_programs
-from hookbus.cli.flags import HELP, own_folder_first, wants_help
+from hookbus.cli.execute import execute, may_name_own_hook
+from hookbus.cli.flags import HELP, wants_help
 from hookbus.cli.help import help_of
-from hookbus.config import Config
-from hookbus.config.grammar import Own, Said, read_flags
-from hookbus.config.owners import looks_like_ours
+from hookbus.cli.target import own_folder_first
+from hookbus.config.config import Config
+from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
+from hookbus.config.sources import looks_like_ours
 from hookbus.errors import ExitCode, UsageError
 from hookbus.logs import configure, log
-from hookbus.places import Place
+from hookbus.plugin.selection import select
 
 _USAGE = "usage: hookbus run [flags] SCRIPT [ARGS ...]"
 
@@ -30,11 +30,11 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: the flags make no sense, or there is no such script.
     """
-    said = read_flags(arguments, Place.COMMAND, own=Own(switches=HELP))
+    said = read_flags(arguments, Precedence.COMMAND, own=CommandFlags(switches=HELP))
     own_folder_first(said.rest[0] if said.rest else None)
     config = Config.gathered(said)
     configure(config.log_format)
-    selection = select(config, own=may_be_the_programs)
+    selection = select(config, own=may_name_own_hook)
     if wants_help(said):
         print(help_of(selection, config, [_USAGE]), end="")
         return ExitCode.OK
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     return execute(what, config, [path])
 
 
-def _script(said: Said) -> Path:
+def _script(said: ParsedFlags) -> Path:
     if not said.rest:
         last = said.flags[-1:]
         taken = [f for f in last if f.value is not None and Path(f.value).is_file()]

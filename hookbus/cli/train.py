@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from hookbus.cli.estimators import Command, InputFn, Job, carry_out, number
-from hookbus.config.grammar import Said
+from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out, number
+from hookbus.config.parser import ParsedFlags
 from hookbus.errors import UsageError
-from hookbus.estimator import Estimator
+from hookbus.estimator.estimator import Estimator
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -16,7 +16,7 @@ def train(arguments: Sequence[str]) -> int:
     return carry_out(COMMAND, arguments)
 
 
-def _job(said: Said) -> Job:
+def _job(said: ParsedFlags) -> Job:
     steps, max_steps = number(said, "--steps"), number(said, "--max-steps")
     if steps is not None and max_steps is not None:
         raise UsageError("--steps and --max-steps exclude each other; drop one of the two")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hookbus.choosing import check_loadable, select
-from hookbus.cli.flags import own_folder_first, read, wants_help
-from hookbus.config import Config
+from hookbus.cli.flags import read, wants_help
+from hookbus.cli.target import own_folder_first
+from hookbus.config.config import Config
 from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
-from hookbus.peeking import peek
-from hookbus.selection import Verdict
+from hookbus.plugin.loading import check_loadable
+from hookbus.plugin.selection import Verdict, select
+from hookbus.plugin.source import scan_source
 
 _USAGE = """\
 usage: hookbus why [flags of hookbus run] NAME
@@ -77,7 +78,7 @@ def _trouble(verdict: Verdict) -> str | None:
         return None
     try:
         check_loadable(verdict.installed)
-        peek(verdict.installed)
+        scan_source(verdict.installed)
     except PluginError as error:
         return reason_of(error)
     return None

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from hookbus.config.texts import typed
+from hookbus.config.convert import convert
+from hookbus.config.parser import Precedence
 from hookbus.errors import PluginError, UsageError, did_you_mean
-from hookbus.places import Place
 
 ON_ERROR = "on_error"
 """The setting that every plugin has: what becomes of an exception that leaves it."""
@@ -33,11 +33,11 @@ class Setting:
     field: str
     value: Any
     source: str
-    place: Place
+    place: Precedence
 
 
 @attrs.frozen
-class Form:
+class SettingsSchema:
     """What can be set of one plugin.
 
     Attributes:
@@ -57,7 +57,7 @@ class Form:
     helps: Mapping[str, str] = attrs.field(factory=dict)
 
 
-def form_of(cls: type, name: str) -> Form:
+def schema_of(cls: type, name: str) -> SettingsSchema:
     """Return what can be set of a hook class.
 
     Raises:
@@ -71,7 +71,7 @@ def form_of(cls: type, name: str) -> Form:
             f"plugin {name!r}: exclusive_settings is {groups!r}; expected groups of "
             f"fields, like ({groups!r},)"
         )
-    return Form(name, fields, main, groups, getattr(cls, "default_settings", {}))
+    return SettingsSchema(name, fields, main, groups, getattr(cls, "default_settings", {}))
 
 
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
@@ -106,7 +106,7 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         UsageError: a setting does not exist, its text does not fit, or together they do
             not suffice; the flags are named.
     """
-    form = form_of(cls, name)
+    form = schema_of(cls, name)
     chosen = strongest(form, settings)
     values = values_of(form, chosen)
     # Constructors have defaults, too; giving one of a group clears those as well.
@@ -126,7 +126,7 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         ) from error
 
 
-def values_of(form: Form, chosen: Mapping[str, Setting]) -> dict[str, Any]:
+def values_of(form: SettingsSchema, chosen: Mapping[str, Setting]) -> dict[str, Any]:
     """Return the values of the settings that won, typed.
 
     Raises:
@@ -140,14 +140,14 @@ def values_of(form: Form, chosen: Mapping[str, Setting]) -> dict[str, Any]:
     if missing:
         raise UsageError(f"{form.plugin} needs the setting {', '.join(missing)}")
     return {
-        field: typed(form.fields[field][0], setting.value, setting.source)
-        if isinstance(setting.value, str) or setting.place is Place.FILE
+        field: convert(form.fields[field][0], setting.value, setting.source)
+        if isinstance(setting.value, str) or setting.place is Precedence.FILE
         else setting.value
         for field, setting in chosen.items()
     }
 
 
-def strongest(form: Form, settings: Iterable[Setting]) -> dict[str, Setting]:
+def strongest(form: SettingsSchema, settings: Iterable[Setting]) -> dict[str, Setting]:
     """Choose one setting a field; giving one of a group clears weaker rivals.
 
     Raises:
@@ -155,7 +155,7 @@ def strongest(form: Form, settings: Iterable[Setting]) -> dict[str, Setting]:
     """
     name = form.plugin
     implied = [
-        Setting(name, field, value, f"the default of {name}", Place.IMPLIED)
+        Setting(name, field, value, f"the default of {name}", Precedence.IMPLIED)
         for field, value in form.defaults.items()
     ]
     chosen: dict[str, Setting] = {}
@@ -183,7 +183,7 @@ def flag_of(plugin: str, field: str) -> str:
     return f"--{plugin}-{field.replace('_', '-')}"
 
 
-def _main(form: Form, setting: Setting) -> str:
+def _main(form: SettingsSchema, setting: Setting) -> str:
     if form.main is None:
         raise UsageError(
             f"{setting.source}: --{form.plugin} takes no value: the plugin has no "
@@ -192,9 +192,9 @@ def _main(form: Form, setting: Setting) -> str:
     return form.main
 
 
-def _rivals(form: Form, field: str) -> set[str]:
+def _rivals(form: SettingsSchema, field: str) -> set[str]:
     return {rival for group in form.groups if field in group for rival in group} - {field}
 
 
-def _flags(form: Form) -> str:
+def _flags(form: SettingsSchema) -> str:
     return ", ".join(flag_of(form.plugin, field) for field in form.fields) or "none"

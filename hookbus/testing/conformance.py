@@ -18,17 +18,17 @@ from typing import Any, NoReturn
 import attrs
 import pytest
 
-from hookbus.checkpoint import randomness
+from hookbus.backend import random_state
 from hookbus.checkpoint.codec import codecs
+from hookbus.discovery import GROUP, Installed, installed_plugins
 from hookbus.errors import PluginError, UsageError
-from hookbus.installed import GROUP, Installed, installed_plugins
 from hookbus.testing import bus_with
-from hookbus.testing.candidate import Candidate
-from hookbus.testing.comparing import differences, unsavable
-from hookbus.testing.leftovers import Held
+from hookbus.testing._suite.candidate import Candidate
+from hookbus.testing._suite.compare import differences, unsavable
+from hookbus.testing._suite.leftovers import Held
+from hookbus.testing._suite.settings import PLACES, options, spelled_settings
+from hookbus.testing._suite.trial import ENDINGS, StateReader, Trial, Witness, told
 from hookbus.testing.plugin import CANDIDATES
-from hookbus.testing.settings import PLACES, options, spelled_settings
-from hookbus.testing.trial import ENDINGS, StateReader, Trial, Witness, told
 
 SESSIONS = [
     (loop, ending)
@@ -61,9 +61,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    generators, held = randomness.capture(), Held.now()
+    generators, held = random_state.capture(), Held.now()
     yield
-    randomness.restore(generators)
+    random_state.restore(generators)
     held.put_handlers_back()
 
 

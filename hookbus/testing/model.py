@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from hookbus.errors import END_OF_INPUT, UsageError
-from hookbus.graph import Graph
-from hookbus.monitored import MonitoredSession
+from hookbus.graph.graph import Graph
+from hookbus.session.monitored import MonitoredSession
 
 
 @attrs.define(eq=False)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hookbus.testing.candidate import Candidate
+    from hookbus.testing._suite.candidate import Candidate
     from hookbus.testing.recorder import Recorder
+
 
 CANDIDATES: pytest.StashKey[list[Candidate]] = pytest.StashKey()
 """Where a pytest run keeps the hook classes that it is to test."""
@@ -114,7 +115,7 @@ def _candidates(config: pytest.Config) -> list[Candidate]:
     if not names:
         return []
     from hookbus.errors import UsageError
-    from hookbus.testing.candidate import candidates
+    from hookbus.testing._suite.candidate import candidates
 
     try:
         return candidates(

@@ -7,13 +7,13 @@ from typing import Any
 
 import attrs
 
-from hookbus.bus import Bus
-from hookbus.config import Config
-from hookbus.hook import SessionRunHook
-from hookbus.hookspecs import hookimpl
-from hookbus.observing import Call
-from hookbus.roster import members
-from hookbus.session import Session
+from hookbus.backend.protocol import Session
+from hookbus.bus.bus import Bus
+from hookbus.config.config import Config
+from hookbus.hooks.event_bus import Call
+from hookbus.hooks.hook import SessionRunHook
+from hookbus.hooks.markers import hookimpl
+from hookbus.plugin.roster import session_hooks
 
 
 @attrs.define(eq=False)
@@ -102,6 +102,6 @@ def bus_with(*plugins: Any) -> Bus:
     """
     bus = Bus()
     config = Config(autoload=False, header=False)
-    bus.register(*members(config, "train", {"hooks": plugins}))
+    bus.register(*session_hooks(config, "train", {"hooks": plugins}))
     bus.check_order()
     return bus

@@ -8,14 +8,14 @@ from typing import Any
 
 import attrs
 
-from hookbus.config import Config
-from hookbus.hook import Outcome
-from hookbus.monitored import MonitoredSession
-from hookbus.observing import Call
-from hookbus.recovery import Recovery
+from hookbus.config.config import Config
+from hookbus.hooks.event_bus import Call
+from hookbus.hooks.outcome import Outcome
+from hookbus.session.monitored import MonitoredSession
+from hookbus.session.recoverable import Recovery
+from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.model import Script
 from hookbus.testing.recorder import Recorder, calls_of
-from hookbus.training import MonitoredTrainingSession
 
 
 @attrs.frozen(eq=False)

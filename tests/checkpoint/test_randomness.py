@@ -11,7 +11,7 @@ import pytest
 
 import hookbus
 from hookbus import ChiefSessionCreator, Config, MonitoredSession
-from hookbus.checkpoint import randomness
+from hookbus.backend import random_state as randomness
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus.config.grammar import Said, read_flags
-from hookbus.config.owners import looks_like_ours, setting_of_flag
-from hookbus.installed import Catalog, Installed
-from hookbus.places import Place
+from hookbus.config.parser import ParsedFlags as Said
+from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import read_flags
+from hookbus.config.sources import looks_like_ours, setting_of_flag
+from hookbus.discovery import Catalog, Installed
 
 NAMES = ["nan-tensor", "stop", "stop-at-step"]
 INSTALLED = Catalog(

@@ -25,7 +25,7 @@ from hookbus import (
     SingularMonitoredSession,
     UnavailableError,
 )
-from hookbus.session import EmbeddedSession
+from hookbus.backend.embedded import EmbeddedSession
 
 OFF = Config(autoload=False)
 BOTH = pytest.mark.parametrize("cls", [MonitoredSession, SingularMonitoredSession])

@@ -22,7 +22,8 @@ from hookbus import (
     SessionRunArgs,
     UnavailableError,
 )
-from hookbus.session import EmbeddedSession, RunMetadata
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.protocol import RunMetadata
 
 OFF = Config(autoload=False)
 

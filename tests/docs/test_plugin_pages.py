@@ -15,8 +15,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from hookbus import SessionRunHook
-from hookbus.config.settings import ON_ERROR, fields_of, flag_of, form_of
-from hookbus.installed import installed_plugins
+from hookbus.config.settings import ON_ERROR, fields_of, flag_of
+from hookbus.config.settings import schema_of as form_of
+from hookbus.discovery import installed_plugins
 
 ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "reference" / "plugins.md"

@@ -10,15 +10,19 @@ import pytest
 from markdown_it import MarkdownIt
 
 import hookbus
-from hookbus import errors, hookspecs
-from hookbus.cli import evaluate, predict, train
+from hookbus import errors as errors
+from hookbus.bus import hookspecs as hookspecs
+from hookbus.cli import evaluate as evaluate
+from hookbus.cli import predict as predict
+from hookbus.cli import train as train
 from hookbus.cli.flags import FLAGS
-from hookbus.config.environment import ENVIRONMENT
+from hookbus.config.sources import ENVIRONMENT
+from hookbus.hooks.markers import PROJECT
 
 EVENTS = {
     name: inspect.signature(function)
     for name, function in vars(hookspecs).items()
-    if hasattr(function, f"{hookspecs.PROJECT}_spec")
+    if hasattr(function, f"{PROJECT}_spec")
 }
 ERRORS = [
     name

@@ -7,12 +7,15 @@ import re
 import pytest
 
 import hookbus
-from hookbus.cli import COMMANDS, evaluate, predict, train
+from hookbus.cli import COMMANDS
+from hookbus.cli import evaluate as evaluate
+from hookbus.cli import predict as predict
+from hookbus.cli import train as train
 from hookbus.cli.flags import FLAGS
-from hookbus.config.environment import ENVIRONMENT
 from hookbus.config.files import LOADERS
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
-from hookbus.installed import AUTOUSE_GROUP, installed_plugins
+from hookbus.config.sources import ENVIRONMENT
+from hookbus.discovery import AUTOUSE_GROUP, installed_plugins
 
 GROUPS = {AUTOUSE_GROUP, "hookbus.codec"}
 MODULES = {"hookbus.evaluation", "hookbus.learning", "hookbus.metrics", "hookbus.testing"}

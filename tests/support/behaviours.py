@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from hookbus.caller import Caller, Implementation
-from hookbus.hook import Turn
+from hookbus.bus.caller import Caller, Implementation
+from hookbus.hooks.context import CurrentHook as Turn
 
 
 def returns_number(arg: list) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus import hookimpl
-from hookbus.bus import Bus, Member
+from hookbus.bus.bus import Bus
+from hookbus.bus.registry import Registration as Member
 
 
 def bus(*plugins: Any, **named: Any) -> Bus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hookbus.testing.comparing import differences, unsavable
+from hookbus.testing._suite.compare import differences, unsavable
 
 NAN = float("nan")
 SAME = [

@@ -10,7 +10,7 @@ import pytest
 from hookbus import UsageError
 from hookbus.testing import Recorder
 from hookbus.testing import fake_dist as write
-from hookbus.testing.candidate import candidates
+from hookbus.testing._suite.candidate import candidates
 
 SUITE = ("--pyargs", "hookbus.testing.conformance")
 SPELLED = "hookbus_stop_at_step:StopAtStepHook"

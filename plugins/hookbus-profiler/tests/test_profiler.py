@@ -21,7 +21,7 @@ from hookbus import (
     UsageError,
     hookimpl,
 )
-from hookbus.observing import ObservedCaller
+from hookbus.bus.observers import ObservedCaller
 from hookbus.testing import run_steps
 
 QUIET = hookbus.Config(autoload=False)

@@ -1,0 +1,294 @@
+"""The backend built in: it runs a Graph as is, in this process."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hookbus.backend.inputs import Input
+from hookbus.backend.program import Program, plan
+from hookbus.backend.protocol import PREEMPTION_ERRORS, RunMetadata, RunOptions
+from hookbus.backend.recording import Recording
+from hookbus.errors import (
+    GraphError,
+    OutOfRangeError,
+    SessionClosedError,
+    WriteConflictError,
+    blame,
+)
+from hookbus.graph.fetches import leaves_of, merge, structure_of, unite_feeds
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.graph.operation import Operation
+from hookbus.graph.traversal import inputs_of, train_ops
+
+_NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
+
+
+class EmbeddedSession:
+    """Runs a Graph in this process: each op is a plain function call.
+
+    Reads see the values from before the run; updates are committed together after the
+    last op. Committed arrays are read-only, so that an op that changes its input in
+    place raises.
+
+    Args:
+        graph: what to run; its initial values are copied.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
+        self.global_step: int = graph.global_step.source
+        self.version = 0
+        self._closed = False
+        self._values = {
+            node.name: _frozen(copy.deepcopy(node.source)) for node in graph.variables
+        }
+        self._inputs = {
+            node.name: Input(node.name, node.source)
+            for node in graph.nodes.values()
+            if node.kind == "input"
+        }
+
+    def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
+        """Plan a run: which slots to fill, which ops to call, in which order.
+
+        Raises:
+            UnfedPlaceholderError: a placeholder is needed and not fed.
+            WriteConflictError: two ops of the run update one variable.
+        """
+        return plan(self.graph, fetches, feeds)
+
+    def execute(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> list[Any]:
+        """Run *program* once and commit what it and *writes* give variables.
+
+        Raises:
+            OutOfRangeError: an input has ended; nothing is changed.
+            WriteConflictError: *writes* and an op of the run give one variable a value.
+            SessionClosedError: the session is closed.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        if writes:
+            _check_writers(program, writes)
+        recording: Recording | None = None
+        if options.trace_level > 0:
+            recording = Recording(frozenset(feeds))
+            metadata.ops, metadata.start = recording.ops, recording.start
+            program = recording.recorded(program)
+        slots = self._fill(program, feeds, recording)
+        updates: dict[str, Any] = {}
+        for operation, arguments, own, outputs in program.calls:
+            values = [slots[place] for place in arguments]
+            try:
+                self._call(operation, values, own, outputs, slots, updates)
+            except BaseException as error:
+                _explain(error, operation)
+                raise
+        if updates or writes:
+            self._commit(updates, writes)
+        if program.increment:
+            self.global_step += program.increment
+            self.version += 1
+        if recording is not None:
+            metadata.seconds = recording.seconds
+        return [slots[place] for place in program.results]
+
+    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
+        """Run part of the graph without any hook being told."""
+        return self._read(fetches, unite_feeds([("run", feed_dict)], self.graph.resolve))
+
+    def _read(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
+        shape = structure_of(fetches)
+        names = [self.graph.resolve(leaf, "run").name for leaf in leaves_of(shape)]
+        program = self.compile(names, frozenset(feeds))
+        values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
+        merged = merge([("run", shape)])
+        by_leaf = dict(zip(leaves_of(shape), values, strict=True))
+        return merged.splits[0]([by_leaf[leaf] for leaf in merged.leaves])
+
+    def check(self, name: str, value: Any, who: str) -> None:
+        """See whether *who* can write a value.
+
+        Raises:
+            GraphError: the name is no variable of this session, the value is no number
+                or array where the variable is one, or the shapes differ.
+        """
+        if name not in self._values:
+            raise GraphError(f"{who} cannot write {name!r}: it is no variable")
+        self._check_value(name, value, who)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values, each of the shape that the variable has.
+
+        Raises:
+            GraphError: a name is no variable of this session, or a shape differs.
+        """
+        for name, value in values.items():
+            self.check(name, value, "write()")
+        for name, value in values.items():
+            self._values[name] = _frozen(copy.deepcopy(value))
+        self.version += 1
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable by name, ``global_step`` left out."""
+        return dict(self._values)
+
+    def positions(self) -> dict[str, Any]:
+        """Return where each input stands, by name."""
+        return {name: source.state_dict() for name, source in self._inputs.items()}
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        """Go to the positions of the inputs that are named and that the graph has."""
+        for name, position in positions.items():
+            if name in self._inputs:
+                self._inputs[name].load_state_dict(position)
+
+    def remaining(self) -> int | None:
+        """Return how many steps the first input of a train op allows, where one tells."""
+        trains = train_ops(self.graph)
+        feeding = inputs_of(self.graph, trains)
+        known = [self._inputs[name].remaining() for name in feeding]
+        runs = min((left for left in known if left is not None), default=None)
+        steps = sum(node.source.increment for node in trains)
+        return runs * steps if runs is not None and steps else None
+
+    def close(self) -> None:
+        """Refuse further runs; values can still be read."""
+        self._closed = True
+
+    def _fill(
+        self, program: Program, feeds: Mapping[str, Any], recording: Recording | None
+    ) -> list[Any]:
+        slots: list[Any] = [None] * program.size
+        values = self._values
+        for slot, name in program.variables:
+            slots[slot] = values[name]
+        for slot, name in program.arrays:
+            # A view: its shape and dtype can be set, which the variable's must not be.
+            slots[slot] = values[name].view()
+        for slot, name in program.feeds:
+            slots[slot] = feeds[name]
+        if program.step_slot is not None:
+            slots[program.step_slot] = self.global_step
+        if program.xp_slot is not None:
+            slots[program.xp_slot] = importlib.import_module("numpy")
+        if program.inputs:
+            self._pull(program, slots, recording)
+        return slots
+
+    def _pull(
+        self, program: Program, slots: list[Any], recording: Recording | None
+    ) -> None:
+        """Pull from all inputs of a run, or, where one has ended, from none."""
+        pulled: list[tuple[Input, Any]] = []
+        for slot, name in program.inputs:
+            source = self._inputs[name]
+            try:
+                slots[slot] = (
+                    source.pull() if recording is None else recording.pull(name, source)
+                )
+            except OutOfRangeError:
+                for other, value in pulled:
+                    other.put_back(value)
+                raise
+            pulled.append((source, slots[slot]))
+
+    def _call(
+        self,
+        operation: Operation,
+        values: list[Any],
+        own: int,
+        outputs: tuple[tuple[str, int], ...],
+        slots: list[Any],
+        updates: dict[str, Any],
+    ) -> None:
+        """Call one op, put its results into their slots, keep its updates for later."""
+        returned = operation.call(*values)
+        if not operation.trains and not outputs:
+            slots[own] = returned
+            return
+        news, results = operation.unpack(returned)
+        for name, value in news.items():
+            self._check_value(name, value, f"op {operation.name!r}")
+            updates[name] = value
+        for key, slot in outputs:
+            slots[slot] = results[key]
+        slots[own] = dict(results) if outputs else None
+
+    def _commit(
+        self, updates: dict[str, Any], writes: Mapping[str, tuple[str, Any]]
+    ) -> None:
+        self.version += 1
+        for name, (who, value) in writes.items():
+            self.check(name, value, repr(who))
+        for name, (_, value) in writes.items():
+            self._values[name] = _frozen(copy.deepcopy(value))
+        for name in updates:
+            # Whoever else holds the array, or a view of it, could change the variable.
+            shared = _references(updates, name) > _SOLE
+            value = updates[name]
+            if shared or getattr(value, "base", None) is not None:
+                value = copy.deepcopy(value)
+            self._values[name] = _frozen(value)
+
+    def _check_value(self, name: str, value: Any, who: str) -> None:
+        old = self._values[name]
+        if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
+            raise GraphError(
+                f"{who} gives variable {name!r}, which is of type {type(old).__name__}, "
+                f"a value of type {type(value).__name__}"
+            )
+        if _shape(old) != _shape(value):
+            raise GraphError(
+                f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
+                f"{_shape(value)} from {who}"
+            )
+
+
+def _check_writers(program: Program, writes: Mapping[str, tuple[str, Any]]) -> None:
+    for name in writes.keys() & program.writers.keys():
+        raise WriteConflictError(
+            f"variable {name!r} is written by two parties in one run: "
+            f"{writes[name][0]!r} and op {program.writers[name]!r}"
+        )
+
+
+def _explain(error: BaseException, operation: Operation) -> None:
+    blame(error, f"op {operation.name!r}", f"raised in op {operation.name!r}")
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note(
+            f"hookbus: op {operation.name!r} changes an input in place; the values an op "
+            "reads are read-only: compute a new array and return it"
+        )
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
+
+
+def _frozen(value: Any) -> Any:
+    """Make an array read-only, so that a change in place is an error."""
+    protect: Callable[..., None] | None = getattr(value, "setflags", None)
+    if protect is not None:
+        protect(write=False)
+    return value
+
+
+def _references(values: dict[str, Any], name: str) -> int:
+    return sys.getrefcount(values[name])
+
+
+_SOLE = _references({"x": object()}, "x")
+"""What :func:`_references` counts for a value that nothing but the dict holds."""

@@ -1,0 +1,154 @@
+"""What one request needs of a graph, in which order: a plan that is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from hookbus.errors import UnfedPlaceholderError, WriteConflictError
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import GLOBAL_STEP
+from hookbus.graph.operation import XP, Operation
+
+Call: TypeAlias = tuple[Operation, tuple[int, ...], int, tuple[tuple[str, int], ...]]
+"""An op, the slots of its arguments, its own slot, and (key, slot) of its outputs."""
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """How to run one set of fetches with one set of feeds: a plan over numbered slots.
+
+    Attributes:
+        size: how many slots there are.
+        variables, arrays, feeds, inputs: (slot, name) to fill before the ops run; arrays
+            are the variables that can be changed in place.
+        step_slot: the slot of ``global_step``, or None.
+        xp_slot: the slot of the array namespace, or None.
+        calls: the ops, in order.
+        results: the slots of the fetches, in their order.
+        writers: variable to the op that writes it.
+        increment: what the run adds to the global step.
+    """
+
+    size: int
+    variables: tuple[tuple[int, str], ...]
+    arrays: tuple[tuple[int, str], ...]
+    feeds: tuple[tuple[int, str], ...]
+    inputs: tuple[tuple[int, str], ...]
+    step_slot: int | None
+    xp_slot: int | None
+    calls: tuple[Call, ...]
+    results: tuple[int, ...]
+    writers: Mapping[str, str]
+    increment: int
+
+
+def plan(graph: Graph, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
+    """Plan a run of the nodes named *fetches*, with those named *feeds* fed.
+
+    Raises:
+        UnfedPlaceholderError: a placeholder is needed and not fed.
+        WriteConflictError: two ops of the run update one variable.
+    """
+    return _Planner(graph, feeds).plan(fetches)
+
+
+class _Planner:
+    """Finds what a request needs, depth first and without recursion, and numbers it."""
+
+    def __init__(self, graph: Graph, fed: frozenset[str]) -> None:
+        self._graph = graph
+        self._fed = fed
+        self._slots: dict[str, int] = {}
+        self._leaves: dict[str, list[tuple[int, str]]] = {
+            kind: [] for kind in ("variable", "array", "input", "feed")
+        }
+        self._calls: list[Call] = []
+        self._writers: dict[str, str] = {}
+        self._readers: dict[str, str] = {}
+
+    def plan(self, fetches: Sequence[str]) -> Program:
+        for name in fetches:
+            self._visit(name)
+        variables = self._leaves["variable"]
+        arrays = self._leaves["array"]
+        return Program(
+            size=len(self._slots),
+            variables=tuple(pair for pair in variables if pair[1] != GLOBAL_STEP),
+            arrays=tuple(arrays),
+            feeds=tuple(self._leaves["feed"]),
+            inputs=tuple(self._leaves["input"]),
+            step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
+            xp_slot=self._slots.get(XP),
+            calls=tuple(self._calls),
+            results=tuple(self._slots[name] for name in fetches),
+            writers=self._writers,
+            increment=sum(call[0].increment for call in self._calls),
+        )
+
+    def _visit(self, root: str) -> None:
+        """Give a node, and before it all that it needs, a slot."""
+        open_nodes = [root]
+        while open_nodes:
+            name = open_nodes[-1]
+            operation = None if name in self._slots else self._operation(name)
+            if operation is None:
+                open_nodes.pop()
+                continue
+            missing = [read for read in operation.reads if read not in self._slots]
+            if not missing:
+                self._call(operation)
+            for read in reversed(missing):
+                self._readers[read] = name
+                open_nodes.append(read)
+
+    def _operation(self, name: str) -> Operation | None:
+        """Return the op that a node needs called; give one that needs none its slot."""
+        if name == XP:
+            self._new(XP)
+            return None
+        node = self._graph.resolve(name)
+        if name not in self._fed and isinstance(node.source, Operation):
+            return node.source
+        if name not in self._fed and node.kind == "placeholder":
+            raise UnfedPlaceholderError(self._unfed(name), name)
+        kind: str = "feed" if name in self._fed else node.kind
+        if kind == "variable" and hasattr(node.source, "setflags"):
+            kind = "array"
+        self._leaves[kind].append((self._new(name), name))
+        return None
+
+    def _new(self, name: str) -> int:
+        return self._slots.setdefault(name, len(self._slots))
+
+    def _call(self, operation: Operation) -> None:
+        for variable in operation.updates:
+            other = self._writers.setdefault(variable, operation.name)
+            if other != operation.name:
+                raise WriteConflictError(
+                    f"variable {variable!r} is updated by two ops of one run: "
+                    f"{other!r} and {operation.name!r}; fetch one of them"
+                )
+        arguments = tuple(self._slots[read] for read in operation.reads)
+        # A node that is fed keeps what it is fed: the op's result goes to an unused slot.
+        outputs = tuple(
+            (key, self._new(f" {node}" if node in self._fed else node))
+            for key, node in operation.outputs
+        )
+        own = operation.name
+        slot = self._new(f" {own}" if own in self._fed else own)
+        self._calls.append((operation, arguments, slot, outputs))
+
+    def _unfed(self, name: str) -> str:
+        chain = [name]
+        while chain[-1] in self._readers:
+            chain.append(self._readers[chain[-1]])
+        if len(chain) == 1:
+            return f"placeholder {name!r} is fetched but not fed; give it in feed_dict"
+        reader = self._graph.resolve(chain[1]).source.name
+        return (
+            f"placeholder {name!r} is not fed, and op {reader!r} needs it "
+            f"({' <- '.join(map(repr, chain))}); give it in feed_dict"
+        )

@@ -1,0 +1,159 @@
+"""A loop of one's own as a backend: what a step reports takes the place of ops."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.errors import UnfedPlaceholderError, UsageError, did_you_mean
+from hookbus.graph.fetches import unite_feeds
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of
+from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
+
+_REPORTED_SUMMARIES = "hookbus.reported_summaries"
+_COLLECTED = (METRICS, _REPORTED_SUMMARIES)
+"""Nodes whose values are made of what a step reports."""
+
+
+class ReportGraph(Graph):
+    """The graph of a loop of one's own: any name may turn out to be reported.
+
+    It starts empty. A hook may add nodes derived from names that the loop reports.
+    """
+
+    def resolve(self, node: Node | str, asker: str = "") -> Node:
+        """Return the node that *node* is or names; a new name is one to be reported."""
+        if isinstance(node, str) and node not in self:
+            return self._note(node, "placeholder")
+        return super().resolve(node, asker)
+
+    @property
+    def metrics(self) -> Node:
+        """A node whose value is a dict of what was reported for hooks to watch.
+
+        Of ``loss``, ``accuracy`` and the scalars among the step's summaries.
+        """
+        return self.resolve(METRICS)
+
+    @property
+    def summaries(self) -> Node:
+        """A node whose value is a dict, kind to name to value, of a step's summaries.
+
+        With them come those that hooks have declared with :attr:`summary`.
+        """
+        self._check_finalized()
+        if SUMMARIES in self:
+            return self.resolve(SUMMARIES)
+        reported = self.resolve(_REPORTED_SUMMARIES).name
+        return self._note(SUMMARIES, "op", collecting(self._declared, (reported,)))
+
+
+class Reports(Mapping[str, Any]):
+    """The values that one step reports; a callable is called when somebody wants it."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
+        self._summaries: dict[str, tuple[SummaryKind, Any]] = {}
+        self._shown: dict[str, Any] = {}
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Add values by name.
+
+        Raises:
+            UsageError: a name was reported in this step already.
+        """
+        for name in values:
+            if name in self._given:
+                raise UsageError(f"{name!r} is reported twice in one step")
+        self._given.update(values)
+
+    def summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
+        """Add a value that is to be shown, under the name that a viewer shows.
+
+        Raises:
+            UsageError: there is one of that name in this step already, or it is no name.
+        """
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"a summary's name is a str that is not empty, not {name!r}")
+        if name in self._summaries:
+            raise UsageError(f"{name!r} is summarized twice in one step")
+        self._summaries[name] = kind, value
+
+    def fed(self, feeds: Mapping[str, Any]) -> Reports:
+        """Return these reports with what hooks feed in the place of what was reported."""
+        if not feeds:
+            return self
+        both = Reports()
+        both._given = {**self._given, **feeds}
+        both._known = {**self._known, **feeds}
+        both._summaries, both._shown = self._summaries, self._shown
+        return both
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = self._evaluate(name)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._given
+        yield from (name for name in _COLLECTED if name not in self._given)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def _evaluate(self, name: str) -> Any:
+        if name == METRICS:
+            metrics = {metric: self[metric] for metric in metrics_of(self._given)}
+            scalars = scalars_of(self._summaries)
+            return {**metrics, **{scalar: self._show(scalar) for scalar in scalars}}
+        if name == _REPORTED_SUMMARIES:
+            kinds = [(key, kind) for key, (kind, _) in self._summaries.items()]
+            return by_kind((key, kind, self._show(key)) for key, kind in kinds)
+        return _called(self._given[name])
+
+    def _show(self, name: str) -> Any:
+        """Return the value of a summary; a function is called at the first need."""
+        if name not in self._shown:
+            self._shown[name] = _called(self._summaries[name][1])
+        return self._shown[name]
+
+
+def _called(value: Any) -> Any:
+    return value() if callable(value) else value
+
+
+class ReportSession(EmbeddedSession):
+    """The backend session of a loop of one's own.
+
+    Reading a name outside a step gives what was reported last.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.last = Reports()
+
+    def compile(self, fetches: Any, feeds: frozenset[str]) -> Any:
+        """Plan what hooks want of a step's reports.
+
+        Raises:
+            UnfedPlaceholderError: something is wanted that the step does not report.
+        """
+        try:
+            return super().compile(fetches, feeds)
+        except UnfedPlaceholderError as error:
+            reported = sorted(feeds - {*_COLLECTED})
+            name = error.node
+            raise UnfedPlaceholderError(
+                f"{name!r} is not reported{did_you_mean(name, reported)}; the step reports "
+                f"{', '.join(map(repr, reported)) or 'nothing'}: step.report({name}=...)",
+                name,
+            ) from None
+
+    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
+        """Read values that were reported last, or derived from them."""
+        given = unite_feeds([("run", feed_dict)], self.graph.resolve)
+        return self._read(fetches, ChainMap(given, cast("Any", self.last)))

@@ -1,0 +1,178 @@
+"""What is wrong with a plugin, found before any event comes."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hookbus.bus import hookspecs
+from hookbus.bus.registry import MARK, HookFunction
+from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
+from hookbus.hooks.hook import SessionRunHook
+from hookbus.hooks.markers import LIFECYCLE
+
+Events = Mapping[str, tuple[str, ...]]
+"""The names of the arguments of each event."""
+
+
+def check_object(
+    plugin: Any, label: str, origin: str, functions: Sequence[HookFunction]
+) -> None:
+    """Refuse what is no hook object.
+
+    Args:
+        plugin: the object or module.
+        label: how messages call it.
+        origin: why it takes part.
+        functions: those of it that take part in events.
+
+    Raises:
+        ArgumentTypeError: it takes part in no event.
+        UsageError: it is a class.
+        PluginError: it compares by value.
+    """
+    if isinstance(plugin, type):
+        raise UsageError(
+            f"{origin.removesuffix('=')} takes hook objects, and {plugin.__name__} is a "
+            f"class: write {plugin.__name__}(...)"
+        )
+    if not functions and not isinstance(plugin, SessionRunHook | types.ModuleType):
+        raise ArgumentTypeError(
+            f"{origin} has {plugin!r}, which is no hook: it has no method of any event"
+        )
+    cls = type(plugin)
+    definer = next(c for c in cls.__mro__ if "__eq__" in vars(c))
+    if definer is not object:
+        raise PluginError(
+            f"plugin {label}: {cls.__name__} compares by value; hooks are told apart by "
+            "identity: declare it with @attrs.define(eq=False)"
+        )
+
+
+def fault_of(functions: Iterable[HookFunction], events: Events) -> str | None:
+    """Say what keeps a plugin's functions from taking part, or return None."""
+    names: dict[str, str] = {}
+    for found in functions:
+        fault = next(_faults(found, events), None)
+        if fault is not None:
+            return f"{fault}{_where(found)}"
+        other = names.setdefault(found.event, found.name)
+        if other != found.name:
+            return (
+                f"{other}() and {found.name}() both implement {found.event!r}; a plugin "
+                f"has one function for an event{_where(found)}"
+            )
+    return None
+
+
+def unmarked(plugin: Any, functions: Iterable[HookFunction], events: Events) -> list[str]:
+    """Return the functions of a plugin that look like hooks and lack ``@hookimpl``.
+
+    A helper may well be called ``saving``. So only a function counts that the plugin
+    itself defines, and that takes what the event of its name has to give, or stands in for
+    a marked one of a base class.
+    """
+    marked = {found.name for found in functions}
+    return [
+        name
+        for name in events
+        if name not in marked and _looks_like_hook(plugin, name, events[name])
+    ]
+
+
+def _faults(found: HookFunction, events: Events) -> Iterator[str]:
+    yield from _faults_of_marks(found, events)
+    yield from _faults_of_kind(found)
+    if found.event in events:
+        yield from _faults_of_parameters(found, events[found.event])
+
+
+def _faults_of_marks(found: HookFunction, events: Events) -> Iterator[str]:
+    options = found.options
+    if found.event not in events and not options.get("optionalhook"):
+        yield f"{found.event!r} is no event{did_you_mean(found.event, events)}"
+    if options.get("hookwrapper"):
+        yield (
+            f"{found.name}() is an old-style hookwrapper; use @hookimpl(wrapper=True), and "
+            "yield once"
+        )
+    if options.get("tryfirst") and options.get("trylast"):
+        yield f"{found.name}() has both tryfirst and trylast; drop one"
+
+
+def _faults_of_kind(found: HookFunction) -> Iterator[str]:
+    function = found.function
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        yield f"{found.name}() is async; events are plain calls: write def"
+    elif found.options.get("wrapper"):
+        if not inspect.isgeneratorfunction(function):
+            yield f"{found.name}() has wrapper=True and no yield; a wrapper yields once"
+    elif inspect.isgeneratorfunction(function):
+        yield (
+            f"{found.name}() yields, so a call of it would do nothing; mark a wrapper "
+            "@hookimpl(wrapper=True)"
+        )
+
+
+def _faults_of_parameters(found: HookFunction, known: tuple[str, ...]) -> Iterator[str]:
+    receiver = _receiver(found.function)
+    if receiver in known:
+        yield f"{found.name}() has no self: {receiver!r} would get the hook itself"
+    for parameter in found.parameters:
+        name = parameter.name
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            yield (
+                f"{found.name}() takes {name!r} by keyword only; events pass arguments by "
+                "position"
+            )
+        if name not in known and _is_needed(parameter):
+            yield (
+                f"{found.name}() takes {name!r}, which {found.event!r} has not"
+                f"{did_you_mean(name, known)}; it has {', '.join(known) or 'no argument'}"
+            )
+
+
+def _receiver(function: Any) -> str | None:
+    """Return the name of the parameter that gets the object of a method."""
+    if not inspect.ismethod(function) or isinstance(function.__self__, type):
+        return None
+    return next(iter(inspect.signature(function.__func__).parameters), None)
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind in (
+        parameter.POSITIONAL_ONLY,
+        parameter.POSITIONAL_OR_KEYWORD,
+    )
+
+
+def _looks_like_hook(plugin: Any, name: str, known: tuple[str, ...]) -> bool:
+    owners = _definers(plugin, name)
+    function = inspect.getattr_static(owners[0], name) if owners else None
+    if not isinstance(function, types.FunctionType) or hasattr(function, MARK):
+        return False
+    if any(hasattr(vars(owner)[name], MARK) for owner in owners[1:]):
+        return True
+    if not known:  # only core's own event is called so that no helper would be
+        return hasattr(hookspecs, name)
+    own = inspect.signature(function).parameters.values()
+    fits = all(p.name in (*known, "self") or not _is_needed(p) for p in own)
+    return fits and any(p.name in known for p in own)
+
+
+def _definers(plugin: Any, name: str) -> list[Any]:
+    """Return who defines a function of that name: the module, or classes, nearest first."""
+    if isinstance(plugin, types.ModuleType):
+        function = vars(plugin).get(name)
+        return [plugin] if getattr(function, "__module__", "") == plugin.__name__ else []
+    if name in LIFECYCLE:  # counts as it is
+        return []
+    classes = type(plugin).__mro__
+    return [cls for cls in classes if name in vars(cls) and cls is not SessionRunHook]
+
+
+def _where(found: HookFunction) -> str:
+    code = getattr(inspect.unwrap(found.function), "__code__", None)
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code else ""

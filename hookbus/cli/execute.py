@@ -1,0 +1,147 @@
+"""How a command runs the user's code with plugins on, and what its exit code says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import hookbus
+from hookbus.cli.output import report
+from hookbus.config.config import Config, SessionRecord, set_process_config
+from hookbus.discovery import CORE, installed_plugins
+from hookbus.errors import (
+    ExitCode,
+    HookbusError,
+    SessionInterruptedError,
+    UnknownNodeError,
+    UsageError,
+    culprit_of,
+    did_you_mean,
+)
+from hookbus.logs import log
+
+_OWN_FOLDER = str(Path(hookbus.__file__).parent) + os.sep
+_LEADING = (_OWN_FOLDER, importlib.__file__, "<frozen importlib")
+"""What the files begin with whose frames led to the user's code."""
+
+
+def execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
+    """Run code of the user and return the exit code.
+
+    Args:
+        what: runs it.
+        config: which plugins are on in the sessions that it opens.
+        files: the user's, by absolute path; messages tell the line of one of these.
+    """
+    set_process_config(config)
+    try:
+        return _execute(what, config, files)
+    finally:
+        set_process_config(None)
+
+
+def may_name_own_hook(name: str) -> bool:
+    """Say whether a name to switch off may be that of a hook which the user's code makes.
+
+    Its first session will tell. What is nearly the name of a plugin is a slip.
+    """
+    return name not in CORE and not did_you_mean(name, installed_plugins())
+
+
+def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
+    try:
+        what()
+    except SystemExit as error:
+        if not _is_a_plugins(error):
+            raise
+        print(f"ERROR: SystemExit({error.code!r})", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(f"  {note}", file=sys.stderr)
+        return _when(error, config, ExitCode.FAILED)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except SessionInterruptedError as error:
+        log.warning(str(error))
+        return _verdict(config.records)
+    except HookbusError as error:
+        code = report(error)
+        place = _place(error, files)
+        if place and code != ExitCode.USAGE:
+            print(f"  {place}", file=sys.stderr)
+        return _when(error, config, code)
+    except BaseException as error:
+        _print_traceback(error)
+        return _when(error, config, ExitCode.FAILED)
+    return _verdict(config.records)
+
+
+def _is_a_plugins(error: SystemExit) -> bool:
+    """Say whether it came out of a hook; the user's own code may end as it likes."""
+    culprit = culprit_of(error)
+    return culprit is not None and not culprit.startswith(("op ", "input "))
+
+
+def _when(error: BaseException, config: Config, code: int) -> int:
+    """Correct the exit code of an error by when it came: before or after a first run."""
+    record = next((r for r in config.records if r.error is error), None)
+    if record is None:
+        return code
+    if record.first_step is not None:
+        return ExitCode.FAILED
+    if isinstance(error, UsageError) or culprit_of(error) is None:
+        return code
+    # A plugin that looks up a node which is not there was told a wrong name.
+    return ExitCode.USAGE if isinstance(error, UnknownNodeError) else ExitCode.PLUGIN
+
+
+def _verdict(records: Sequence[SessionRecord]) -> int:
+    """Return the exit code of code that ended by itself.
+
+    Only a training has steps that it was to do, and to save.
+    """
+    training = [record for record in records if record.kind == "train"]
+    endings = [record.outcome.kind for record in records]
+    if "preempted" in endings:
+        return _preempted(all(r.saved for r in training if r.outcome.kind == "preempted"))
+    if "interrupted" in endings:
+        return ExitCode.INTERRUPTED
+    failed = [r.outcome for r in records if r.outcome.kind == "failed"]
+    if failed:
+        log.warning("a session failed, and the script went on", why=failed[-1].why)
+        return ExitCode.OK
+    if training and all(r.outcome.step == r.first_step == 0 for r in training):
+        log.warning("no session ran a step")
+        return ExitCode.NO_STEP
+    return ExitCode.OK
+
+
+def _preempted(saved: bool) -> ExitCode:
+    if saved:
+        return ExitCode.PREEMPTED
+    log.warning("preempted, and nothing was saved: the next run starts where this one did")
+    return ExitCode.FAILED
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print what Python would, without the frames that led to the user's code."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LEADING):
+        trace = trace.tb_next
+    if trace is not None or isinstance(error, SyntaxError):
+        error.__traceback__ = trace
+    # A script may have an excepthook of its own.
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _place(error: BaseException, files: Collection[str]) -> str | None:
+    """Return the line of the user's code in which an error came up."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code.co_filename in files:
+            return f"in {frame.f_code.co_filename}:{line} ({frame.f_code.co_name})"
+    return None

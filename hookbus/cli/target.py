@@ -1,0 +1,145 @@
+"""What MODULE:NAME on a command line leads to: an object in a module, or in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+
+from hookbus.discovery import unique_name
+from hookbus.errors import UsageError, did_you_mean
+
+
+def own_folder_first(script: str | None = None) -> None:
+    """Have modules found as under ``python script.py``, or ``python -m`` without one."""
+    if sys.flags.safe_path:
+        return
+    with contextlib.suppress(OSError):  # the current folder may be gone
+        sys.path[0] = str(Path(script).resolve().parent) if script else str(Path.cwd())
+
+
+@attrs.frozen
+class Target:
+    """What one MODULE:NAME says.
+
+    Attributes:
+        text: as it was given, for messages.
+        module: a module's name, or the path of a file.
+        name: of the object.
+    """
+
+    text: str
+    module: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, what: str) -> Target:
+        """Take it apart.
+
+        Args:
+            text: MODULE:NAME.
+            what: it is given for, for messages.
+
+        Raises:
+            UsageError: one of the two is missing.
+        """
+        module, _, name = text.rpartition(":")
+        target = cls(text, module, name)
+        words = [name] if target.file is not None else [name, *module.split(".")]
+        if not all(map(str.isidentifier, words)):
+            raise UsageError(
+                f"{what} is MODULE:NAME, like train.py:estimator or package.module:name, "
+                f"given: {text!r}"
+            )
+        return target
+
+    @property
+    def file(self) -> Path | None:
+        """The file, where that is named and not a module."""
+        is_path = self.module.endswith(".py") or os.sep in self.module
+        return Path(self.module) if is_path else None
+
+    def load(self, files: set[str]) -> Any:
+        """Import the module, unless it is there already, and return the object.
+
+        Args:
+            files: gets the path of the module.
+
+        Raises:
+            UsageError: there is no such module, or it has no such object.
+        """
+        if self.file is not None:
+            module = _from_file(self.file, files)
+        else:
+            module = _from_name(self.module, files)
+        try:
+            return getattr(module, self.name)
+        except AttributeError:
+            close = did_you_mean(self.name, vars(module))
+            raise UsageError(
+                f"{self.text}: {self.module} has no {self.name!r}{close}"
+            ) from None
+
+
+def make_importable(targets: Iterable[Target]) -> None:
+    """Have modules found in the current folder, and first beside the files named."""
+    own_folder_first()
+    if sys.flags.safe_path:
+        return
+    folders = [str(t.file.resolve().parent) for t in targets if t.file is not None]
+    sys.path[:0] = [f for f in dict.fromkeys(folders) if f != sys.path[0]]
+
+
+def _from_file(path: Path, files: set[str]) -> ModuleType:
+    """Import a file under its own name, once."""
+    if not path.is_file():
+        what = "is a directory" if path.is_dir() else "does not exist"
+        close = did_you_mean(str(path), map(str, path.parent.glob("*.py")))
+        raise UsageError(f"the file {path} {what} (looked in {Path.cwd()}){close}")
+    place = str(path.resolve())
+    for module in [*sys.modules.values()]:
+        if getattr(module, "__file__", None) == place:
+            return module
+    # Its name may be taken: by another file named in the same command, or by Python's own.
+    name = unique_name(path.stem, sys.modules)
+    loader = SourceFileLoader(name, place)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    files.add(place)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _from_name(name: str, files: set[str]) -> ModuleType:
+    """Import a module by its name."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # a package is there, and what it needs is not
+        spec = None
+    if spec is None:
+        close = did_you_mean(name, _beside(name))
+        raise UsageError(f"there is no module {name!r} (looked in {Path.cwd()}){close}")
+    files.add(str(spec.origin))
+    return importlib.import_module(name)
+
+
+def _beside(name: str) -> list[str]:
+    """Return the names of modules in the place in which one was looked for."""
+    package, dot, leaf = name.rpartition(".")
+    if package in sys.modules:
+        folders = getattr(sys.modules[package], "__path__", ())
+        return [f"{package}.{module.name}" for module in pkgutil.iter_modules(folders)]
+    found = [m for m in pkgutil.iter_modules([str(Path.cwd())]) if m.ispkg or not dot]
+    return [f"{module.name}.{leaf}" if dot else module.name for module in found]

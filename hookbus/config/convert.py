@@ -1,0 +1,147 @@
+"""How text becomes a value of the type that a setting is annotated with."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import itertools
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from hookbus.config.keys import boolean, listed
+from hookbus.errors import UsageError
+
+
+def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
+    """Turn text, or a list of texts, into what a field is annotated with.
+
+    >>> convert(int | None, "3", "--every 3")
+    3
+
+    Raises:
+        UsageError: it does not fit; *source* is named.
+    """
+    if hint is inspect.Parameter.empty:
+        return value  # no type is known: the field's converter takes the text
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    if type(None) in options and isinstance(value, str) and value.lower() == "none":
+        return None
+    wanted = [option for option in options if option is not type(None)]
+    if isinstance(value, tuple):
+        return _several(wanted, value, source)
+    for option in sorted(wanted, key=_by_strictness):
+        try:
+            return _reader(option)(value)
+        except (ValueError, ImportError, AttributeError):
+            continue
+    raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
+
+
+def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
+    lists = [option for option in map(_bare, wanted) if _is_list(option)]
+    for option in lists:
+        try:
+            return _collected(option, texts)
+        except ValueError:
+            continue
+    got = repr(list(texts)) if lists else "a list"
+    raise UsageError(f"{source}: expected {_spelled(wanted)}, not {got}")
+
+
+def _spelled(wanted: Sequence[Any]) -> str:
+    return " or ".join(map(_spell, wanted))
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _by_strictness(hint: Any) -> int:
+    """Order a union's members so that text is not taken before a number or a list."""
+    ranks = (int, float, bool)
+    if hint in ranks:
+        return ranks.index(hint)
+    return 9 if hint is str else 5
+
+
+def _reader(hint: Any) -> Callable[[str], Any]:
+    hint = _bare(hint)
+    origin = typing.get_origin(hint) or hint
+    if hint in (int, float, str):
+        return typing.cast("Callable[[str], Any]", hint)
+    if hint is bool:
+        return boolean
+    if origin is typing.Literal:
+        return lambda text: _chosen({str(arg): arg for arg in typing.get_args(hint)}, text)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return lambda text: _chosen(_members(hint), text)
+    if _is_list(hint):
+        return lambda text: _collected(hint, listed(text))
+    if isinstance(origin, type) and issubclass(origin, PurePath):
+        return origin
+    return _object
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without what ``Annotated`` adds to it."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def _members(choices: type[enum.Enum]) -> dict[str, enum.Enum]:
+    """Return an enum's members by name and by value."""
+    return {m.name: m for m in choices} | {str(m.value): m for m in choices}
+
+
+def _chosen(choices: Mapping[str, Any], text: str) -> Any:
+    if text not in choices:
+        raise ValueError(text)
+    return choices[text]
+
+
+def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[Any]:
+    values = [_reader(item)(text) for item, text in zip(_items(hint), texts, strict=False)]
+    return values if (typing.get_origin(hint) or hint) is list else tuple(values)
+
+
+def _items(hint: Any) -> Iterator[Any]:
+    """Yield the types of the members of a sequence, for ever: the last one goes on."""
+    every = [item for item in typing.get_args(hint) if item is not Ellipsis] or [str]
+    texts = [str if str in typing.get_args(item) else item for item in every]
+    return itertools.chain(texts, itertools.repeat(texts[-1]))
+
+
+def _is_list(hint: Any) -> bool:
+    """Say whether a type is a sequence of what has a text form."""
+    if (typing.get_origin(hint) or hint) not in (list, tuple, Sequence, Iterable):
+        return False
+    items = [item for item in typing.get_args(hint) if item is not Ellipsis]
+    return all(str in typing.get_args(i) or _reader(i) is not _object for i in items)
+
+
+def _object(text: str) -> Any:
+    """Load ``module:attribute``, for settings that are no text."""
+    module, _, attribute = text.partition(":")
+    if not attribute:
+        raise ValueError(f"{text!r} is not of the form module:attribute")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _spell(hint: Any) -> str:
+    hint = _bare(hint)
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+    }
+    if typing.get_origin(hint) is typing.Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return f"one of {', '.join(member.name for member in hint)}"
+    if _is_list(hint):
+        return f"a list of which each is {_spell(next(_items(hint)))}"
+    return names.get(hint, "module:attribute")

@@ -1,0 +1,265 @@
+"""Which plugins are installed, under which names: read from metadata, nothing imported."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, EntryPoint, entry_points
+
+import attrs
+
+from hookbus.errors import PluginError, UsageError
+
+
+def canonical_name(name: str) -> str:
+    """Return the one spelling of a plugin's name.
+
+    Lower case, with dashes; the prefix that distributions and modules bear is dropped.
+
+    >>> [canonical_name(n) for n in ("nan-tensor", "Nan_Tensor", "hookbus_nan_tensor")]
+    ['nan-tensor', 'nan-tensor', 'nan-tensor']
+    """
+    dashed = re.sub(r"[-_.]+", "-", name.strip()).strip("-")
+    return dashed.lower().removeprefix("hookbus-")
+
+
+def hook_name(cls: type) -> str:
+    """Return the name of a hook class that no entry point names."""
+    return name_from_class(cls.__name__)
+
+
+def name_from_class(name: str) -> str:
+    """Return the name of a hook class that is called *name*.
+
+    >>> name_from_class("LossPrinterHook")
+    'loss-printer'
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
+    return canonical_name(words.removesuffix("-Hook")) or canonical_name(words)
+
+
+def unique_name(name: str, taken: Container[str]) -> str:
+    """Return *name*, or *name* with the first number from 2 on that is not *taken*.
+
+    >>> unique_name("nan-tensor", {"nan-tensor"})
+    'nan-tensor-2'
+    """
+    if name not in taken:
+        return name
+    number = 2
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"
+
+
+CORE = frozenset({"hookbus", "core", "session", "bus", "graph", "config", "checkpoint"})
+"""What users may take for plugins and is hookbus itself, which is always on."""
+GROUP = "hookbus"
+AUTOUSE_GROUP = "hookbus.autouse"
+
+
+@attrs.frozen
+class Installed:
+    """A plugin as its metadata describe it.
+
+    Attributes:
+        name: the plugin's one name.
+        entry: where its code is; with an attribute it is a hook class, else a module.
+        distribution: the name of what shipped it; None for a module that nobody did.
+        version: of the distribution.
+        autouse: whether a hook class is on without being asked for.
+        requires: what the distribution needs, like ``hookbus>=0.1``.
+        rivals: all that provide a plugin of this name, where that is more than one.
+    """
+
+    name: str
+    entry: EntryPoint
+    distribution: str | None
+    version: str | None
+    autouse: bool = False
+    requires: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """The module that the entry point names; what it names need not make sense."""
+        return self.entry.value.partition("[")[0].partition(":")[0].strip()
+
+    @property
+    def attribute(self) -> str:
+        """What the entry point names in the module; empty for the module itself."""
+        return self.entry.value.partition("[")[0].partition(":")[2].strip()
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the entry point names a hook class."""
+        return bool(self.attribute)
+
+    @property
+    def autoloads(self) -> bool:
+        """Whether it is on when found; a module that was only named is not found."""
+        return self.distribution is not None and (self.autouse or not self.is_class)
+
+    @property
+    def shipped_by(self) -> str | None:
+        """The distribution and its version, for messages."""
+        return f"{self.distribution} {self.version}" if self.distribution else None
+
+    @property
+    def aliases(self) -> set[str]:
+        """Other names it goes by: those of its module, its class and its distribution."""
+        others = (self.module, self.entry.value, self.distribution or "")
+        return {canonical_name(other) for other in others} - {self.name, ""}
+
+
+@attrs.frozen
+class Catalog:
+    """The plugins that can be named.
+
+    Attributes:
+        plugins: by name, sorted.
+    """
+
+    plugins: Mapping[str, Installed]
+    _aliases: Mapping[str, tuple[str, ...]] = attrs.field(init=False)
+
+    @_aliases.default
+    def _by_alias(self) -> Mapping[str, tuple[str, ...]]:
+        found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+        for name, plugin in self.plugins.items():
+            for alias in plugin.aliases:
+                found[alias] += (name,)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.plugins)
+
+    def name_of(self, spelled: str) -> str:
+        """Return the one name of what is called *spelled*, known or not.
+
+        Raises:
+            UsageError: it fits several plugins.
+        """
+        name = canonical_name(spelled)
+        if name in self.plugins:
+            return name
+        candidates = self._aliases.get(name, ())
+        if len(candidates) > 1:
+            raise UsageError(f"{spelled!r} can mean {' or '.join(candidates)}; name one")
+        return candidates[0] if candidates else name
+
+    def find(self, spelled: str) -> Installed | None:
+        """Return the plugin that is called *spelled*, or None."""
+        return self.plugins.get(self.name_of(spelled))
+
+    def of_class(self, cls: type) -> Installed | None:
+        """Return the plugin whose entry point leads to a class, or None.
+
+        Nothing is imported for it: whoever has the class has imported where it came from.
+        """
+        names = cls.__module__, cls.__qualname__
+        for plugin in self.plugins.values():
+            if (plugin.module, plugin.attribute) == names:
+                return plugin
+            module = sys.modules.get(plugin.module)
+            if module is not None and vars(module).get(plugin.attribute) is cls:
+                return plugin
+        return None
+
+    def with_modules(self, names: Iterable[str]) -> Catalog:
+        """Return this catalog, and in it those of *names* that are importable modules.
+
+        Names that are taken get a number, in the order of *names*.
+        """
+        plugins = dict(self.plugins)
+        for text in dict.fromkeys(names):
+            spelled = canonical_name(text)
+            known = spelled in self.plugins or spelled in self._aliases
+            plugin = None if known else module_named(text)
+            if plugin is not None:
+                name = unique_name(plugin.name, plugins)
+                plugins[name] = attrs.evolve(plugin, name=name)
+        return self if len(plugins) == len(self.plugins) else Catalog(plugins)
+
+
+def installed_plugins() -> Catalog:
+    """Return all installed plugins; in which order they are found does not matter."""
+    every = entry_points()
+    autouse = {canonical_name(entry.name) for entry in every.select(group=AUTOUSE_GROUP)}
+    found: defaultdict[str, list[Installed]] = defaultdict(list)
+    for entry in every.select(group=GROUP):
+        name = canonical_name(entry.name)
+        found[name].append(_described(name, entry, name in autouse))
+    return Catalog({name: _one(found[name]) for name in sorted(found)})
+
+
+def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
+    shipped: Distribution | None = entry.dist
+    if shipped is None:
+        return Installed(name, entry, None, None, autouse)
+    about = shipped.metadata  # parsed anew each time it is asked for
+    requires = about.get_all("Requires-Dist") or shipped.requires or ()
+    return Installed(name, entry, about["Name"], about["Version"], autouse, tuple(requires))
+
+
+def module_named(text: str) -> Installed | None:
+    """Return the plugin that *text* names as ``module`` or ``module:attribute``, if any.
+
+    >>> module_named("no.such.module") is None
+    True
+    """
+    module, _, attribute = text.partition(":")
+    words = [*module.split("."), *(attribute.split(".") if attribute else ())]
+    if not all(map(str.isidentifier, words)) or spec_of(module) is None:
+        return None
+    name = name_from_class(attribute) if attribute else canonical_name(module)
+    return Installed(name, EntryPoint(name, text, GROUP), None, None)
+
+
+def spec_of(module: str) -> ModuleSpec | None:
+    """Find a module without importing it or the packages around it."""
+    path: Sequence[str] | None = None
+    spec: ModuleSpec | None = None
+    names = module.split(".")
+    for depth in range(len(names)):
+        name = ".".join(names[: depth + 1])
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((candidate for candidate in found if candidate is not None), None)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations or ()
+    return spec
+
+
+def check_entry(plugin: Installed) -> None:
+    """Refuse an entry point that leads nowhere.
+
+    Raises:
+        PluginError: it is not of a form that could be imported, or several distributions
+            provide a plugin of its name.
+    """
+    words = [*plugin.module.split("."), *filter(None, plugin.attribute.split("."))]
+    if not all(map(str.isidentifier, words)):
+        raise PluginError(
+            f"plugin {plugin.name!r} ({plugin.shipped_by}): its entry point is "
+            f"{plugin.entry.value!r}; expected module:Class or module"
+        )
+    if plugin.rivals:
+        first, *others = plugin.rivals
+        raise PluginError(
+            f"two distributions provide plugin {plugin.name!r}: {first} and "
+            f"{', '.join(others)}; uninstall one or use -p no:{plugin.name}"
+        )
+
+
+def _one(found: list[Installed]) -> Installed:
+    """Make one entry of all that bear one name."""
+    found.sort(key=lambda plugin: (plugin.shipped_by or "", plugin.entry.value))
+    kinds = {(p.distribution, p.entry.value) for p in found}
+    if len(kinds) == 1:
+        return found[0]
+    rivals = tuple(p.shipped_by or p.entry.value for p in found)
+    return attrs.evolve(found[0], rivals=rivals)

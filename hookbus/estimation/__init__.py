@@ -1,1 +1,0 @@
-"""What an Estimator is made of: its spec, its settings, its input, its promises."""

@@ -1,0 +1,1 @@
+"""The Estimator, and what its model_fn returns."""

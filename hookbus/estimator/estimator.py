@@ -1,0 +1,414 @@
+"""The Estimator: a model function, trained, evaluated and asked for predictions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hookbus.backend.random_state import undisturbed
+from hookbus.bus.registry import Registration
+from hookbus.checkpoint.reader import latest_checkpoint, variables_at
+from hookbus.errors import (
+    ArgumentTypeError,
+    CheckpointError,
+    SessionInterruptedError,
+    UnknownNodeError,
+    UsageError,
+    did_you_mean,
+)
+from hookbus.estimator.hooks import (
+    EvaluateMetricsHook,
+    KeepInputPositionHook,
+    StopTrainingHook,
+    core_hooks,
+)
+from hookbus.estimator.model_fn import (
+    EstimatorSpec,
+    ModeKeys,
+    ModelFn,
+    check_ends,
+    number_of,
+)
+from hookbus.estimator.plugins import training_plugins
+from hookbus.estimator.predictions import (
+    choose_predictions,
+    each_prediction,
+    rows_of,
+    whole_batch,
+)
+from hookbus.estimator.run_config import RunConfig, with_directory
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.hooks.checkpoints import CheckpointSaverListener, check_listeners
+from hookbus.hooks.outcome import was_cut_short
+from hookbus.logs import log
+from hookbus.metrics import mean
+from hookbus.plugin.roster import ImpliedPlugin, as_hooks
+from hookbus.session.creators import ChiefSessionCreator, WorkerSessionCreator, warm
+from hookbus.slim.session import CallSession, evaluation_plugins
+from hookbus.validation import check_directory, check_name, check_number, check_params
+
+
+class Estimator:
+    """Trains, evaluates and predicts with a model that a function builds.
+
+    Each call builds a graph of its own and opens a session of its own; what lasts is what
+    lies in *model_dir*.
+
+    Args:
+        model_fn: takes those that it names of ``features``, ``labels``, ``mode``,
+            ``params`` and ``config``; adds ops to the graph of the nodes that it gets and
+            returns an :class:`EstimatorSpec`. ``features`` is a node, or where the input
+            gives dicts a mapping from key to node; ``features.graph`` is the graph.
+        model_dir: where checkpoints and summaries lie; by default that of *config*, else
+            a new temporary directory.
+        config: how often to save and log.
+        params: passed on to *model_fn* and *input_fn*.
+        warm_start_from: a checkpoint, or a directory of them, whose variables the model
+            begins with where *model_dir* has no checkpoint yet.
+
+    Raises:
+        UsageError: two directories, or a *model_fn* with a parameter that it cannot have.
+        ArgumentTypeError: an argument is of a type that it cannot be.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        model_dir: str | Path | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: str | Path | None = None,
+    ) -> None:
+        if config is not None and not isinstance(config, RunConfig):
+            raise ArgumentTypeError(f"config is a RunConfig, given: {config!r}")
+        self._model, self._warm_start_from = ModelFn(model_fn), warm_start_from
+        self._config = with_directory(config or RunConfig(), model_dir)
+        self._params = dict(copy.deepcopy(check_params(params)))
+
+    @property
+    def model_dir(self) -> str:
+        """Where checkpoints and summaries lie."""
+        return str(self._config.model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings, a copy."""
+        return copy.deepcopy(self._config)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the model, a copy."""
+        return copy.deepcopy(self._params)
+
+    def train(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        hooks: Iterable[Any] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None = None,
+    ) -> Estimator:
+        """Train, from the newest checkpoint on, until the input ends or somebody stops.
+
+        A call that was killed is continued when it is made again: with its weights, its
+        place in the input and, for *steps*, with the rest. One that returned is over.
+
+        Args:
+            input_fn: takes those that it names of ``mode``, ``params`` and ``config``;
+                returns an iterable of batches, features or pairs (features, labels), each
+                an array or a dict of arrays.
+            hooks: hook objects.
+            steps: how many steps to do.
+            max_steps: the global step to stop at; a model that is there already is not
+                trained, and nothing is called.
+            saving_listeners: told around each save.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            UsageError: both numbers, one that is not above 0, an input without a batch, a
+                model_fn that does not return what it should.
+        """
+        if steps is not None and max_steps is not None:
+            raise UsageError("Can not provide both steps and max_steps.")
+        check_number("steps", steps)
+        check_number("max_steps", max_steps)
+        promise = StopTrainingHook(steps, max_steps)
+        self.train_to(promise, input_fn, hooks, saving_listeners)
+        return self
+
+    def train_to(
+        self,
+        promise: StopTrainingHook,
+        input_fn: Callable[..., Iterable[Any]],
+        hooks: Iterable[Any] | None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None,
+    ) -> None:
+        """Train to a promised end; :meth:`train` and ``train_and_evaluate`` both do.
+
+        Args:
+            promise: where to stop; it also knows where the training began and ended.
+            input_fn: as in :meth:`train`.
+            hooks: as in :meth:`train`.
+            saving_listeners: as in :meth:`train`.
+        """
+        newest = latest_checkpoint(self.model_dir)
+        if newest is not None and promise.is_kept(newest):
+            step, target = newest.global_step, promise.max_steps
+            log.info("not trained: it is already", step=step, max_steps=target)
+            return
+        own = as_hooks(hooks, "hooks")
+        listeners = check_listeners(saving_listeners)
+        graph, spec = self._build(input_fn, ModeKeys.TRAIN)
+        self._train(graph, spec, own, listeners, promise)
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        steps: int | None = None,
+        hooks: Iterable[Any] | None = None,
+        checkpoint_path: str | Path | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluate a checkpoint.
+
+        The random generators of the process are left where they were.
+
+        Args:
+            input_fn: as in :meth:`train`.
+            steps: how many batches; by default all that there are.
+            hooks: hook objects.
+            checkpoint_path: the checkpoint, a directory like ``model/ckpt-500``; by
+                default the newest one in *model_dir*.
+            name: tells this evaluation from others, on other data say.
+
+        Returns:
+            Metric to value: those of the spec, ``loss``, its mean over the batches, and
+            ``global_step``. Numbers are floats.
+
+        Raises:
+            UsageError: *steps* is not above 0, or missing where nothing reads the input,
+                or that has no batch.
+            CheckpointError: there is no checkpoint.
+            SessionInterruptedError: a signal came before the last batch.
+        """
+        check_number("steps", steps)
+        check_name("name", name)
+        path = self._path("evaluate", checkpoint_path)
+        automatic = evaluation_plugins(Path(self.model_dir))
+        promise = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
+        if promise.cut_short:
+            raise SessionInterruptedError(
+                f"a signal ended evaluate() after {promise.done} batches; metrics of a "
+                "part are not those of the whole"
+            )
+        return promise.result
+
+    def evaluate_at(
+        self,
+        path: str | Path,
+        input_fn: Callable[..., Iterable[Any]],
+        steps: int | None,
+        hooks: Iterable[Any] | None,
+        name: str | None,
+        automatic: Sequence[ImpliedPlugin] = (),
+    ) -> EvaluateMetricsHook:
+        """Evaluate a checkpoint and, unless a plugin does, record it nowhere.
+
+        Args:
+            path: the checkpoint.
+            input_fn: as in :meth:`evaluate`.
+            steps: as in :meth:`evaluate`.
+            hooks: as in :meth:`evaluate`.
+            name: as in :meth:`evaluate`.
+            automatic: plugins that take part.
+
+        Returns:
+            The metrics, and how the evaluation ended.
+        """
+        own = as_hooks(hooks, "hooks")
+        with undisturbed():
+            creator, spec = self._restoring(path, input_fn, ModeKeys.EVAL)
+            assert isinstance(spec.loss, Node)
+            metrics = {**spec.eval_metric_ops, "loss": mean(spec.loss, name="loss/mean")}
+            promise = EvaluateMetricsHook(metrics, steps, name)
+            updates = [metric.update for metric in metrics.values()]
+            if steps is None:
+                check_ends("evaluate() without steps", creator.graph, updates)
+            with CallSession(
+                creator,
+                "eval",
+                hooks={"hooks": own, "evaluation_hooks": spec.evaluation_hooks},
+                automatic=automatic,
+                core=core_hooks("Estimator.evaluate()", promise, spec),
+            ) as session:
+                while not session.should_stop():
+                    session.run(updates)
+        return promise
+
+    def predict(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Iterable[Any] | None = None,
+        checkpoint_path: str | Path | None = None,
+        yield_single_examples: bool = True,
+    ) -> Generator[Any, None, None]:
+        """Yield predictions; nothing happens before the first one is asked for.
+
+        The session stays open in between, and ends with the input or when the generator
+        is closed. The random generators of the process are left where they were.
+
+        Args:
+            input_fn: as in :meth:`train`; labels are not looked at.
+            predict_keys: which of the predictions, where they are a dict; by default all.
+            hooks: hook objects.
+            checkpoint_path: as in :meth:`evaluate`.
+            yield_single_examples: yield one prediction for each example; else one for each
+                batch, as it comes.
+
+        Yields:
+            A row of the predictions, or a dict of rows.
+
+        Raises:
+            UsageError: a key is unknown, no prediction reads the input, or those of a
+                batch have not the same number of rows.
+            CheckpointError: there is no checkpoint.
+            SessionInterruptedError: a signal came before the last batch.
+        """
+        batches = self._predictions(input_fn, predict_keys, hooks, checkpoint_path)
+        yield from each_prediction(
+            batches, rows_of if yield_single_examples else whole_batch
+        )
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Return where summaries of an evaluation lie."""
+        return str(Path(self.model_dir) / (f"eval_{name}" if name else "eval"))
+
+    def latest_checkpoint(self) -> str | None:
+        """Return where the newest good checkpoint lies, or None."""
+        found = latest_checkpoint(self.model_dir)
+        return None if found is None else str(found.path)
+
+    def get_variable_names(self) -> list[str]:
+        """Return the names of the variables in the newest checkpoint, sorted.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        return sorted(self._variables())
+
+    def get_variable_value(self, name: str) -> Any:
+        """Return the value of a variable in the newest checkpoint.
+
+        Raises:
+            CheckpointError: there is none.
+            UnknownNodeError: it has no such variable.
+        """
+        variables = self._variables()
+        if name not in variables:
+            raise UnknownNodeError(
+                f"the checkpoint has no variable {name!r}"
+                f"{did_you_mean(name, variables) or f'; it has {sorted(variables)}'}"
+            )
+        return variables[name]
+
+    def _train(
+        self,
+        graph: Graph,
+        spec: EstimatorSpec,
+        hooks: Sequence[Any],
+        listeners: Sequence[CheckpointSaverListener],
+        promise: StopTrainingHook,
+    ) -> None:
+        """Train with what was built, to the promised end."""
+        config, directory = self._config, Path(self.model_dir)
+        first = spec.training_chief_hooks if config.is_chief else ()
+        every = (*hooks, *spec.training_hooks, *first)
+        automatic = training_plugins(spec, config, directory, listeners, every)
+        session = CallSession(
+            self._creator(graph, spec),
+            "train",
+            hooks={"hooks": hooks, "training_hooks": spec.training_hooks},
+            first={"training_chief_hooks": first},
+            automatic=automatic,
+            core=core_hooks("Estimator.train()", promise, spec),
+            worker=not config.is_chief,
+        )
+        loss, fetches = None, [spec.train_op, spec.loss]
+        with session:
+            while not session.should_stop():
+                _, loss = session.run(fetches)
+        log.info("loss for final step", loss=None if loss is None else number_of(loss))
+
+    def _creator(
+        self, graph: Graph, spec: EstimatorSpec
+    ) -> ChiefSessionCreator | WorkerSessionCreator:
+        config, scaffold = self._config, spec.scaffold
+        if not config.is_chief:
+            wait = config.session_creation_timeout_secs
+            return WorkerSessionCreator(graph, scaffold, wait)
+        if self._warm_start_from is not None:
+            scaffold = warm(graph, scaffold, self._warm_start_from)
+        return ChiefSessionCreator(graph, scaffold, checkpoint_dir=self.model_dir)
+
+    def _predictions(
+        self,
+        input_fn: Callable[..., Iterable[Any]],
+        keys: Sequence[str] | str | None,
+        hooks: Iterable[Any] | None,
+        checkpoint_path: str | Path | None,
+    ) -> Generator[Any, None, None]:
+        """Yield the predictions of each batch."""
+        own, path = as_hooks(hooks, "hooks"), self._path("predict", checkpoint_path)
+        creator, spec = self._restoring(path, input_fn, ModeKeys.PREDICT)
+        wanted = choose_predictions(spec.predictions, keys)
+        check_ends("predict()", creator.graph, wanted)
+        place = KeepInputPositionHook()
+        with CallSession(
+            creator,
+            "predict",
+            hooks={"hooks": own, "prediction_hooks": spec.prediction_hooks},
+            core=[Registration.of_core("Estimator.predict()", place)],
+        ) as session:
+            while not session.should_stop():
+                yield session.run(wanted)
+        assert session.outcome is not None
+        if was_cut_short(session.outcome.kind):
+            raise SessionInterruptedError(
+                "a signal ended predict() before the end of its input"
+            )
+
+    def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path:
+        """Return the checkpoint that a call is about."""
+        check_directory("checkpoint_path", checkpoint_path)
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None:
+            raise CheckpointError(
+                f"{call}() found no checkpoint in model_dir={self.model_dir!r}: train "
+                "first, or give checkpoint_path="
+            )
+        return path
+
+    def _restoring(
+        self, path: str | Path, input_fn: Callable[..., Iterable[Any]], mode: str
+    ) -> tuple[ChiefSessionCreator, EstimatorSpec]:
+        """Build a graph for a checkpoint."""
+        graph, spec = self._build(input_fn, mode)
+        creator = ChiefSessionCreator(
+            graph, spec.scaffold, checkpoint_filename_with_path=path
+        )
+        return creator, spec
+
+    def _build(
+        self, input_fn: Callable[..., Iterable[Any]], mode: str
+    ) -> tuple[Graph, EstimatorSpec]:
+        given = {"params": self.params, "config": self.config}
+        return self._model.build(input_fn, mode, given)
+
+    def _variables(self) -> Mapping[str, Any]:
+        return variables_at(self.model_dir)

@@ -1,0 +1,118 @@
+"""How often an Estimator saves and logs, and where."""
+
+from __future__ import annotations
+
+import tempfile
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
+from hookbus.logs import log
+from hookbus.validation import check_directory
+
+
+def _at_least(least: float, inclusive: bool = True, whole: bool = True) -> Any:
+    """Return a validator of numbers, whole or not; None always passes."""
+
+    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+        if value is None:
+            return
+        if not (hasattr(value, "__index__") if whole else isinstance(value, Real)):
+            number = "a whole number" if whole else "a number"
+            raise ArgumentTypeError(
+                f"RunConfig: {field.name} is {number}, given: {value!r}"
+            )
+        if value < least or (value == least and not inclusive):
+            word = "at least" if inclusive else "more than"
+            raise UsageError(f"RunConfig: {field.name}={value!r} must be {word} {least:g}")
+
+    return check
+
+
+@attrs.frozen
+class RunConfig:
+    """Settings of an Estimator that hold for all its calls.
+
+    Args:
+        model_dir: where checkpoints and summaries lie, where the Estimator is told nothing.
+        save_summary_steps: global steps between summaries; 0 writes none.
+        save_checkpoints_steps: global steps between checkpoints.
+        save_checkpoints_secs: seconds between checkpoints; 600 where neither is given. None
+            and 0 for both saves none.
+        keep_checkpoint_max: how many checkpoints stay; 0 or None keeps all.
+        log_step_count_steps: steps between lines with loss and speed; None logs none.
+        is_chief: whether this process initializes, restores and saves.
+        session_creation_timeout_secs: how long one that is not chief waits, in seconds.
+
+    Raises:
+        UsageError: a number is too small, or both periods of checkpoints are given.
+        ArgumentTypeError: a setting is of a type that it cannot be.
+
+    >>> RunConfig().save_checkpoints_secs
+    600
+    >>> RunConfig().replace(save_checkpoints_steps=50).save_checkpoints_secs is None
+    True
+    """
+
+    model_dir: str | Path | None = None
+    save_summary_steps: int = attrs.field(default=100, validator=_at_least(0))
+    save_checkpoints_steps: int | None = attrs.field(default=None, validator=_at_least(0))
+    save_checkpoints_secs: float | None = attrs.field(validator=_at_least(0, whole=False))
+    keep_checkpoint_max: int | None = attrs.field(default=5, validator=_at_least(0))
+    log_step_count_steps: int | None = attrs.field(
+        default=100, validator=_at_least(0, inclusive=False)
+    )
+    is_chief: bool = True
+    session_creation_timeout_secs: float = attrs.field(
+        default=7200, validator=_at_least(0, inclusive=False, whole=False)
+    )
+
+    @save_checkpoints_secs.default
+    def _every_ten_minutes(self) -> float | None:
+        return 600 if self.save_checkpoints_steps is None else None
+
+    def __attrs_post_init__(self) -> None:
+        check_directory("RunConfig: model_dir", self.model_dir)
+        if None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
+            raise UsageError(
+                "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
+            )
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """Return one with some settings changed; a period of checkpoints clears the other.
+
+        Raises:
+            UsageError: there is no such setting.
+        """
+        known = [field.name for field in attrs.fields(RunConfig)]
+        for name in changes:
+            if name not in known:
+                raise UsageError(f"RunConfig has no {name!r}{did_you_mean(name, known)}")
+        pair = ("save_checkpoints_steps", "save_checkpoints_secs")
+        for name, other in (pair, pair[::-1]):
+            if changes.get(name) is not None:
+                changes.setdefault(other, None)
+        return attrs.evolve(self, **changes)
+
+
+def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig:
+    """Settle where the model lies.
+
+    Raises:
+        ArgumentTypeError: *model_dir* is no path.
+        UsageError: there are two directories.
+    """
+    check_directory("model_dir", model_dir)
+    given = {str(path) for path in (config.model_dir, model_dir) if path is not None}
+    if len(given) > 1:
+        raise UsageError(
+            f"model_dir is given twice: {model_dir!r} to the Estimator, "
+            f"{config.model_dir!r} in its config"
+        )
+    if not given:
+        given = {tempfile.mkdtemp(prefix="hookbus-")}
+        log.warning("no model_dir: a temporary directory is used", directory=min(given))
+    return attrs.evolve(config, model_dir=min(given))

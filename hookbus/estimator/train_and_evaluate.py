@@ -1,0 +1,282 @@
+"""When a training is interrupted for an evaluation, and who is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hookbus.backend.protocol import Session
+from hookbus.checkpoint.reader import CheckpointInfo, latest_checkpoint
+from hookbus.errors import ArgumentTypeError, UsageError
+from hookbus.estimator.estimator import Estimator
+from hookbus.estimator.exporter import Exporter
+from hookbus.estimator.hooks import StopTrainingHook
+from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
+from hookbus.hooks.coordinator import Coordinator
+from hookbus.hooks.outcome import was_cut_short
+from hookbus.logs import log
+from hookbus.plugin.roster import as_hooks
+from hookbus.validation import check_name, check_number, check_seconds
+
+
+def _hooks() -> Any:
+    return attrs.field(default=(), converter=lambda given: as_hooks(given, "hooks"))
+
+
+def _check_function(input_fn: Any) -> None:
+    if not callable(input_fn):
+        raise ArgumentTypeError(f"input_fn is a function, given: {input_fn!r}")
+
+
+def _exporters(given: Any) -> tuple[Exporter, ...]:
+    """Return the exporters of an EvalSpec.
+
+    Raises:
+        ArgumentTypeError: one of them is none.
+        UsageError: two have one name.
+    """
+    single = hasattr(given, "export") or not isinstance(given, Iterable | None)
+    found: Sequence[Any] = (given,) if single else tuple(given or ())
+    for exporter in found:
+        name = getattr(exporter, "name", None)
+        if not hasattr(exporter, "export") or not isinstance(name, str) or not name:
+            raise ArgumentTypeError(f"an exporter has a name and export(): {exporter!r}")
+    names = [exporter.name for exporter in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two exporters have the name {name!r}; names are unique")
+    return tuple(found)
+
+
+@attrs.frozen(eq=False)
+class TrainSpec:
+    """How to train.
+
+    Args:
+        input_fn: as in :meth:`Estimator.train`.
+        max_steps: the global step to stop at; by default the end of the input.
+        hooks: hook objects.
+        saving_listeners: told around each save, before the evaluation.
+
+    Raises:
+        UsageError: *max_steps* is not above 0.
+        ArgumentTypeError: an argument is of a type that it cannot be.
+    """
+
+    input_fn: Callable[..., Iterable[Any]]
+    max_steps: int | None = None
+    hooks: tuple[Any, ...] = _hooks()
+    saving_listeners: tuple[CheckpointSaverListener, ...] = attrs.field(
+        default=(), converter=check_listeners
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _check_function(self.input_fn)
+        check_number("max_steps", self.max_steps)
+
+
+@attrs.frozen(eq=False)
+class EvalSpec:
+    """How, and how often, to evaluate.
+
+    Args:
+        input_fn: as in :meth:`Estimator.evaluate`.
+        steps: how many batches; None for all.
+        name: tells this evaluation from others.
+        hooks: hook objects.
+        exporters: one, or several with different names.
+        start_delay_secs: seconds from the start of the training to the first evaluation.
+        throttle_secs: seconds from the start of an evaluation to that of the next one. The
+            last checkpoint is always evaluated.
+
+    Raises:
+        UsageError: a number is too small, or two exporters have one name.
+        ArgumentTypeError: an argument is of a type that it cannot be.
+    """
+
+    input_fn: Callable[..., Iterable[Any]]
+    steps: int | None = 100
+    name: str | None = None
+    hooks: tuple[Any, ...] = _hooks()
+    exporters: tuple[Exporter, ...] = attrs.field(default=(), converter=_exporters)
+    start_delay_secs: float = 0.0
+    throttle_secs: float = 600.0
+
+    def __attrs_post_init__(self) -> None:
+        _check_function(self.input_fn)
+        check_number("steps", self.steps)
+        check_name("name of an EvalSpec", self.name)
+        for field in ("start_delay_secs", "throttle_secs"):
+            check_seconds(field, getattr(self, field))
+
+
+def train_and_evaluate(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+) -> tuple[dict[str, Any] | None, list[Path | None] | None]:
+    """Train, and evaluate checkpoints as they are saved; the last one always.
+
+    An evaluation leaves the training as it was, and its metrics come to the hooks of the
+    training as the event ``evaluated``: early stopping may decide by them.
+
+    Returns:
+        The metrics of the last evaluation and what the exporters returned for it; None
+        and None where there was nothing to train any more.
+
+    Raises:
+        ArgumentTypeError: a spec is none.
+        UsageError: as :meth:`Estimator.train`.
+    """
+    needed = {Estimator: estimator, TrainSpec: train_spec, EvalSpec: eval_spec}
+    for cls, given in needed.items():
+        if not isinstance(given, cls):
+            raise ArgumentTypeError(f"a {cls.__name__} is needed, given: {given!r}")
+    promise = StopAlternatingHook(None, train_spec.max_steps, estimator, eval_spec)
+    evaluating = promise.evaluating
+    listeners = (*train_spec.saving_listeners, evaluating)
+    try:
+        estimator.train_to(promise, train_spec.input_fn, train_spec.hooks, listeners)
+    finally:
+        evaluating.over = True
+    return evaluating.metrics, evaluating.exports
+
+
+@attrs.define(eq=False)
+class StopAlternatingHook(StopTrainingHook):
+    """Ends a training that is evaluated, when its last checkpoint is.
+
+    A checkpoint is written before it is evaluated. So a training that was cut short
+    evaluates what it goes on from: its hooks know no metrics of that.
+
+    Args:
+        estimator: what is trained.
+        spec: how to evaluate it.
+
+    Attributes:
+        evaluating: does it.
+    """
+
+    estimator: Estimator
+    spec: EvalSpec
+    evaluating: EvaluateListener = attrs.field(init=False)
+
+    @evaluating.default
+    def _listener(self) -> EvaluateListener:
+        return EvaluateListener(self.estimator, self.spec, self)
+
+    def is_kept(self, newest: CheckpointInfo) -> bool:
+        """Say whether there is nothing left to do, nor to evaluate."""
+        return super().is_kept(newest) and not was_cut_short(newest.ended)
+
+    def begin(self, checkpoints: Checkpoints) -> None:
+        """Refuse a training that saves nothing."""
+        if checkpoints.enabled_by is None and self.estimator.config.is_chief:
+            raise UsageError(
+                "train_and_evaluate() evaluates checkpoints, and the plugin "
+                "checkpoint-saver is off: switch it on, or call train()"
+            )
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Evaluate what a training that was cut short goes on from."""
+        super().after_create_session(session, coord)
+        if self.goes_on:
+            self.evaluating.take(session.global_step)
+
+
+@attrs.define(eq=False)
+class EvaluateListener(CheckpointSaverListener):
+    """Evaluates checkpoints of a training.
+
+    Attributes:
+        metrics: of the last evaluation, or None.
+        exports: what the exporters returned for it, or None.
+        over: whether the training is over; a saver of the user's own keeps its listeners.
+    """
+
+    estimator: Estimator
+    spec: EvalSpec
+    promise: StopTrainingHook
+    metrics: dict[str, Any] | None = attrs.field(default=None, init=False)
+    exports: list[Path | None] | None = attrs.field(default=None, init=False)
+    over: bool = attrs.field(default=False, init=False)
+    _began: float = attrs.field(default=0.0, init=False)
+    _last: float | None = attrs.field(default=None, init=False)
+    _evaluated: int | None = attrs.field(default=None, init=False)
+    _final: bool = attrs.field(default=False, init=False)
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._began = time.monotonic()
+
+    def after_save(
+        self,
+        session: Session,  # noqa: ARG002 (it is the checkpoint on disk that counts)
+        global_step_value: int,
+    ) -> None:
+        """Evaluate, if it is time to; never what the training begins with."""
+        if global_step_value != self.promise.first_step:
+            self.take(global_step_value)
+
+    def take(self, step: int) -> None:
+        """Evaluate the checkpoint of a step, if it is time to."""
+        if not self.over and self._is_time():
+            self._evaluate(step)
+
+    def end(
+        self,
+        session: Session,  # noqa: ARG002
+        global_step_value: int,
+    ) -> None:
+        """Evaluate the last checkpoint, unless somebody waits for the process to end."""
+        if self.over or was_cut_short(self.promise.ended):
+            return
+        if self._evaluated != global_step_value:
+            self._evaluate(global_step_value)
+        elif not self._final:
+            self._export_again()
+
+    def _is_time(self) -> bool:
+        now, spec = time.monotonic(), self.spec
+        late_enough = now >= self._began + spec.start_delay_secs
+        if late_enough and (self._last is None or now >= self._last + spec.throttle_secs):
+            return True
+        log.info("not evaluated yet", throttle_secs=spec.throttle_secs)
+        return False
+
+    def _evaluate(self, step: int) -> None:
+        spec, estimator = self.spec, self.estimator
+        newest = latest_checkpoint(estimator.model_dir)
+        if newest is None or newest.global_step != step:
+            return  # whatever was to be saved was not
+        self._last, self._evaluated = time.monotonic(), step
+        done = estimator.evaluate_at(
+            newest.path, spec.input_fn, spec.steps, spec.hooks, spec.name
+        )
+        if done.cut_short:
+            return  # metrics of a part of the batches are not those of the model
+        self.metrics = done.result
+        numbers = {k: v for k, v in self.metrics.items() if isinstance(v, float)}
+        self.promise.emit("evaluated", metrics=numbers, global_step=step, name=spec.name)
+        target = self.promise.max_steps
+        self._final = self.promise.ended is not None or (
+            target is not None and step >= target
+        )
+        self.exports = self._exported(newest.path, self.metrics)
+
+    def _export_again(self) -> None:
+        """Tell the exporters that what they know already was the last checkpoint."""
+        newest = latest_checkpoint(self.estimator.model_dir)
+        if newest is not None and self.metrics is not None and self.exports is not None:
+            self._final, before = True, self.exports
+            again = self._exported(newest.path, self.metrics)
+            self.exports = [n or old for n, old in zip(again, before, strict=True)]
+
+    def _exported(self, checkpoint: Path, metrics: dict[str, Any]) -> list[Path | None]:
+        folder = Path(self.estimator.model_dir) / "export"
+        return [
+            exporter.export(folder / exporter.name, checkpoint, metrics, self._final)
+            for exporter in self.spec.exporters
+        ]

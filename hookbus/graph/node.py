@@ -1,0 +1,60 @@
+"""What a node of a graph is, and which names have a meaning of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import attrs
+
+from hookbus.graph.operation import XP
+
+GLOBAL_STEP = "global_step"
+METRICS = "hookbus.metrics"
+"""The node behind :attr:`Graph.metrics`."""
+SUMMARIES = "hookbus.summaries"
+"""The node behind :attr:`Graph.summaries`."""
+
+NodeKind: TypeAlias = Literal["placeholder", "variable", "input", "op", "output"]
+
+
+@attrs.frozen(eq=False, repr=False)
+class Node:
+    """One named place in a graph, whose value a run can fetch or feed.
+
+    Attributes:
+        name: unique within the graph.
+        kind: ``placeholder``, ``variable``, ``input``, ``op``, or ``output`` (one of the
+            nodes that an op with several outputs gives).
+        source: the Operation, initial value or input factory behind it.
+        graph: the graph that it belongs to.
+    """
+
+    is_node: ClassVar[bool] = True
+
+    name: str
+    kind: NodeKind
+    source: Any = None
+    graph: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r}>"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names of the nodes that its value is computed from; an output's is its op."""
+        if self.kind == "output":
+            return (self.source.name,)
+        names = self.source.reads if self.kind == "op" else ()
+        return tuple(name for name in names if name != XP)
+
+    @property
+    def updates(self) -> tuple[str, ...]:
+        """The names of the variables that it gives new values, where it is a train op."""
+        return tuple(self.source.updates) if self.kind == "op" else ()
+
+
+def metrics_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``loss`` and ``accuracy`` that are among *names*, in this order."""
+    known = set(names)
+    return tuple(name for name in ("loss", "accuracy") if name in known)

@@ -1,0 +1,53 @@
+"""The bus as a hook sees it: declares events, emits them, tells of every call."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+
+@attrs.frozen(eq=False)
+class Call:
+    """One call of one hook, or of all hooks of an event.
+
+    Attributes:
+        plugin: the hook's name; None for the whole event, all hooks together.
+        event: the event's name.
+        arguments: all arguments of the event, by name, whether the hook takes them or
+            not. The ``run_values`` of the whole ``after_run`` have no results.
+        result: what it answered; for the whole event a list of pairs (plugin, answer),
+            None for the events that take no answer.
+        error: what left it, also where the hook's policy held it back; or None.
+        start: when it began, in seconds of ``time.perf_counter``.
+        seconds: how long it took: the hook's own time, without that of others to which it
+            sent an event, and for a wrapper without what it wraps.
+        wrapper: whether it is one.
+    """
+
+    plugin: str | None
+    event: str
+    arguments: Mapping[str, Any]
+    result: Any
+    error: BaseException | None
+    start: float
+    seconds: float
+    wrapper: bool = False
+
+
+class EventBus(Protocol):
+    """Declares events, emits them and reports calls; ``addhooks`` hands it to a hook.
+
+    :class:`hookbus.Bus` is the one that a session has.
+    """
+
+    def add_events(self, module_or_class: types.ModuleType | type) -> None:
+        """Declare events: the functions of *module_or_class* marked ``@hookspec``."""
+
+    def emit(self, event: str, **arguments: Any) -> list[Any]:
+        """Send an event to all hooks; return their answers without the Nones."""
+
+    def observe(self, callback: Callable[[Call], object]) -> Callable[[], None]:
+        """Report every call to *callback* from now on; return a function that stops it."""

@@ -1,0 +1,122 @@
+"""What a hook is, what it is handed, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+
+import attrs
+
+from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from hookbus.graph.node import Node
+
+
+Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
+"""What a session or a run is for."""
+
+
+def check_kind(kind: str | None) -> None:
+    """Refuse a kind that there is none of.
+
+    Raises:
+        UsageError: it is none.
+    """
+    kinds = get_args(Kind)
+    if kind is not None and kind not in kinds:
+        raise UsageError(
+            f"kind={kind!r}: expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}"
+        )
+
+
+@attrs.frozen(eq=False)
+class SessionRunArgs:
+    """What a hook, or the caller, wants from one run.
+
+    Args:
+        fetches: a node, its name, or any nesting of list, tuple, namedtuple, dict and
+            attrs classes of these; None for nothing.
+        feed_dict: node or name to the value that it has in this run.
+        options: how to run; options of several askers are merged.
+    """
+
+    fetches: Any = None
+    feed_dict: Mapping[Node | str, Any] | None = None
+    options: RunOptions | None = None
+
+
+@attrs.define(eq=False)
+class SessionRunValues:
+    """What came out of one run, for one hook. Read it only.
+
+    Attributes:
+        results: the values, in the structure of the hook's fetches; None for none.
+        options: the merged options of the run.
+        run_metadata: what the backend recorded about the run.
+        global_step: the global step after the run, an int.
+    """
+
+    results: Any
+    options: RunOptions
+    run_metadata: RunMetadata
+    global_step: int
+
+
+class SessionRunHook:
+    """The class to subclass for a hook; override what you need.
+
+    Each method may take fewer arguments than shown: a hook gets those it names. Methods
+    for other events than these six need ``@hookbus.hookimpl``. A hook with state has the
+    methods ``state_dict()`` and ``load_state_dict(state)``; what the first returns is
+    kept in every checkpoint under the hook's name. ``load_state_dict`` may also name
+    ``ended``: the kind of outcome with which the session that saved it ended, or None.
+
+    Attributes that say how it wants to be treated, of the class or of one object:
+
+    * ``on_error``: what becomes of an exception that leaves one of its events: ``raise``
+      (default) ends the session, ``warn`` drops the event, ``quarantine:N`` also switches
+      the hook off after N failures, 3 where no number is given. It can be set like any
+      setting, too.
+    * ``only_observes``: it changes nothing: it feeds and assigns nothing, pulls no input,
+      draws no number from a global generator. False by default.
+    * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it wants to
+      be called before or after.
+
+    Class attributes, for settings that come from flags:
+
+    * ``main_setting``: the field that ``--NAME VALUE`` sets; by default the first.
+    * ``default_settings``: what flags leave out; stands back for whatever is said.
+    * ``exclusive_settings``: groups of fields of which giving one clears the others
+      that come from weaker places.
+    * ``kinds``: the kinds of sessions and runs it serves when flags switch it on.
+    """
+
+    main_setting: ClassVar[str | None] = None
+    default_settings: ClassVar[Mapping[str, Any]] = {}
+    exclusive_settings: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    kinds: ClassVar[tuple[Kind, ...]] = ("train",)
+    on_error: ClassVar[str] = "raise"
+    only_observes: ClassVar[bool] = False
+
+    # Each may be overridden with any of its event's arguments, which a type checker
+    # accepts only of a method that takes everything.
+
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        """``begin(graph, checkpoints, kind)``: add nodes or look them up, while one can."""
+
+    def after_create_session(self, *args: Any, **kwargs: Any) -> None:
+        """``after_create_session(session, coord)``: the backend session is there."""
+
+    def before_run(self, *args: Any, **kwargs: Any) -> SessionRunArgs | None:
+        """``before_run(run_context)``: return what you want from this run, or None."""
+
+    def after_run(self, *args: Any, **kwargs: Any) -> None:
+        """``after_run(run_context, run_values)``: react to what you asked for."""
+
+    def end(self, *args: Any, **kwargs: Any) -> None:
+        """``end(session, outcome)``: finish; the session ended well."""
+
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        """``on_exception(session, exception, outcome)``: finish after an error."""

@@ -1,0 +1,124 @@
+"""When something periodic is due, and how one waits so that a signal is heard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus.errors import UsageError
+from hookbus.hooks.outcome import was_cut_short
+
+_LOOK_EVERY = 0.05
+
+
+def pause(seconds: float, hurry: Callable[[], bool]) -> bool:
+    """Wait; return whether it was to the end.
+
+    Args:
+        seconds: how long.
+        hurry: says whether to stop waiting, as after a signal.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if hurry():
+            return False
+        time.sleep(min(left, _LOOK_EVERY))
+    return True
+
+
+@attrs.define(eq=False)
+class SecondOrStepTimer:
+    """Tells whether a step is due, and remembers when one last was.
+
+    Exactly one of the two periods is given; the values are not checked, as in
+    TensorFlow (0 seconds means at every new step). The clock is one that nobody sets:
+    TensorFlow's saved nothing for an hour where the wall clock was set back by one.
+
+    Args:
+        every_secs: the period in seconds.
+        every_steps: the period in global steps.
+        named: what a hook calls the two settings, for the message.
+
+    Raises:
+        UsageError: neither or both periods are given.
+
+    >>> timer = SecondOrStepTimer(every_steps=10)
+    >>> timer.should_trigger_for_step(3), timer.update_last_triggered_step(3)
+    (True, (None, None))
+    >>> timer.should_trigger_for_step(12), timer.should_trigger_for_step(13)
+    (False, True)
+    """
+
+    every_secs: float | None = None
+    every_steps: int | None = None
+    named: str = attrs.field(default="", kw_only=True)
+    _last_step: int | None = attrs.field(default=None, init=False)
+    _last_time: float = attrs.field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        hint = f" Give one of {self.named}." if self.named else ""
+        if self.every_secs is None and self.every_steps is None:
+            raise UsageError(f"Either every_secs or every_steps should be provided.{hint}")
+        if self.every_secs is not None and self.every_steps is not None:
+            raise UsageError(f"Can not provide both every_secs and every_steps.{hint}")
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Say whether *step* is due, without recording anything."""
+        last = self._last_step
+        if last is None:
+            return True
+        if step == last:
+            return False
+        if self.every_steps is not None:
+            return step >= last + self.every_steps
+        return time.monotonic() >= self._last_time + (self.every_secs or 0.0)
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Record *step* as triggered now.
+
+        Returns:
+            Seconds and steps since the trigger before, ``(None, None)`` at the first.
+        """
+        now = time.monotonic()
+        last, then = self._last_step, self._last_time
+        self._last_step, self._last_time = step, now
+        if last is None:
+            return None, None
+        return now - then, step - last
+
+    def last_triggered_step(self) -> int | None:
+        """Return the step that last triggered, or None."""
+        return self._last_step
+
+    def reset(self) -> None:
+        """Forget when it last triggered."""
+        self._last_step, self._last_time = None, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a hook keeps in checkpoints, so that its period goes on.
+
+        Where that is in steps, the clock does not come into it: two trainings that do the
+        same keep the same.
+        """
+        if self._last_step is None or self.every_secs is None:
+            return {"step": self._last_step}
+        return {"step": self._last_step, "secs": time.monotonic() - self._last_time}
+
+    def load_state_dict(self, state: Mapping[str, Any], ended: str | None = None) -> None:
+        """Go on with the period of a session that was cut short.
+
+        After one that was over the period begins anew. A timer that has triggered keeps
+        what it knows: in a recovery the session goes back, and what it did before stays
+        done (TensorFlow's timers survive a recovery, too).
+
+        Args:
+            state: what :meth:`state_dict` gave; a period in seconds is one of training,
+                so a pause between two sessions does not count.
+            ended: what the hook's ``load_state_dict`` is told.
+        """
+        if self._last_step is None and state["step"] is not None and was_cut_short(ended):
+            self._last_step = state["step"]
+            self._last_time = time.monotonic() - state.get("secs", 0.0)

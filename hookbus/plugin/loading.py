@@ -1,0 +1,282 @@
+"""How plugins that are on become hook objects: imported, set and checked, each guarded."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import time
+import traceback
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import attrs
+
+from hookbus.backend import random_state
+from hookbus.bus.bus import call_one
+from hookbus.bus.error_policy import ErrorPolicy, parse_policy
+from hookbus.bus.registry import Registration, Registry
+from hookbus.config.parser import Precedence
+from hookbus.config.settings import (
+    ON_ERROR,
+    Setting,
+    SettingsSchema,
+    build,
+    schema_of,
+    strongest,
+    values_of,
+)
+from hookbus.discovery import Installed, check_entry
+from hookbus.errors import HookbusError, PluginError, UsageError, blame
+from hookbus.hooks.hook import Kind, SessionRunHook
+from hookbus.hooks.markers import PROJECT
+from hookbus.hooks.options import OptionGroup
+from hookbus.plugin.requirements import check_fits
+from hookbus.plugin.selection import Verdict
+
+
+def check_loadable(plugin: Installed) -> None:
+    """See to it, from metadata alone, that a plugin can be imported.
+
+    Raises:
+        PluginError: its entry point leads nowhere, its name is not its own, or it asks
+            for another hookbus.
+    """
+    check_entry(plugin)
+    check_fits(plugin)
+
+
+_IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
+
+
+@attrs.frozen
+class LoadedPlugin:
+    """What an entry point led to.
+
+    Attributes:
+        verdict: the decision that it is on.
+        value: the hook class, the module or the object.
+        seconds: how long importing it took.
+    """
+
+    verdict: Verdict
+    value: Any
+    seconds: float
+
+    @property
+    def file(self) -> str | None:
+        """The file that it was imported from."""
+        module = inspect.getmodule(self.value)
+        return getattr(module, "__file__", None)
+
+
+def load(verdicts: Iterable[Verdict]) -> dict[str, LoadedPlugin]:
+    """Import plugins, in the order given; report all that do not load at once.
+
+    Raises:
+        PluginError: some do not load, or do not fit this version of hookbus.
+    """
+    loaded, failures, cause = {}, [], None
+    for verdict in verdicts:
+        try:
+            loaded[verdict.name] = load_one(verdict)
+        except PluginError as error:
+            failures.append(str(error))
+            cause = cause or error.__cause__
+    if failures:
+        raise PluginError("\n".join(failures)) from cause
+    return loaded
+
+
+def load_one(verdict: Verdict) -> LoadedPlugin:
+    """Import one plugin.
+
+    Raises:
+        PluginError: it does not load, or does not fit this version of hookbus.
+        UsageError: it is a module that was named, and no plugin.
+    """
+    assert verdict.installed is not None
+    check_loadable(verdict.installed)
+    began, drawn = time.perf_counter(), random_state.capture()
+    try:
+        value = verdict.installed.entry.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(broken_message(verdict, error)) from error
+    except BaseException as error:
+        blame(error, verdict.name, f"raised while plugin {verdict.name!r} was imported")
+        raise
+    # Some libraries draw numbers when they are imported; what a seeded program draws
+    # next must not depend on which plugins are on.
+    random_state.restore(drawn)
+    code = LoadedPlugin(verdict, value, time.perf_counter() - began)
+    if verdict.installed.distribution is None:
+        _check_is_plugin(verdict, value)
+    return code
+
+
+def schema_of_plugin(code: LoadedPlugin) -> SettingsSchema:
+    """Return what can be set of a plugin: a class's fields, or what it declares itself.
+
+    Raises:
+        PluginError: its ``addoption`` fails.
+    """
+    if isinstance(code.value, type):
+        form: SettingsSchema = _guarded(
+            code.verdict, lambda: schema_of(code.value, code.verdict.name)
+        )
+        return form
+    group = OptionGroup(code.verdict.name)
+    _guarded(code.verdict, lambda: call_one(_bare(code), "addoption", group))
+    options = group.options.values()
+    return SettingsSchema(
+        code.verdict.name,
+        {option.name: (option.type, option.default) for option in options},
+        next(iter(group.options), None),
+        helps={option.name: option.help for option in options},
+    )
+
+
+def member_of(code: LoadedPlugin, settings: Sequence[Setting]) -> Registration:
+    """Make the hook of a plugin.
+
+    Raises:
+        UsageError: the settings do not fit.
+        PluginError: it cannot be made.
+    """
+    own = [setting for setting in settings if setting.field != ON_ERROR]
+    member = attrs.evolve(_bare(code), policy=policy_said(settings))
+    if isinstance(code.value, type):
+        _check_has_fields_only(code)
+        hook = _guarded(code.verdict, lambda: build(code.value, member.name, own))
+        return attrs.evolve(member, plugin=hook)
+    form = schema_of_plugin(code)
+    if not form.fields and not own:
+        return member
+    return attrs.evolve(member, options=_options(form, own))
+
+
+def policy_said(settings: Iterable[Setting]) -> ErrorPolicy | None:
+    """Return what the strongest place says about errors; None where none does.
+
+    Raises:
+        UsageError: it is no policy.
+    """
+    said = [setting for setting in settings if setting.field == ON_ERROR]
+    if not said:
+        return None
+    last = max(reversed(said), key=lambda setting: setting.place)
+    return parse_policy(last.value, last.source)
+
+
+def _bare(code: LoadedPlugin) -> Registration:
+    verdict = code.verdict
+    assert verdict.installed is not None
+    shipped = verdict.installed.shipped_by
+    return Registration(
+        verdict.name, code.value, verdict.why, shipped, kinds=kinds_of(code)
+    )
+
+
+def kinds_of(code: LoadedPlugin) -> tuple[Kind, ...]:
+    """Return the kinds of sessions and runs that a plugin says it serves.
+
+    Raises:
+        PluginError: there are no such kinds.
+    """
+    said = getattr(code.value, "kinds", ("train",))
+    known = get_args(Kind)
+    listed = isinstance(said, tuple | list | set | frozenset)
+    if not listed or not all(kind in known for kind in said):
+        raise PluginError(
+            f"plugin {code.verdict.name!r}: kinds is {said!r}; expected a tuple of "
+            f"{', '.join(map(repr, known))}, like ('train',)"
+        )
+    return tuple(said)
+
+
+def _options(form: SettingsSchema, settings: Sequence[Setting]) -> dict[str, Any]:
+    """Return the values of a plugin that declares its settings itself."""
+    if not form.fields:
+        raise UsageError(f"{settings[0].source}: plugin {form.plugin!r} has no settings")
+    defaults = {field: default for field, (_, default) in form.fields.items()}
+    return {**defaults, **values_of(form, strongest(form, settings))}
+
+
+def broken_message(verdict: Verdict, error: BaseException) -> str:
+    """Say in three lines who cannot load, why, and how to go on without it."""
+    plugin = verdict.installed
+    assert plugin is not None
+    return (
+        f"cannot load plugin {verdict.name!r} ({plugin.shipped_by or 'no distribution'}, "
+        f"entry point {plugin.entry.value}), which is on because of: {verdict.why}\n"
+        f"  {type(error).__name__}: {error}{_where(error)}\n"
+        f"  Run without it: {_way_out(verdict)}{_removal(plugin)}"
+    )
+
+
+def _way_out(verdict: Verdict) -> str:
+    """Say what switches a plugin off that is on: something as strong, said later."""
+    here = [word for word in verdict.words if word.place is Precedence.COMMAND]
+    implied = [word.source for word in here if word.implied]
+    if implied:
+        return f"drop {', '.join(implied)}"
+    off = f"-p no:{verdict.name}"
+    decisive = verdict.decisive
+    if decisive is not None and decisive.place >= Precedence.ENVIRONMENT:
+        return off
+    return f"{off} (or HOOKBUS_PLUGINS=no:{verdict.name})"
+
+
+def _guarded(verdict: Verdict, make: Any) -> Any:
+    try:
+        return make()
+    except HookbusError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(broken_message(verdict, error)) from error
+
+
+def _check_is_plugin(verdict: Verdict, value: Any) -> None:
+    """Refuse a module that was named and has nothing to do with hookbus."""
+    if not isinstance(value, types.ModuleType) or Registry().found_in(value):
+        return
+    hooks = [n for n, c in vars(value).items() if _is_hook_class(c, value)]
+    meant = " or ".join(f"{value.__name__}:{name}" for name in hooks)
+    raise UsageError(
+        f"{verdict.why}: the module {value.__name__!r} ({value.__file__}) has no function "
+        "marked @hookbus.hookimpl, so it is no plugin"
+        + (f"; for its hook class name {meant}" if hooks else "")
+    )
+
+
+def _is_hook_class(value: Any, module: types.ModuleType) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, SessionRunHook)
+        and value.__module__ == module.__name__
+    )
+
+
+def _check_has_fields_only(code: LoadedPlugin) -> None:
+    """Refuse a hook class with an ``addoption``, which nobody would call."""
+    if hasattr(getattr(code.value, "addoption", None), f"{PROJECT}_impl"):
+        raise PluginError(
+            f"plugin {_bare(code).label}: a hook class has no addoption(): its settings "
+            "are the fields of the class"
+        )
+
+
+def _where(error: BaseException) -> str:
+    """Name the line that an error came from, in code that is not Python's own import."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}{f':{error.lineno}' if error.lineno else ''})"
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this module
+    own = [f for f in frames if not f.filename.startswith(_IMPORTING)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def _removal(plugin: Installed) -> str:
+    if plugin.distribution is None:
+        return ""
+    return f"    Remove it: pip uninstall {plugin.distribution}"

@@ -1,0 +1,53 @@
+"""Whether a version is one that a requirement asks for."""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from hookbus.discovery import Installed, canonical_name
+from hookbus.errors import PluginError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+
+def check_fits(plugin: Installed) -> None:
+    """See to it that a plugin's distribution asks for this version of hookbus.
+
+    Raises:
+        PluginError: it asks for another.
+    """
+    own = _own_version()
+    for text in plugin.requires:
+        wanted = _requirement(text) if text.lower().startswith("hookbus") else None
+        if wanted is None or canonical_name(wanted.name) != "hookbus":
+            continue
+        if not _counts(wanted):
+            continue
+        if not wanted.specifier.contains(own, prereleases=True):
+            raise PluginError(
+                f"plugin {plugin.name!r} ({plugin.shipped_by}) needs "
+                f"hookbus{wanted.specifier}, this is hookbus {own}"
+            )
+
+
+@functools.cache
+def _own_version() -> str:
+    return version("hookbus")
+
+
+def _counts(wanted: Requirement) -> bool:
+    """Say whether a requirement is meant for this environment."""
+    return wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+
+
+def _requirement(text: str) -> Requirement | None:
+    # Imported where it is needed: `import hookbus` should not pay for it.
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None

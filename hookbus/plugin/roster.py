@@ -1,0 +1,212 @@
+"""Which hooks take part in a session: plugins that are on and objects, in a fixed order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import attrs
+
+from hookbus.bus.registry import Registration
+from hookbus.config.config import Config
+from hookbus.config.parser import Precedence, Switch
+from hookbus.config.settings import Setting
+from hookbus.discovery import Catalog, hook_name, installed_plugins, unique_name
+from hookbus.errors import ArgumentTypeError
+from hookbus.hooks.hook import Kind
+from hookbus.logs import log
+from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_said
+from hookbus.plugin.selection import Selection, Verdict, select
+
+AUTOMATIC_ORDER = ("step-counter", "summary-saver", "checkpoint-saver")
+"""The plugins that arguments of a session switch on, in TF's order."""
+
+HookArguments: TypeAlias = Mapping[str, Sequence[Any]]
+"""Hooks that were passed in code: argument to the objects that it holds."""
+
+
+@attrs.frozen
+class ImpliedPlugin:
+    """A plugin that an argument of the session switches on.
+
+    Attributes:
+        plugin: its name.
+        why: the argument, as the user wrote it.
+        settings: field to its value, how strong that is, and the argument that gives it
+            where it is another.
+        required: whether it must be installed.
+    """
+
+    plugin: str
+    why: str
+    settings: Mapping[str, tuple[Any, Precedence, str]]
+    required: bool = False
+
+    @property
+    def word(self) -> Switch:
+        """What it says about the plugin."""
+        missing = (
+            f"{self.why} needs the plugin {self.plugin!r}, which is not installed: "
+            f"pip install hookbus-{self.plugin}"
+        )
+        return Switch(self.plugin, True, self.why, Precedence.CODE, missing=missing)
+
+
+def session_hooks(
+    config: Config,
+    kind: Kind,
+    hooks: HookArguments,
+    first: HookArguments = MappingProxyType({}),
+    automatic: Sequence[ImpliedPlugin] = (),
+    worker: bool = False,
+) -> list[Registration]:
+    """Return the hooks of a session in their order.
+
+    A worker, a process that is not chief, has none of the plugins that write files.
+
+    The order: *first*, *automatic* ones, autoloaded plugins by name, switched-on plugins
+    by name, *hooks*.
+
+    Raises:
+        UsageError: what the user said does not fit what is installed.
+        PluginError: a plugin that is on does not load.
+    """
+    catalog = installed_plugins()
+    wanted = {a.plugin: a for a in automatic if a.required or a.plugin in catalog.plugins}
+    words = [a.word for a in wanted.values()]
+    passed = itertools.chain(*first.values(), *hooks.values())
+    config.met.update(_base_name(hook, catalog) for hook in passed)
+    selection = select(config, words, catalog, own=config.met.__contains__)
+    on = {v.name: v for v in in_order(selection, worker)}
+    loaded = load(on.values())
+    found: dict[str, Registration] = {}
+    _add_objects(found, first, selection, config)
+    idle: dict[str, str] = {}
+    for name in on:
+        kinds = kinds_of(loaded[name])
+        if name not in wanted and kind not in kinds:
+            idle[name] = f"serves {', '.join(kinds)}"
+            continue
+        implied = _settings(wanted[name]) if name in wanted else []
+        member = member_of(loaded[name], [*implied, *config.settings_of(name)])
+        found[unique_name(name, found)] = attrs.evolve(
+            member, name=unique_name(name, found)
+        )
+    _add_objects(found, hooks, selection, config)
+    _announce(config, selection, found.values(), loaded, idle)
+    return list(found.values())
+
+
+def in_order(selection: Selection, worker: bool = False) -> list[Verdict]:
+    """Return the plugins that are on in the order in which they take part."""
+    on = {v.name: v for v in selection.on}
+    first = [on.pop(name) for name in AUTOMATIC_ORDER if name in on]
+    rest = sorted(on.values(), key=lambda v: (not _autoloads(v), v.name))
+    return rest if worker else [*first, *rest]
+
+
+def as_hooks(hooks: Any, argument: str) -> tuple[Any, ...]:
+    """Return the hooks that an argument holds.
+
+    Raises:
+        ArgumentTypeError: it is no iterable, or one of them is no hook.
+    """
+    try:
+        found = tuple(hooks or ())
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{argument} takes a list of hooks, and a {type(hooks).__name__} is none: "
+            f"write {argument}=[...]"
+        ) from None
+    for place, hook in enumerate(found):
+        if hook is None:
+            raise ArgumentTypeError(
+                f"{argument}[{place}] is None: is a return missing where it is made?"
+            )
+    return found
+
+
+def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
+    """Return the versions of what takes part in a session, for its checkpoints."""
+    shipped = (member.distribution for member in taking_part)
+    plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
+    return {"hookbus": version("hookbus"), "backend": "embedded", **plugins}
+
+
+def _autoloads(verdict: Verdict) -> bool:
+    return verdict.installed is not None and verdict.installed.autoloads
+
+
+def _settings(automatic: ImpliedPlugin) -> list[Setting]:
+    return [
+        Setting(automatic.plugin, field, value, source or automatic.why, place)
+        for field, (value, place, source) in automatic.settings.items()
+    ]
+
+
+def _add_objects(
+    found: dict[str, Registration],
+    objects: HookArguments,
+    selection: Selection,
+    config: Config,
+) -> None:
+    """Add hooks that were passed in code, but for those that a word switched off."""
+    for argument, hook in ((name, hook) for name in objects for hook in objects[name]):
+        plugin = selection.catalog.of_class(_class_of(hook))
+        base = _base_name(hook, selection.catalog)
+        verdict = selection.verdicts.get(base)
+        if verdict is not None and verdict.blocked:
+            continue
+        name = unique_name(base, found)
+        shipped = plugin.shipped_by if plugin else None
+        # An object is never set from outside, but what its errors do is not its own.
+        policy = policy_said(config.settings_of(base))
+        found[name] = Registration(name, hook, f"{argument}=", shipped, policy=policy)
+
+
+def _base_name(hook: Any, catalog: Catalog) -> str:
+    """Return the name that an object has, but for the number of a further one."""
+    plugin = catalog.of_class(_class_of(hook))
+    return plugin.name if plugin else hook_name(_class_of(hook))
+
+
+def _class_of(hook: Any) -> type:
+    return hook if isinstance(hook, type) else type(hook)
+
+
+def _announce(
+    config: Config,
+    selection: Selection,
+    taking_part: Iterable[Registration],
+    loaded: Mapping[str, LoadedPlugin],
+    idle: Mapping[str, str],
+) -> None:
+    """Tell in one line who takes part, and where one looks for what was said."""
+    if not config.header:
+        return
+    blocked = {v.name: v.why for v in selection.verdicts.values() if v.blocked}
+    off = [f"{name} ({why})" for name, why in sorted({**blocked, **idle}.items())]
+    plugins = ", ".join(_shown(member, selection) for member in taking_part)
+    said = {"plugins": plugins or "none"}
+    said |= {"off": ", ".join(off)} if off else {}
+    said |= {"config": config.file} if config.file else {}
+    said |= {"ignored": ", ".join(config.ignored)} if config.ignored else {}
+    if not plugins and len(said) == 1:
+        return
+    log.info(f"hookbus {version('hookbus')}", **said)
+    for name, code in loaded.items() if config.trace else ():
+        took = round(code.seconds * 1000, 1)
+        log.info("plugin imported", plugin=name, ms=took, file=code.file)
+
+
+def _shown(member: Registration, selection: Selection) -> str:
+    """Return name and version, and who said so if it was not the program itself."""
+    number = f" {member.distribution.rsplit(' ', 1)[1]}" if member.distribution else ""
+    verdict = selection.verdicts.get(member.name)
+    word = verdict.decisive if verdict is not None else None
+    silent = verdict is not None and (word is None or word.place is Precedence.CODE)
+    why = "" if silent and member.origin == verdict.why else f" ({member.origin})"  # type: ignore[union-attr]
+    return f"{member.name}{number}{why}"

@@ -1,0 +1,138 @@
+"""What a plugin's source tells without an import: its events, and whether it is there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterator, Mapping
+
+import attrs
+
+from hookbus.discovery import Installed, spec_of
+from hookbus.errors import PluginError
+from hookbus.hooks.markers import LIFECYCLE
+
+MARKER = "hookimpl"
+
+
+@attrs.frozen
+class SourceScan:
+    """What was seen.
+
+    Attributes:
+        events: those that it takes part in, in the order of the source.
+        whole: whether these are all; a class may inherit more from another module.
+    """
+
+    events: tuple[str, ...]
+    whole: bool = True
+
+
+def scan_source(plugin: Installed) -> SourceScan:
+    """Look into the source of a plugin.
+
+    Raises:
+        PluginError: there is no such module, it does not parse, or lacks what the entry
+            point names.
+    """
+    tree = _tree(plugin)
+    if tree is None:
+        return SourceScan((), whole=False)
+    markers = _markers(tree)
+    if not plugin.is_class:
+        return SourceScan(tuple(_marked(tree, markers)))
+    name = plugin.attribute.split(".")[0]
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if name in classes:
+        return _of_class(classes[name], classes, markers)
+    if name not in _names(tree) and not _binds_unseen(tree):
+        raise PluginError(f"the module {plugin.module} has no {name!r}")
+    return SourceScan((), whole=False)
+
+
+def _tree(plugin: Installed) -> ast.Module | None:
+    """Parse the module; None where it is there and its source says nothing."""
+    spec = spec_of(plugin.module)
+    if spec is None:
+        raise PluginError(f"there is no module {plugin.module!r}")
+    read = getattr(spec.loader, "get_data", None)
+    if read is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    try:
+        tree: ast.Module = ast.parse(read(spec.origin))
+    except SyntaxError as error:
+        where = f"{spec.origin}{f':{error.lineno}' if error.lineno else ''}"
+        raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
+    except Exception:  # whatever else is wrong with it shows when it is imported
+        return None
+    return tree
+
+
+def _of_class(
+    cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef], markers: Container[str]
+) -> SourceScan:
+    """Collect the events of a class and of its bases in the same module."""
+    events, whole = [*_marked(cls, markers), *_lifecycle(cls)], True
+    others = {name: found for name, found in classes.items() if found is not cls}
+    for base in cls.bases:
+        name = ast.unparse(base).rsplit(".", 1)[-1]
+        if name in others:
+            inherited = _of_class(others[name], others, markers)
+            events += inherited.events
+            whole = whole and inherited.whole
+        elif name not in ("SessionRunHook", "object"):
+            whole = False
+    return SourceScan(tuple(dict.fromkeys(events)), whole)
+
+
+def _lifecycle(cls: ast.ClassDef) -> list[str]:
+    return [f.name for f in _functions(cls) if f.name in LIFECYCLE]
+
+
+def _markers(tree: ast.Module) -> set[str]:
+    """Return the names under which a module knows the marker of events."""
+    imported = [a for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names]
+    return {MARKER, *(a.asname for a in imported if a.name == MARKER and a.asname)}
+
+
+def _marked(tree: ast.Module | ast.ClassDef, markers: Container[str]) -> list[str]:
+    """Return the events of functions that are decorated with the marker."""
+    found = [(f, _decorator(f, markers)) for f in _functions(tree)]
+    return [_event(f, decorator) for f, decorator in found if decorator is not None]
+
+
+def _functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    yield from (node for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def _decorator(function: ast.FunctionDef, markers: Container[str]) -> ast.expr | None:
+    for decorator in function.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if ast.unparse(called).rsplit(".", 1)[-1] in markers:
+            return decorator
+    return None
+
+
+def _event(function: ast.FunctionDef, decorator: ast.expr) -> str:
+    for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
+        if keyword.arg == "specname" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value)
+    return function.name
+
+
+def _binds_unseen(tree: ast.Module) -> bool:
+    """Say whether a module may have names that its text does not show."""
+    names = _names(tree)
+    return "*" in names or bool({"__getattr__", "globals", "setattr", "exec"} & names)
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """Return the names that a module binds, as far as its text tells."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            found.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+    return found

@@ -1,0 +1,1 @@
+"""MonitoredSession and its life: open, run, act, recover, end."""

@@ -1,0 +1,333 @@
+"""Who makes backend sessions, and what has to happen before one can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.protocol import Session
+from hookbus.backend.reports import ReportGraph, ReportSession
+from hookbus.checkpoint.reader import variables_at
+from hookbus.errors import (
+    ArgumentTypeError,
+    DeadlineExceededError,
+    NotReadyError,
+    SessionInterruptedError,
+    UsageError,
+)
+from hookbus.graph.fetches import leaves_of, structure_of
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.hooks.timer import pause
+from hookbus.logs import log
+
+
+@attrs.define(eq=False)
+class Scaffold:
+    """How a session is initialized, and what of it is summarized and saved.
+
+    Args:
+        graph: what the nodes belong to.
+        init_op: fetched once where nothing is restored; a train op with ``increment=0``
+            that gives variables their first values.
+        init_feed_dict: feeds for *init_op*.
+        init_fn: called as ``init_fn(scaffold, session)`` after *init_op*, where nothing is
+            restored.
+        ready_op: a node; the session is ready when its value is None or empty, else the
+            value names what is missing.
+        ready_for_local_init_op: the same, asked before *local_init_op*.
+        local_init_op: fetched in every new session, restored or not.
+        summary_op: the nodes that the summary-saver writes when it is told none.
+        saver: the variables that checkpoints hold; None for all.
+        copy_from_scaffold: another one, whose pieces stand where none is given here.
+        local_init_feed_dict: feeds for *local_init_op*.
+
+    Raises:
+        UsageError: *copy_from_scaffold* is no Scaffold.
+
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 0.0)
+    >>> scaffold = Scaffold(graph, init_fn=lambda scaffold, s: s.write({"w": 5.0}))
+    >>> from hookbus import SingularMonitoredSession
+    >>> with SingularMonitoredSession(graph, scaffold=scaffold) as session:
+    ...     session.run("w")
+    5.0
+    """
+
+    graph: Graph
+    init_op: Any = None
+    init_feed_dict: Mapping[Node | str, Any] | None = None
+    init_fn: Callable[[Scaffold, Session], None] | None = None
+    ready_op: Node | str | None = None
+    ready_for_local_init_op: Node | str | None = None
+    local_init_op: Any = None
+    summary_op: Any = None
+    saver: Sequence[Node | str] | None = None
+    copy_from_scaffold: Scaffold | None = attrs.field(default=None, repr=False)
+    local_init_feed_dict: Mapping[Node | str, Any] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        source = self.copy_from_scaffold
+        if source is None:
+            return
+        if not isinstance(source, Scaffold):
+            raise ArgumentTypeError("copy_from_scaffold is not a Scaffold instance.")
+        for field in attrs.fields(Scaffold):
+            if field.name not in ("graph", "copy_from_scaffold"):
+                mine = getattr(self, field.name)
+                theirs = getattr(source, field.name)
+                setattr(self, field.name, theirs if mine is None else mine)
+
+    def finalize(self) -> Scaffold:
+        """Look up all nodes that are named, then finalize the graph; return self.
+
+        Raises:
+            UnknownNodeError: a piece names no node.
+        """
+        pieces = ("init_op", "local_init_op", "ready_op", "ready_for_local_init_op")
+        for piece in pieces:
+            wanted = getattr(self, piece)
+            if wanted is not None:
+                for leaf in leaves_of(structure_of(wanted)):
+                    self.graph.resolve(leaf, f"{piece} of the scaffold")
+        for piece in ("init_feed_dict", "local_init_feed_dict"):
+            for node in getattr(self, piece) or ():
+                self.graph.resolve(node, f"{piece} of the scaffold")
+        if isinstance(self.saver, str):
+            raise UsageError(
+                f"saver of the scaffold is {self.saver!r}; give a list of names"
+            )
+        for node in self.saver or ():
+            self.graph.variable_named(node, "saver of the scaffold")
+        self.graph.finalize()
+        return self
+
+    @property
+    def saved_names(self) -> frozenset[str] | None:
+        """The names of the variables that checkpoints hold; None for all."""
+        if self.saver is None:
+            return None
+        return frozenset(self.graph.resolve(node).name for node in self.saver)
+
+    def initialize(self, session: Session) -> None:
+        """Give a session that restored nothing its first values."""
+        if self.init_op is not None:
+            session.run(self.init_op, self.init_feed_dict)
+        if self.init_fn is not None:
+            self.init_fn(self, session)
+
+    def prepare_locally(self, session: Session) -> str | None:
+        """Run what every new session runs; return what is still missing, or None."""
+        missing = _missing(session, self.ready_for_local_init_op)
+        if missing is not None:
+            return f"not ready for local init: {missing}"
+        if self.local_init_op is not None:
+            log.info("running local_init_op")
+            session.run(self.local_init_op, self.local_init_feed_dict)
+        return _missing(session, self.ready_op)
+
+    def make_ready(self, session: Session) -> None:
+        """Run what every new session runs.
+
+        Raises:
+            NotReadyError: it is not ready then.
+        """
+        missing = self.prepare_locally(session)
+        if missing is not None:
+            raise NotReadyError(
+                f"Init operations did not make model ready: {missing}. "
+                f"Init op: {self.init_op}, init fn: {self.init_fn}"
+            )
+
+
+def _missing(session: Session, ready: Node | str | None) -> str | None:
+    """Return what a ready op names as missing; None, and an empty value, are nothing."""
+    if ready is None:
+        return None
+    value = session.run(ready)
+    size = getattr(value, "size", None)
+    if value is None or size == 0 or (size is None and not value):
+        return None
+    return str(value)
+
+
+class SessionCreator(Protocol):
+    """Makes backend sessions for one graph, a new one after each preemption.
+
+    Attributes:
+        graph: what the sessions run.
+        scaffold: how they are initialized.
+        checkpoint_dir: where they are restored from, or None.
+        checkpoint_filename_with_path: the one checkpoint they are restored from, or None.
+    """
+
+    graph: Graph
+    scaffold: Scaffold
+    checkpoint_dir: str | Path | None
+    checkpoint_filename_with_path: str | Path | None
+
+    def create_session(self) -> Session:
+        """Make a backend session with initial values."""
+
+    def prepare(self, session: Session, restored: bool, hurry: Callable[[], bool]) -> None:
+        """Initialize a session, or, where it was restored, only what is local.
+
+        *hurry* says whether to wait no longer, as after a signal.
+        """
+
+
+class ChiefSessionCreator:
+    """Makes the backend session of the process that initializes and restores.
+
+    Args:
+        graph: what to run.
+        scaffold: how to initialize it.
+        checkpoint_dir: where to restore from, if there is anything.
+        checkpoint_filename_with_path: one checkpoint to restore instead, a directory like
+            ``runs/digits/ckpt-120``.
+        backend: makes a bare backend session of a graph.
+
+    Raises:
+        UsageError: both places to restore from are given.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        scaffold: Scaffold | None = None,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_filename_with_path: str | Path | None = None,
+        backend: Callable[[Graph], Session] = EmbeddedSession,
+    ) -> None:
+        if checkpoint_dir and checkpoint_filename_with_path:
+            raise UsageError(
+                "Can not provide both checkpoint_dir and checkpoint_filename_with_path."
+            )
+        self.graph = graph
+        self.scaffold = _for_graph(graph, scaffold)
+        self.checkpoint_dir = checkpoint_dir
+        self.checkpoint_filename_with_path = checkpoint_filename_with_path
+        self._backend = backend
+
+    def create_session(self) -> Session:
+        """Make a backend session with initial values."""
+        return self._backend(self.graph)
+
+    def prepare(
+        self,
+        session: Session,
+        restored: bool,
+        hurry: Callable[[], bool],  # noqa: ARG002 (it never waits)
+    ) -> None:
+        """Initialize a session that restored nothing; see to it that it is ready.
+
+        Raises:
+            NotReadyError: it is not.
+        """
+        if not restored:
+            self.scaffold.initialize(session)
+        self.scaffold.make_ready(session)
+
+
+class WorkerSessionCreator:
+    """Makes the backend session of a process that waits until the chief is done.
+
+    Args:
+        graph: what to run.
+        scaffold: its ready ops say whether the model is ready.
+        max_wait_secs: how long to wait for it, in seconds.
+        recovery_wait_secs: how long to sleep between two looks, in seconds.
+        backend: makes a bare backend session of a graph.
+    """
+
+    checkpoint_dir: str | Path | None = None
+    checkpoint_filename_with_path: str | Path | None = None
+
+    def __init__(
+        self,
+        graph: Graph,
+        scaffold: Scaffold | None = None,
+        max_wait_secs: float = 1800.0,
+        recovery_wait_secs: float = 30.0,
+        backend: Callable[[Graph], Session] = EmbeddedSession,
+    ) -> None:
+        self.graph = graph
+        self.scaffold = _for_graph(graph, scaffold)
+        self._max_wait = max_wait_secs
+        self._wait = recovery_wait_secs
+        self._backend = backend
+
+    def create_session(self) -> Session:
+        """Make a backend session with initial values."""
+        return self._backend(self.graph)
+
+    def prepare(
+        self,
+        session: Session,
+        restored: bool,  # noqa: ARG002 (a worker restores nothing)
+        hurry: Callable[[], bool],
+    ) -> None:
+        """Wait until the scaffold finds the session ready.
+
+        Raises:
+            DeadlineExceededError: it is not, in time.
+            SessionInterruptedError: a signal came meanwhile.
+        """
+        left = self._max_wait
+        while (missing := self.scaffold.prepare_locally(session)) is not None:
+            left -= self._wait
+            if left < 0:
+                raise DeadlineExceededError(
+                    f"Session was not ready after waiting {self._max_wait:g} secs: "
+                    f"{missing}"
+                )
+            log.info("waiting for the model to be ready", missing=missing)
+            if not pause(self._wait, hurry):
+                raise SessionInterruptedError("a signal came while a worker waited")
+
+
+def _for_graph(graph: Graph, scaffold: Scaffold | None) -> Scaffold:
+    if scaffold is not None and scaffold.graph is not graph:
+        raise UsageError("scaffold is made for another graph than that of the session")
+    return scaffold or Scaffold(graph)
+
+
+def chief(
+    graph: Graph | None,
+    scaffold: Scaffold | None = None,
+    checkpoint_dir: str | Path | None = None,
+    path: str | Path | None = None,
+) -> ChiefSessionCreator:
+    """Return a creator for a graph, or, without one, for a loop of one's own."""
+    if graph is not None and not isinstance(graph, Graph):
+        raise ArgumentTypeError(
+            f"graph is a {type(graph).__name__}; the first argument of a session is its "
+            "Graph (a session creator is given as session_creator=)"
+        )
+    if graph is not None:
+        return ChiefSessionCreator(graph, scaffold, checkpoint_dir, path)
+    own = ReportGraph()
+    return ChiefSessionCreator(own, scaffold, checkpoint_dir, path, ReportSession)
+
+
+def warm(graph: Graph, scaffold: Scaffold | None, source: str | Path) -> Scaffold:
+    """Return a scaffold that gives variables their values in another checkpoint.
+
+    It does so where nothing is restored, for the variables that both have.
+    """
+    before = None if scaffold is None else scaffold.init_fn
+    values = variables_at(source)
+
+    def begin(scaffold: Scaffold, session: Session) -> None:
+        own = session.variables()
+        known = {name: value for name, value in values.items() if name in own}
+        session.write(known)
+        log.info("warm start", source=str(source), variables=len(known))
+        if before is not None:
+            before(scaffold, session)
+
+    return Scaffold(graph, init_fn=begin, copy_from_scaffold=scaffold)

@@ -1,0 +1,74 @@
+"""The session of one call, in which the core takes part itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hookbus.bus.registry import Registration
+from hookbus.config.config import Config
+from hookbus.config.parser import Precedence
+from hookbus.hooks.hook import Kind
+from hookbus.hooks.outcome import was_cut_short
+from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
+from hookbus.session.builder import current_config
+from hookbus.session.creators import SessionCreator
+from hookbus.session.monitored import MonitoredSession
+from hookbus.session.recoverable import Recovery
+
+
+class CallSession(MonitoredSession):
+    """The session of one call.
+
+    Input positions and the like come back only if the call that saved them was cut short:
+    one that returned leaves a new call its input from the start.
+
+    Args:
+        creator: makes the backend sessions.
+        kind: what the session is for.
+        hooks: hooks that are called after all plugins.
+        first: hooks that are called first of all.
+        automatic: the plugins that the call switches on.
+        core: the core's own part, called last.
+        worker: whether those of the plugins that write files are left out.
+        config: which plugins are on; by default the process's.
+    """
+
+    def __init__(
+        self,
+        creator: SessionCreator,
+        kind: Kind,
+        *,
+        hooks: HookArguments,
+        first: HookArguments = MappingProxyType({}),
+        automatic: Sequence[ImpliedPlugin] = (),
+        core: Sequence[Registration] = (),
+        worker: bool = False,
+        config: Config | None = None,
+    ) -> None:
+        config = config or current_config()
+        plugins = session_hooks(config, kind, hooks, first, automatic, worker=worker)
+        self._setup(creator, [*plugins, *core], kind, config, 120.0, Recovery())
+
+    def _open(self, creator: SessionCreator) -> None:
+        self._engine.keeper.goes_on = was_cut_short
+        super()._open(creator)
+
+    def _finish(self, error: BaseException | None) -> None:
+        super()._finish(error)
+        outcome, keeper = self.outcome, self._engine.keeper
+        if outcome is None or outcome.kind not in ("completed", "stopped"):
+            return
+        still = outcome.step == self._closing.first_step
+        if still and keeper.checkpoints.enabled_by is not None:
+            # A call that had nothing left to do is over, too: it must not go on again.
+            keeper.mark_ended(outcome.step, outcome.kind)
+
+
+def evaluation_plugins(directory: Path) -> list[ImpliedPlugin]:
+    """Return the plugins that an evaluation switches on."""
+    fixed: dict[str, Any] = {"save_steps": 1, "output_dir": str(directory)}
+    given = {name: (value, Precedence.CODE, "") for name, value in fixed.items()}
+    return [ImpliedPlugin("summary-saver", "Estimator", given)]

@@ -1,0 +1,127 @@
+"""Which hook classes the conformance suite tests, and how one of each is made."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hookbus.config.parser import Precedence
+from hookbus.config.settings import Setting, build, fields_of
+from hookbus.discovery import Installed, hook_name, installed_plugins
+from hookbus.errors import UsageError, did_you_mean
+
+
+@attrs.frozen(eq=False)
+class Candidate:
+    """A hook class under test.
+
+    Attributes:
+        spelled: ``module:Class``, as it was named.
+        cls: the class.
+        name: how sessions call a hook of it.
+        plugin: the installed plugin that it is; None where no entry point names it.
+        settings: field to text, of those fields that it has.
+        nodes: what the tiny model has for it besides ``loss`` and ``accuracy``.
+    """
+
+    spelled: str
+    cls: type
+    name: str
+    plugin: Installed | None
+    settings: Mapping[str, str]
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def switch(self) -> str:
+        """What stands after ``-p``."""
+        return self.name if self.plugin else self.spelled
+
+    @property
+    def variables(self) -> dict[str, float]:
+        """The tiny model's further variables and their first values."""
+        return dict.fromkeys(self.nodes, 1.0)
+
+    def make(self) -> Any:
+        """Return a new hook.
+
+        Raises:
+            UsageError: the settings do not fit, or do not suffice.
+        """
+        given = [
+            Setting(
+                self.name, field, text, f"--hook-setting {field}={text}", Precedence.COMMAND
+            )
+            for field, text in self.settings.items()
+        ]
+        return build(self.cls, self.name, given)
+
+
+def candidates(
+    spelled: Sequence[str], settings: Iterable[str], nodes: Iterable[str]
+) -> list[Candidate]:
+    """Return the hook classes that options name, each of which can be made.
+
+    Args:
+        spelled: ``module:Class``, each.
+        settings: ``field=text``, each for all classes that have such a field.
+        nodes: further nodes of the tiny model.
+
+    Raises:
+        UsageError: one cannot be imported or made, or nobody has such a field.
+    """
+    given = dict(map(_field_and_text, settings))
+    classes = {name: _load(name) for name in spelled}
+    fields = {name: fields_of(cls) for name, cls in classes.items()}
+    for field in given:
+        known = [known for own in fields.values() for known in own]
+        if field not in known:
+            hint = did_you_mean(field, known) or f"; it has {', '.join(known) or 'none'}"
+            raise UsageError(
+                f"--hook-setting {field}: {' and '.join(spelled)} has no such setting{hint}"
+            )
+    found = []
+    for name, cls in classes.items():
+        own = {field: text for field, text in given.items() if field in fields[name]}
+        plugin = installed_plugins().of_class(cls)
+        called = plugin.name if plugin else hook_name(cls)
+        found.append(Candidate(name, cls, called, plugin, own, tuple(nodes)))
+    for candidate in found:
+        _check_can_be_made(candidate)
+    return found
+
+
+def _field_and_text(setting: str) -> tuple[str, str]:
+    field, equals, text = setting.partition("=")
+    if not equals:
+        raise UsageError(f"--hook-setting {setting}: expected NAME=VALUE, like every=10")
+    return field.strip().replace("-", "_"), text
+
+
+def _load(spelled: str) -> type:
+    module, _, attribute = spelled.partition(":")
+    try:
+        found = functools.reduce(
+            getattr, attribute.split("."), importlib.import_module(module)
+        )
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"--hook {spelled}: it cannot be imported ({type(error).__name__}: {error}); "
+            "expected MODULE:CLASS of a module that is installed: pip install -e ."
+        ) from error
+    if not isinstance(found, type):
+        raise UsageError(f"--hook {spelled}: {found!r} is no class")
+    return found
+
+
+def _check_can_be_made(candidate: Candidate) -> None:
+    try:
+        candidate.make()
+    except Exception as error:
+        raise UsageError(
+            f"--hook {candidate.spelled}: it cannot be made ({error}); give it settings "
+            "with --hook-setting NAME=VALUE"
+        ) from error

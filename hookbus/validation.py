@@ -1,0 +1,182 @@
+"""What arguments and settings may be: numbers, times, paths, names, functions."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
+
+
+def number_in(value: Any) -> float | None:
+    """Return a number, or the one that an array of any library holds, as a float.
+
+    None for all else: an array of more or fewer numbers, text, what is too large.
+
+    >>> number_in(3), number_in("3"), number_in([3])
+    (3.0, None, None)
+    """
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+        return None if isinstance(plain, str | bytes) else float(plain)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def numeric(
+    *, above: float | None = None, least: float | None = None
+) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Return an attrs validator for settings that are numbers; None always passes.
+
+    NaN does not: a period of NaN would never be over.
+
+    Args:
+        above: the number is to be more than this.
+        least: the number is to be this or more.
+
+    >>> @attrs.define
+    ... class Hook:
+    ...     every_secs: float = attrs.field(default=60.0, validator=numeric(above=0))
+    >>> Hook(every_secs=0)
+    Traceback (most recent call last):
+    hookbus.errors.UsageError: invalid every_secs=0. It is a number above 0.
+    """
+    wanted = "a number"
+    if above is not None:
+        wanted += f" above {above:g}"
+    elif least is not None:
+        wanted += f" from {least:g} on"
+
+    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+        if value is None:
+            return
+        fits = isinstance(value, Real) and not isinstance(value, bool)
+        fits = fits and not math.isnan(value)
+        fits = (
+            fits and (above is None or value > above) and (least is None or value >= least)
+        )
+        if not fits:
+            raise UsageError(f"invalid {field.name}={value!r}. It is {wanted}.")
+
+    return check
+
+
+def check_number(argument: str, number: int | None) -> None:
+    """Refuse a number of steps that is not above 0.
+
+    Raises:
+        ArgumentTypeError: it is no whole number.
+        UsageError: it is not above 0.
+    """
+    check_whole(argument, number)
+    if number is not None and number <= 0:
+        raise UsageError(f"Must specify {argument} > 0, given: {number}")
+
+
+def check_whole(argument: str, number: int | None) -> None:
+    """Refuse what is neither a whole number nor None.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    if number is not None and not hasattr(number, "__index__"):
+        raise ArgumentTypeError(f"{argument} is a whole number, given: {number!r}")
+
+
+def check_seconds(argument: str, seconds: float | None) -> None:
+    """Refuse a time in seconds that is below 0.
+
+    Raises:
+        ArgumentTypeError: it is no number.
+        UsageError: it is below 0.
+    """
+    if seconds is None:
+        return
+    if not isinstance(seconds, Real):
+        raise ArgumentTypeError(f"{argument} is a number of seconds, given: {seconds!r}")
+    if not seconds >= 0:  # nor is NaN
+        raise UsageError(f"Must specify {argument} >= 0, given: {seconds}")
+
+
+def check_path(argument: str, path: str | Path) -> None:
+    """Refuse what is no path.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"{argument} is a path, given: {path!r}")
+
+
+def check_directory(argument: str, path: str | Path | None) -> None:
+    """Refuse what is neither a path nor None.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    if path is not None:
+        check_path(argument, path)
+
+
+def check_name(argument: str, name: str | None) -> None:
+    """Refuse what is no name, or would lead into another folder.
+
+    Raises:
+        ArgumentTypeError: it is no str.
+        UsageError: it has a slash.
+    """
+    if name is not None and not isinstance(name, str):
+        raise ArgumentTypeError(f"{argument} is a str, given: {name!r}")
+    if name is not None and set(name) & set("/\\"):
+        raise UsageError(f"{argument} names a folder and has no slash, given: {name!r}")
+
+
+def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the parameters of a model.
+
+    Raises:
+        ArgumentTypeError: they are no dict.
+    """
+    if params is not None and not isinstance(params, Mapping):
+        raise ArgumentTypeError(f"params is a dict, given: {params!r}")
+    return params or {}
+
+
+def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return which of the known arguments a function names.
+
+    Raises:
+        ArgumentTypeError: it is no function, or does not tell its parameters.
+        UsageError: it has another parameter, without a default.
+    """
+    names = []
+    for parameter in _parameters(fn, argument):
+        if parameter.name in known:
+            names.append(parameter.name)
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise UsageError(
+                f"{argument} has a parameter {parameter.name!r}"
+                f"{did_you_mean(parameter.name, known)}; it may have {', '.join(known)}"
+            )
+    return tuple(names)
+
+
+def _parameters(fn: Callable[..., Any], argument: str) -> list[inspect.Parameter]:
+    if not callable(fn):
+        raise ArgumentTypeError(f"{argument} is a function, given: {fn!r}")
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{argument} does not tell its parameters: wrap {fn!r} in a function"
+        ) from None

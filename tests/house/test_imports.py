@@ -1,0 +1,106 @@
+"""Who may import whom: the core only downwards, a plugin only hookbus' public names."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import pytest
+
+import hookbus
+
+ROOT = Path(hookbus.__file__).parents[1]
+PLUGIN_MODULES = sorted(
+    path for path in ROOT.glob("plugins/*/*.py") if path.name != "conftest.py"
+)
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter on the hookbus that lies in *folder*, by the contract there."""
+    command = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run(
+        [command, "--no-cache", "--config", "setup.cfg"],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_core_imports_downwards_only() -> None:
+    """The contract in setup.cfg holds, imports for annotations counted."""
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def test_an_upward_import_breaks_the_contract(tmp_path: Path) -> None:
+    """One import for an annotation from a package above is found, and named."""
+    shutil.copytree(
+        ROOT / "hookbus", tmp_path / "hookbus", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(ROOT / "setup.cfg", tmp_path)
+    node = tmp_path / "hookbus" / "graph" / "node.py"
+    upward = (
+        "\nif TYPE_CHECKING:\n    from hookbus.session.monitored import MonitoredSession\n"
+    )
+    node.write_text(node.read_text("utf-8") + upward, "utf-8")
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1
+    assert "hookbus.graph.node -> hookbus.session.monitored" in done.stdout
+
+
+def test_no_import_leads_back_to_its_module() -> None:
+    """There is no ring of imports in the core, not even one for annotations only."""
+    graph = grimp.build_graph("hookbus", cache_dir=None)
+    below = {
+        module: graph.find_modules_directly_imported_by(module)
+        for module in graph.modules - {"hookbus"}
+    }
+    assert len(below) > 80
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) of each import of a module, those inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or ".", alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", PLUGIN_MODULES, ids=lambda path: path.stem)
+def test_a_plugin_imports_public_names_of_hookbus_only(path: Path) -> None:
+    """A plugin knows hookbus by the names in its __all__ and knows no other plugin."""
+    siblings = {other.stem for other in path.parent.glob("*.py")}
+    tree = ast.parse(path.read_text("utf-8"))
+    for module, name in imports(tree):
+        top = module.split(".")[0]
+        assert not top.startswith("hookbus_") or top in siblings, module
+        if top == "hookbus":
+            assert module == "hookbus", f"{module} is not promised"
+            assert not name or name in hookbus.__all__, name
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "hookbus"
+    }
+    assert used <= set(hookbus.__all__)
+
+
+def test_there_are_plugins_to_check() -> None:
+    """The test above has something to look at."""
+    assert {path.stem for path in PLUGIN_MODULES} >= {
+        "hookbus_nan_tensor",
+        "hookbus_progress",
+    }
