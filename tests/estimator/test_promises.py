@@ -188,7 +188,7 @@ next(predictions)
 
 def test_predictions_that_are_open_when_python_ends_are_closed_before(tmp_path):
     """Later no hook could do much any more."""
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", OPEN]
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert (done.returncode, done.stdout) == (0, "end\n")
@@ -257,7 +257,7 @@ def test_no_flag_changes_what_is_promised(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
     flags = ["-p", "no:stop-at-step", "-p", "no:final-ops", "-p", "no:progress"]
     command = [sys.executable, "-m", "hookbus", "run", *flags, tmp_path / "program.py"]
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "({'done': 5.0, 'loss': 2.0, 'global_step': 5}, [])\n"

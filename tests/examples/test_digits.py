@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits.py"
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
 RUN = Path("runs/digits")
 BATCHES = 22  # in one epoch
 

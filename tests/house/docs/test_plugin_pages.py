@@ -19,7 +19,7 @@ from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.settings import schema_of as form_of
 from hookbus.discovery import installed_plugins
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 INDEX = ROOT / "docs" / "reference" / "plugins.md"
 FOLDER = ROOT / "docs" / "reference" / "plugins"
 PLUGINS = sorted(

@@ -38,7 +38,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
 from hookbus.testing import Recorder, run_steps
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STEPS, EPOCHS = 300, 14
 
 

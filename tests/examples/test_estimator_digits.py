@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "estimator_digits.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "estimator_digits.py"
 RUN = Path("runs/estimator_digits")
 
 

@@ -19,7 +19,7 @@ from hookbus.config.parser import read_flags
 from hookbus.config.settings import fields_of, flag_of
 from hookbus.discovery import installed_plugins
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path for path in ROOT.glob("plugins/*") if (path / "setup.cfg").exists())
 TOP_LEVEL = {
     ".ci",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "learning_diabetes.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "learning_diabetes.py"
 RUN = Path("runs/diabetes")
 PLAIN = [sys.executable, str(SCRIPT)]
 

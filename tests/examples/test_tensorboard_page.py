@@ -43,7 +43,7 @@ def trained(root: Path) -> str:
 @pytest.fixture
 def root() -> Path:
     """Return the top of the checkout."""
-    return Path(__file__).parents[1]
+    return Path(__file__).parents[2]
 
 
 @contextmanager

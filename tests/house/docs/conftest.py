@@ -30,7 +30,7 @@ from markdown_it import MarkdownIt
 from support.environments import borrowing_environment
 from support.indexes import serving, wheels_of_the_core
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def _source_of(page: Path) -> Path:
