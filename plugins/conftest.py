@@ -7,8 +7,9 @@ import signal
 
 import pytest
 from hypothesis import settings
-from support.watching import clock as clock
-from support.watching import lines as lines
+
+from tests.support.watching import clock as clock
+from tests.support.watching import lines as lines
 
 # A deadline for an example would make tests depend on what else the machine does.
 settings.register_profile("hookbus", deadline=None)

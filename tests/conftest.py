@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from support.handlers import handlers
+
+from tests.support.handlers import handlers
 
 # A deadline for an example would make tests depend on what else the machine does.
 settings.register_profile("hookbus", deadline=None)

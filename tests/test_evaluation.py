@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.handlers import handlers
-from support.running import started
-from support.saving import RUN, counting, save
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
@@ -37,6 +34,9 @@ from hookbus import (
     metrics,
 )
 from hookbus.evaluation import StopAfterNEvalsHook, SummaryAtEndHook
+from tests.support.handlers import handlers
+from tests.support.running import started
+from tests.support.saving import RUN, counting, save
 
 OFF = Config(autoload=False)
 

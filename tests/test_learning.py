@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from hookbus_stop_at_step import StopAtStepHook
-from support.running import started
 
 import hookbus
 from hookbus import (
@@ -31,6 +30,7 @@ from hookbus import (
     UsageError,
     learning,
 )
+from tests.support.running import started
 
 OFF = Config(autoload=False)
 RUN = Path("run")

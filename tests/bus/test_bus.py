@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 import pluggy
 import pytest
-from support.buses import answering, bus, called
 
 import hookbus
 from hookbus import PluginError, SessionRunHook, UsageError, hookimpl, hookspec
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
 from hookbus.hooks.markers import LIFECYCLE
+from tests.support.buses import answering, bus, called
 
 
 def test_any_object_with_lifecycle_methods_is_a_hook() -> None:

@@ -10,7 +10,12 @@ import pluggy
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.behaviours import (
+
+from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.bus.caller import Caller, Implementation, bind
+from hookbus.errors import culprit_of
+from hookbus.hooks.context import CurrentHook as Turn
+from tests.support.behaviours import (
     PLAIN,
     WRAPPERS,
     caller,
@@ -29,11 +34,6 @@ from support.behaviours import (
     traced,
     yields_twice,
 )
-
-from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.bus.caller import Caller, Implementation, bind
-from hookbus.errors import culprit_of
-from hookbus.hooks.context import CurrentHook as Turn
 
 spec, impl = pluggy.HookspecMarker("differ"), pluggy.HookimplMarker("differ")
 

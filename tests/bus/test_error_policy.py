@@ -11,8 +11,6 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import behaviours
-from support.buses import bus, called
 
 import hookbus
 from hookbus import (
@@ -42,6 +40,8 @@ from hookbus.bus.error_policy import FailureLog as Failures
 from hookbus.bus.registry import Registration as Member
 from hookbus.hooks.context import CurrentHook as Turn
 from hookbus.session.creators import ChiefSessionCreator
+from tests.support import behaviours
+from tests.support.buses import bus, called
 
 ALONE = Config(autoload=False)
 WARN, QUARANTINE = ErrorPolicy("warn"), ErrorPolicy("quarantine", 2)

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
-from support.buses import bus
 
 from hookbus import (
     Config,
@@ -23,6 +22,7 @@ from hookbus import (
 from hookbus.bus.bus import Bus, call_one
 from hookbus.bus.registry import Registration as Member
 from hookbus.errors import culprit_of
+from tests.support.buses import bus
 
 ALONE = Config(autoload=False)
 

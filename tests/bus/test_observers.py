@@ -9,15 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.behaviours import (
-    PLAIN,
-    WRAPPERS,
-    implementation,
-    raises_stop,
-    reraises,
-    swallows,
-)
-from support.buses import answering, bus, called
 
 from hookbus import (
     ArgumentTypeError,
@@ -35,6 +26,15 @@ from hookbus.bus.error_policy import ErrorPolicy
 from hookbus.bus.observers import ObservedCaller, Observers
 from hookbus.bus.registry import Registration as Member
 from hookbus.hooks.context import CurrentHook as Turn
+from tests.support.behaviours import (
+    PLAIN,
+    WRAPPERS,
+    implementation,
+    raises_stop,
+    reraises,
+    swallows,
+)
+from tests.support.buses import answering, bus, called
 
 
 def told(made: Bus) -> list[Call]:

@@ -6,11 +6,11 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from support.buses import answering, bus, called
 
 from hookbus import PluginError, UsageError, hookimpl
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
+from tests.support.buses import answering, bus, called
 
 
 def test_the_first_registered_is_called_first() -> None:

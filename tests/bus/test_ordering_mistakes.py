@@ -6,12 +6,12 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from support.buses import bus, called
 
 from hookbus import Config, Graph, MonitoredSession, PluginError, SessionRunHook, hookimpl
 from hookbus.bus.bus import Bus
 from hookbus.bus.ordering import OrderedHook as Called
 from hookbus.bus.registry import Registration as Member
+from tests.support.buses import bus, called
 
 
 class Wishing:

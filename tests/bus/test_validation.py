@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 import pytest
-from support.buses import bus, called
 
 from hookbus import PluginError, SessionRunHook, hookimpl
+from tests.support.buses import bus, called
 
 
 class Misspelt:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.buses import answering, bus, called
 
 from hookbus import (
     Config,
@@ -21,6 +20,7 @@ from hookbus import (
 )
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
+from tests.support.buses import answering, bus, called
 
 ALONE = Config(autoload=False)
 SILENT = [

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_nan_tensor import NanLossDuringTrainingError, NanTensorHook
-from support.handlers import handlers
 
 from hookbus import (
     AbortedError,
@@ -28,6 +27,7 @@ from hookbus import (
     Recovery,
     SessionRunHook,
 )
+from tests.support.handlers import handlers
 
 OFF = Config(autoload=False)
 QUIET = {

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.environments import active, borrowing_environment
-from support.indexes import wheels_of_the_core
+
+from tests.support.environments import active, borrowing_environment
+from tests.support.indexes import wheels_of_the_core
 
 ROOT = Path(__file__).parents[2]
 FILES = [

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 
 import pytest
-from table.row import lacking, parameters
-from table.rows.mistakes import BLOCKING, NAMING, ORDERING, ROWS
+
+from tests.command.row import lacking, parameters
+from tests.command.rows.mistakes import BLOCKING, NAMING, ORDERING, ROWS
 
 
 @pytest.mark.parametrize("row", parameters(ROWS))

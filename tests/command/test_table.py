@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from table.row import Row, lacking, parameters
-from table.rows import code, environment, failures, files, names, settings, strength
+
+from tests.command.row import Row, lacking, parameters
+from tests.command.rows import code, environment, failures, files, names, settings, strength
 
 ROWS: list[Row] = [
     row

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.estimating import RUN, WatchHook, estimator, numbers
 
 from hookbus import (
     Estimator,
@@ -21,6 +20,7 @@ from hookbus import (
     metrics,
     train_and_evaluate,
 )
+from tests.support.estimating import RUN, WatchHook, estimator, numbers
 
 
 def generators() -> tuple[Any, ...]:

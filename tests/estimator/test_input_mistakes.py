@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.estimating import RUN, estimator, numbers
 
 from hookbus import Estimator, EstimatorSpec, Node, UnknownNodeError, UsageError
+from tests.support.estimating import RUN, estimator, numbers
 
 
 @pytest.mark.parametrize("input_fn", [None, 5, [np.ones(2)], numbers(3)()], ids=type)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.estimating import RUN, build, estimator, model, numbers
 
 from hookbus import (
     BestExporter,
@@ -29,6 +28,7 @@ from hookbus import (
     metrics,
     train_and_evaluate,
 )
+from tests.support.estimating import RUN, build, estimator, model, numbers
 
 
 def train(**fields: Any) -> None:

@@ -12,16 +12,6 @@ from typing import Any
 
 import attrs
 import pytest
-from support.estimating import (
-    RUN,
-    WatchHook,
-    build,
-    estimator,
-    model,
-    numbers,
-    saved,
-    state,
-)
 
 from hookbus import (
     Estimator,
@@ -37,6 +27,16 @@ from hookbus import (
     train_and_evaluate,
 )
 from hookbus.testing._suite.leftovers import Held
+from tests.support.estimating import (
+    RUN,
+    WatchHook,
+    build,
+    estimator,
+    model,
+    numbers,
+    saved,
+    state,
+)
 
 Hooks = list[Any] | None
 
@@ -114,8 +114,8 @@ def switched_on(
 
 WAYS = {
     "in code": in_code,
-    "HOOKBUS_PLUGINS": switched_on("HOOKBUS_PLUGINS", "support.estimating:WatchHook"),
-    "a flag": switched_on("HOOKBUS_ADDOPTS", "-p support.estimating:WatchHook"),
+    "HOOKBUS_PLUGINS": switched_on("HOOKBUS_PLUGINS", "tests.support.estimating:WatchHook"),
+    "a flag": switched_on("HOOKBUS_ADDOPTS", "-p tests.support.estimating:WatchHook"),
 }
 
 
@@ -166,7 +166,7 @@ def test_a_hook_that_serves_training_only_takes_part_in_no_other_call(monkeypatc
     """One that is switched on says itself which kinds it serves."""
     monkeypatch.setattr(WatchHook, "kinds", ("train",))
     monkeypatch.setattr(WatchHook, "made", [])
-    monkeypatch.setenv("HOOKBUS_PLUGINS", "support.estimating:WatchHook")
+    monkeypatch.setenv("HOOKBUS_PLUGINS", "tests.support.estimating:WatchHook")
     path = checkpoint()
     assert len(WatchHook.made) == 1
     estimator().evaluate(numbers(3), checkpoint_path=path)
@@ -175,7 +175,7 @@ def test_a_hook_that_serves_training_only_takes_part_in_no_other_call(monkeypatc
 
 
 OPEN = """
-from support.estimating import WatchHook, estimator, numbers
+from tests.support.estimating import WatchHook, estimator, numbers
 
 class TellsHook(WatchHook):
     def end(self, session):
@@ -188,7 +188,7 @@ next(predictions)
 
 def test_predictions_that_are_open_when_python_ends_are_closed_before(tmp_path):
     """Later no hook could do much any more."""
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", OPEN]
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert (done.returncode, done.stdout) == (0, "end\n")
@@ -243,7 +243,7 @@ def test_no_plugin_that_is_off_changes_what_is_promised(off, monkeypatch):
 
 
 PROGRAM = """
-from support.estimating import estimator, numbers, state
+from tests.support.estimating import estimator, numbers, state
 from hookbus import EvalSpec, TrainSpec, train_and_evaluate
 
 made = estimator(eval_metric_ops={"done": ("done", "loss")})
@@ -257,7 +257,7 @@ def test_no_flag_changes_what_is_promised(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
     flags = ["-p", "no:stop-at-step", "-p", "no:final-ops", "-p", "no:progress"]
     command = [sys.executable, "-m", "hookbus", "run", *flags, tmp_path / "program.py"]
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "({'done': 5.0, 'loss': 2.0, 'global_step': 5}, [])\n"

@@ -14,7 +14,6 @@ from pathlib import Path
 import attrs
 import pytest
 from hookbus_early_stopping import EarlyStoppingHook
-from support.estimating import StopsHook, WatchHook, estimator, numbers, state
 
 from hookbus import (
     BestExporter,
@@ -26,6 +25,7 @@ from hookbus import (
     latest_checkpoint,
     train_and_evaluate,
 )
+from tests.support.estimating import StopsHook, WatchHook, estimator, numbers, state
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signals")
 

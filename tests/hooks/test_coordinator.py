@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.running import started
 
 from hookbus import Coordinator, OutOfRangeError
 from hookbus.hooks.coordinator import ThreadsStillRunningError
+from tests.support.running import started
 
 
 def test_a_stop_reaches_everybody() -> None:

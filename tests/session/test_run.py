@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.asking import Asker
 
 import hookbus
 from hookbus import Graph, MonitoredSession, RunOptions, SessionRunArgs, SessionRunHook
+from tests.support.asking import Asker
 
 OFF = hookbus.Config(autoload=False)
 

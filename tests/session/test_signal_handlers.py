@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.handlers import SIGNALS, handlers
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession
+from tests.support.handlers import SIGNALS, handlers
 
 OFF = Config(autoload=False)
 BOTH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_stop_at_step import StopAtStepHook
-from support.handlers import handlers
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
+from tests.support.handlers import handlers
 
 OFF = Config(autoload=False)
 SIGNALS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}

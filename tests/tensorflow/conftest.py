@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from support.watching import clock as clock
-from support.watching import lines as lines
 
 from hookbus import (
     Config,
@@ -17,6 +15,8 @@ from hookbus import (
     SessionRunHook,
     SingularMonitoredSession,
 )
+from tests.support.watching import clock as clock
+from tests.support.watching import lines as lines
 
 Errors = Iterable[BaseException | None]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.running import started
 
 from hookbus import (
     AbortedError,
@@ -19,6 +18,7 @@ from hookbus import (
     OutOfRangeError,
     Recovery,
 )
+from tests.support.running import started
 
 OFF = Config(autoload=False)
 

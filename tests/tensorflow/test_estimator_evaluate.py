@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from support.estimating import RUN, StopsHook, WatchHook, build, estimator, model, numbers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
@@ -18,6 +17,15 @@ from hookbus import (
     SessionRunHook,
     hookimpl,
     metrics,
+)
+from tests.support.estimating import (
+    RUN,
+    StopsHook,
+    WatchHook,
+    build,
+    estimator,
+    model,
+    numbers,
 )
 
 

@@ -8,7 +8,6 @@ import attrs
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_nan_tensor import NanLossDuringTrainingError
-from support.estimating import RUN, StopsHook, WatchHook, estimator, model, numbers, saved
 
 from hookbus import (
     CheckpointSaverListener,
@@ -17,6 +16,15 @@ from hookbus import (
     RunConfig,
     Scaffold,
     SessionRunHook,
+)
+from tests.support.estimating import (
+    RUN,
+    StopsHook,
+    WatchHook,
+    estimator,
+    model,
+    numbers,
+    saved,
 )
 
 FILES = ["step-counter", "summary-saver", "checkpoint-saver"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.estimating import RUN, StopsHook, WatchHook, estimator, model, numbers
 
 from hookbus import AbortedError, Estimator, SessionRunHook
+from tests.support.estimating import RUN, StopsHook, WatchHook, estimator, model, numbers
 
 
 def predicting(op=None, **fields) -> Estimator:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from support.estimating import RUN, model, numbers, saved
 
 from hookbus import Estimator, RunConfig
+from tests.support.estimating import RUN, model, numbers, saved
 
 DEFAULTS = {
     "model_dir": None,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.estimating import RUN, StopsHook, WatchHook, build, estimator, model, numbers
 
 from hookbus import (
     Estimator,
@@ -18,6 +17,15 @@ from hookbus import (
     Scaffold,
     SessionRunHook,
     metrics,
+)
+from tests.support.estimating import (
+    RUN,
+    StopsHook,
+    WatchHook,
+    build,
+    estimator,
+    model,
+    numbers,
 )
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)

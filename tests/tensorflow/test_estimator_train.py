@@ -7,9 +7,17 @@ import re
 
 import pytest
 from hookbus_stop_at_step import StopAtStepHook
-from support.estimating import RUN, StopsHook, WatchHook, estimator, model, numbers, state
 
 from hookbus import Estimator, EstimatorSpec, SessionRunHook
+from tests.support.estimating import (
+    RUN,
+    StopsHook,
+    WatchHook,
+    estimator,
+    model,
+    numbers,
+    state,
+)
 
 
 def never(*_args: object) -> None:

@@ -12,16 +12,6 @@ import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import stop_if_higher_hook
-from support.estimating import (
-    RUN,
-    StopsHook,
-    WatchHook,
-    estimator,
-    model,
-    numbers,
-    saved,
-    state,
-)
 
 from hookbus import (
     BestExporter,
@@ -32,6 +22,16 @@ from hookbus import (
     LatestExporter,
     TrainSpec,
     train_and_evaluate,
+)
+from tests.support.estimating import (
+    RUN,
+    StopsHook,
+    WatchHook,
+    estimator,
+    model,
+    numbers,
+    saved,
+    state,
 )
 
 

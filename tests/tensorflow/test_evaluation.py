@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 import pytest
-from support.saving import RUN, Waiting, counting, save
 
 from hookbus import (
     Config,
@@ -18,6 +17,7 @@ from hookbus import (
     hookimpl,
 )
 from hookbus.evaluation import StopAfterNEvalsHook, SummaryAtEndHook
+from tests.support.saving import RUN, Waiting, counting, save
 
 OFF = Config(autoload=False)
 

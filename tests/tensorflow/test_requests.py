@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import attrs
 import pytest
-from support.asking import Asker
 
 import hookbus
 from hookbus import (
@@ -18,6 +17,7 @@ from hookbus import (
     SessionRunArgs,
     SessionRunValues,
 )
+from tests.support.asking import Asker
 
 OFF = hookbus.Config(autoload=False)
 

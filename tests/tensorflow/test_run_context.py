@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.asking import Asker
 
 import hookbus
 from hookbus import (
@@ -15,6 +14,7 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
 )
+from tests.support.asking import Asker
 
 OFF = hookbus.Config(autoload=False)
 

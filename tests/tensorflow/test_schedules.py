@@ -16,9 +16,9 @@ from pathlib import Path
 
 import attrs
 import pytest
-from support.schedules import RUNS, Acts, Row, Training, done, surviving
 
 from hookbus import AbortedError, OutOfRangeError
+from tests.support.schedules import RUNS, Acts, Row, Training, done, surviving
 
 TABLE = [
     # At the start, when a period is over, and at the end if that step is new.
@@ -327,7 +327,7 @@ def die_in(group: Group, number: int) -> None:
 def test_after_a_process_is_killed_the_schedules_go_on(group):
     """By SIGKILL, which lets nobody say or save anything."""
     command = [sys.executable, __file__, str(group), "6"]
-    path = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    path = {"PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.run(command, env=os.environ | path, stderr=subprocess.DEVNULL)
     assert process.returncode == -signal.SIGKILL
     group.training().run(group.last)

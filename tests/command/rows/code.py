@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from table.row import Row
-from table.rows.settings import clipper
-from table.rows.strength import saver
+from tests.command.row import Row
+from tests.command.rows.settings import clipper
+from tests.command.rows.strength import saver
 
 HOOKS = [
     Row(

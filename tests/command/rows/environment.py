@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from table.row import Row
-from table.rows.settings import clipper
+from tests.command.row import Row
+from tests.command.rows.settings import clipper
 
 NO_AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
 BOOLEANS = "1, true, yes, on, 0, false, no, off"

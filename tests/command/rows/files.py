@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from table.row import Row
-from table.rows.settings import clipper
+from tests.command.row import Row
+from tests.command.rows.settings import clipper
 
 KINDS = {
     "hookbus.toml": ("", "[clipper]", "'clipper'"),

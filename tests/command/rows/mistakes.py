@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from table.row import Row
+from tests.command.row import Row
 
 HEAD = """\
 import attrs

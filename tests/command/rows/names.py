@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from table.row import Row
+from tests.command.row import Row
 
 ON_BY_ITSELF = [
     Row(

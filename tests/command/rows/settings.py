@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from table.row import Row
+from tests.command.row import Row
 
 CLIPPER = "clipper {{'size': {}, 'names': {}, 'norm': {}, 'strict': {}}}"
 DEFAULTS = {"size": 3, "names": [], "norm": None, "strict": False}

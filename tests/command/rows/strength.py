@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from table.row import Row
-from table.rows.settings import clipper
+from tests.command.row import Row
+from tests.command.rows.settings import clipper
 
 PLACES = ("file", "code", "environment", "command line")
 """The places in which a user speaks, the weakest first."""

@@ -27,8 +27,9 @@ from pathlib import Path
 import attrs
 import pytest
 from markdown_it import MarkdownIt
-from support.environments import borrowing_environment
-from support.indexes import serving, wheels_of_the_core
+
+from tests.support.environments import borrowing_environment
+from tests.support.indexes import serving, wheels_of_the_core
 
 ROOT = Path(__file__).parents[3]
 

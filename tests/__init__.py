@@ -1,0 +1,1 @@
+"""The tests of the core, and what they share with the tests of the plugins."""
