@@ -23,6 +23,7 @@ from hookbus import (
 )
 from hookbus.bus.observers import ObservedCaller
 from hookbus.testing import run_steps
+from tests.support import commands
 
 QUIET = hookbus.Config(autoload=False)
 
@@ -422,5 +423,5 @@ def test_flags_set_it(timelines, flags, steps):
     Path("script.py").write_text(SCRIPT, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
     command += ["--profiler-output-dir", "out", "script.py"]
-    subprocess.run(command, check=True, capture_output=True)
+    commands.run(command, check=True)
     assert list(timelines()) == steps
