@@ -114,7 +114,7 @@ def test_runs_that_do_not_train_are_not_saved() -> None:
 def test_a_period_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With save_secs=2 and 0.7 s a run: at the start, at 2.1 s, at 4.2 s, at the end."""
     now = [0.0]
-    monkeypatch.setattr("hookbus.timer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hookbus.hooks.timer.time.monotonic", lambda: now[0])
     with session(saver(save_secs=2)) as opened:
         for _ in range(7):
             now[0] += 0.7
