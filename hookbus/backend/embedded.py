@@ -105,7 +105,7 @@ class EmbeddedSession:
             self.version += 1
         if recording is not None:
             metadata.seconds = recording.seconds
-        return program.results(slots)
+        return program.pick_results(slots)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without any hook being told."""

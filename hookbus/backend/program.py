@@ -31,7 +31,8 @@ class Program:
         step_slot: the slot of ``global_step``, or None.
         xp_slot: the slot of the array namespace, or None.
         calls: the ops, in order.
-        results: picks the values of the fetches, in their order.
+        results: the slots of the fetches, in their order.
+        pick_results: takes the values of all slots and returns those of the fetches.
         writers: variable to the op that writes it.
         increment: what the run adds to the global step.
     """
@@ -44,7 +45,8 @@ class Program:
     step_slot: int | None
     xp_slot: int | None
     calls: tuple[Call, ...]
-    results: Pick
+    results: tuple[int, ...]
+    pick_results: Pick
     writers: Mapping[str, str]
     increment: int
 
@@ -76,6 +78,7 @@ class _Planner:
     def plan(self, fetches: Sequence[str]) -> Program:
         for name in fetches:
             self._visit(name)
+        results = tuple(self._slots[name] for name in fetches)
         variables = self._leaves["variable"]
         arrays = self._leaves["array"]
         return Program(
@@ -87,7 +90,8 @@ class _Planner:
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
-            results=picker([self._slots[name] for name in fetches]),
+            results=results,
+            pick_results=picker(results),
             writers=self._writers,
             increment=sum(call[0].increment for call in self._calls),
         )

@@ -34,7 +34,6 @@ class RunOptions:
         return other
 
 
-@attrs.define(eq=False)
 class RunMetadata:
     """What a backend recorded about one run: nothing unless it was traced.
 
@@ -44,6 +43,7 @@ class RunMetadata:
         seconds: how long it took.
     """
 
+    # Every run makes one; defaults in the class take no Python call then.
     ops: Sequence[OpRecord] = ()
     start: float = 0.0
     seconds: float = 0.0

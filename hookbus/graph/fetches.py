@@ -66,7 +66,7 @@ def structure_of(fetches: Any) -> Hashable:
     except _NoFetchError as error:
         raise FetchTypeError(
             f"cannot fetch {fetches!r}: a fetch is a node, a node's name, or a list, "
-            f"tuple, dict or attrs class of these, not a {error}"
+            f"tuple, dict or attrs class of these; got {error}"
         ) from None
 
 

@@ -283,8 +283,8 @@ def test_a_nesting_may_hold_nodes_and_names(graph: Graph) -> None:
     [
         ("z", UnknownNodeError, "the graph has no node 'z'"),
         (Graph().placeholder("x"), GraphError, "belongs to another graph"),
-        (3, FetchTypeError, "and int is none"),
-        (None, FetchTypeError, "and NoneType is none"),
+        (3, FetchTypeError, "; got int"),
+        (None, FetchTypeError, "; got NoneType"),
     ],
 )
 def test_each_part_of_a_nesting_is_looked_at(
