@@ -29,8 +29,18 @@ from tests.support.profiles import FULL
 
 Done = subprocess.CompletedProcess[str]
 
+EXAMPLES = (
+    "numpy",
+    "safetensors.numpy",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "sklearn.metrics",
+    "sklearn.model_selection",
+    "tensorboardX",
+)
+"""What the examples import besides hookbus."""
 _SCRIPT = Path(__file__).with_name("command_server.py")
-_servers: dict[str, _Server] = {}
+_servers: dict[tuple[str, ...], _Server] = {}
 _at_start = {
     name: value
     for name, value in os.environ.items()
@@ -45,6 +55,7 @@ def run(
     cwd: str | Path = ".",
     timeout: float = 120,
     check: bool = False,
+    libraries: Sequence[str] = (),
 ) -> Done:
     """Run Python and return what it printed, as text, and its exit code.
 
@@ -54,6 +65,8 @@ def run(
         cwd: the folder.
         timeout: the seconds after which it is killed.
         check: whether it is an error that the exit code is not 0.
+        libraries: what a fork finds imported besides hookbus, where the command imports
+            it in any case.
 
     Raises:
         subprocess.CalledProcessError: it is.
@@ -64,9 +77,10 @@ def run(
     if FULL or words[1:3] != ["-m", "hookbus"] or not _starts_alike(variables):
         done = run_new(words, env=variables, cwd=cwd, timeout=timeout)
     else:
-        if words[0] not in _servers:
-            _servers[words[0]] = _Server.start(words[0])
-        done = _servers[words[0]].run(words, variables, Path(cwd).absolute(), timeout)
+        key = (words[0], *libraries)
+        if key not in _servers:
+            _servers[key] = _Server.start(*key)
+        done = _servers[key].run(words, variables, Path(cwd).absolute(), timeout)
     if check:
         done.check_returncode()
     return done
@@ -107,12 +121,12 @@ class _Server:
     requests: socket.socket
 
     @classmethod
-    def start(cls, executable: str) -> _Server:
-        """Start one with some Python."""
+    def start(cls, executable: str, *libraries: str) -> _Server:
+        """Start one with some Python, which imports libraries."""
         requests, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [executable, str(_SCRIPT), str(theirs.fileno())],
+                [executable, str(_SCRIPT), str(theirs.fileno()), *libraries],
                 env={**os.environ, "PYTHONPATH": ""},
                 cwd=_SCRIPT.parent,
                 stdin=subprocess.DEVNULL,
