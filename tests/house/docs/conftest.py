@@ -18,8 +18,8 @@ import doctest
 import io
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +28,7 @@ import attrs
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.support import commands
 from tests.support.environments import borrowing_environment
 from tests.support.indexes import serving, wheels_of_the_core
 
@@ -43,6 +44,7 @@ def _source_of(page: Path) -> Path:
 
 PAGES = (ROOT / "README.md", *map(_source_of, sorted((ROOT / "docs").rglob("*.md"))))
 PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
+_OF_THE_SHELL = re.compile(r"[|&;<>$`*?~#(){}]")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 
 
@@ -104,13 +106,14 @@ class Reader:
         if command.startswith("cd "):
             os.chdir(command.removeprefix("cd "))
             return
-        done = subprocess.run(
-            ["bash", "-c", command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        words = shlex.split(command)
+        simple = words[0] == "hookbus" and not _OF_THE_SHELL.search(command)
+        python = [sys.executable, "-m", "hookbus", *words[1:]]
+        run = commands.run if simple else commands.run_new
+        done = run(
+            python if simple else ["bash", "-c", command],
             env=self.environment,
-            timeout=120,
+            together=True,
         )
         assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
         if shown:
