@@ -8,12 +8,11 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from hookbus.backend.program import plan
 from hookbus.errors import ArgumentTypeError, UnknownNodeError, UsageError
 from hookbus.estimator.inputs import BatchedInput
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.traversal import inputs_of
+from hookbus.graph.traversal import inputs_of, ops_of
 from hookbus.metrics import Metric
 from hookbus.plugin.roster import as_hooks
 from hookbus.session.creators import Scaffold
@@ -134,7 +133,9 @@ class EstimatorSpec:
             for field in ("loss", "train_op")
             if getattr(self, field) is not None
         }
-        if self.mode == ModeKeys.TRAIN and not _advances(graph, found["train_op"]):
+        if self.mode == ModeKeys.TRAIN and not any(
+            operation.increment for operation in ops_of(graph, [found["train_op"]])
+        ):
             raise UsageError(
                 f"train_op of the EstimatorSpec is {found['train_op']!r}, which trains "
                 "nothing, or counts no step: make it with graph.train_op"
@@ -171,12 +172,6 @@ def _node(graph: Graph, given: Any, field: str) -> Node:
     if not isinstance(given, Node | str):
         raise ArgumentTypeError(f"{field} is a node or its name, given: {given!r}")
     return graph.resolve(given, field)
-
-
-def _advances(graph: Graph, node: Node) -> bool:
-    """Say whether a run of a node, or of those that it reads, counts as a step."""
-    fed = [node.name for node in graph.nodes.values() if node.kind == "placeholder"]
-    return plan(graph, [node.name], frozenset(fed)).increment > 0
 
 
 _MODEL_FN_TAKES = ("features", "labels", "mode", "params", "config")

@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from hookbus.backend.program import plan
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
 from hookbus.errors import END_OF_INPUT, ArgumentTypeError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import scalars_of
-from hookbus.graph.traversal import inputs_of
+from hookbus.graph.traversal import inputs_of, ops_of
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import Kind, SessionRunHook, SessionRunValues
 from hookbus.hooks.markers import hookimpl
@@ -258,7 +256,7 @@ class TrainStep(SessionRunHook):
             )
         graph = _graph_of(train_op, graph)
         node = graph.resolve(train_op, f"train_op of {TRAIN_CALL}")
-        if not any(operation.trains for operation in _ops_of(graph, node)):
+        if not any(operation.trains for operation in ops_of(graph, [node])):
             raise UsageError(
                 f"train_op is {node!r}, which trains nothing: make it with graph.train_op"
             )
@@ -266,7 +264,7 @@ class TrainStep(SessionRunHook):
 
     def begin(self, graph: Graph) -> None:
         """Make one node of two where the loss does not need the train op."""
-        if self.train_op.source not in _ops_of(graph, self.loss):
+        if self.train_op.source not in ops_of(graph, [self.loss]):
             reads = {"done": self.train_op, "loss": self.loss}
             self.fetch = graph.op(_second, name=_BOTH, reads=reads)
 
@@ -319,10 +317,3 @@ def _loss_of(graph: Graph, train_op: Node, loss: Node | str | None) -> Node:
         f"what is the loss of {train_op.name!r}? The graph has no node 'loss': give loss=, "
         "or make the train op with outputs=['loss']"
     )
-
-
-def _ops_of(graph: Graph, node: Node) -> list[Operation]:
-    """Return the ops that a run of a node calls, whatever is fed."""
-    nodes = graph.nodes.values()
-    fed = frozenset(other.name for other in nodes if other.kind == "placeholder")
-    return [call[0] for call in plan(graph, [node.name], fed).calls]
