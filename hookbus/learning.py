@@ -154,8 +154,8 @@ def train(
     >>> train(halve, None, number_of_steps=3, log_every_n_steps=0, config=quiet)
     4.0
     """
-    steps = TrainStep.of(train_op, graph, loss, number_of_steps)
-    steps.within = train_step_fn is train_step
+    each_run = train_step_fn is train_step
+    steps = TrainStep.of(train_op, graph, loss, number_of_steps, each_run)
     check_directory("logdir", logdir)
     check_number("trace_every_n_steps", trace_every_n_steps or None)
     check_seconds("max_wait_secs", max_wait_secs)
@@ -214,8 +214,8 @@ def train(
             last, stop = _checked(answer)
             if stop:
                 raise StepFnStop("train_step_fn asked to stop")
-            if not steps.within and steps.is_reached(session.global_step):
-                raise StepFnStop(steps.why)
+            if not each_run and steps.is_reached(session.global_step):
+                raise StepFnStop(steps.reason)
     return last
 
 

@@ -137,34 +137,31 @@ class Estimator:
             raise UsageError("Can not provide both steps and max_steps.")
         check_number("steps", steps)
         check_number("max_steps", max_steps)
-        promise = StopTrainingHook(steps, max_steps)
-        self.train_to(promise, input_fn, hooks, saving_listeners)
+        stop_hook = StopTrainingHook(max_steps, steps)
+        self.train_until(stop_hook, input_fn, hooks, saving_listeners)
         return self
 
-    def train_to(
+    def train_until(
         self,
-        promise: StopTrainingHook,
+        stop_hook: StopTrainingHook,
         input_fn: Callable[..., Iterable[Any]],
         hooks: Iterable[Any] | None,
         saving_listeners: Iterable[CheckpointSaverListener] | None,
     ) -> None:
-        """Train to a promised end; :meth:`train` and ``train_and_evaluate`` both do.
+        """Train until *stop_hook* stops, for :meth:`train` and ``train_and_evaluate``.
 
-        Args:
-            promise: where to stop; it also knows where the training began and ended.
-            input_fn: as in :meth:`train`.
-            hooks: as in :meth:`train`.
-            saving_listeners: as in :meth:`train`.
+        The hook also knows where the training began and how it ended. The other arguments
+        are those of :meth:`train`.
         """
         newest = latest_checkpoint(self.model_dir)
-        if newest is not None and promise.is_kept(newest):
-            step, target = newest.global_step, promise.max_steps
-            log.info("not trained: it is already", step=step, max_steps=target)
+        if newest is not None and stop_hook.is_done(newest):
+            step, target = newest.global_step, stop_hook.last_step
+            log.info("nothing to train", step=step, max_steps=target)
             return
-        own = as_hooks(hooks, "hooks")
+        given = as_hooks(hooks, "hooks")
         listeners = check_listeners(saving_listeners)
         graph, spec = self._build(input_fn, ModeKeys.TRAIN)
-        self._train(graph, spec, own, listeners, promise)
+        self._train(graph, spec, given, listeners, stop_hook)
 
     def evaluate(
         self,
@@ -200,13 +197,13 @@ class Estimator:
         check_name("name", name)
         path = self._path("evaluate", checkpoint_path)
         automatic = evaluation_plugins(Path(self.model_dir))
-        promise = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
-        if promise.cut_short:
+        metrics = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
+        if metrics.cut_short:
             raise SessionInterruptedError(
-                f"a signal ended evaluate() after {promise.done} batches; metrics of a "
-                "part are not those of the whole"
+                f"a signal ended evaluate() after {metrics.done} batches; there is no "
+                "result, because metrics of a part are not those of the whole"
             )
-        return promise.result
+        return metrics.result
 
     def evaluate_at(
         self,
@@ -217,38 +214,39 @@ class Estimator:
         name: str | None,
         automatic: Sequence[ImpliedPlugin] = (),
     ) -> EvaluateMetricsHook:
-        """Evaluate a checkpoint and, unless a plugin does, record it nowhere.
+        """Evaluate a checkpoint, for :meth:`evaluate` and ``train_and_evaluate``.
 
-        Args:
-            path: the checkpoint.
-            input_fn: as in :meth:`evaluate`.
-            steps: as in :meth:`evaluate`.
-            hooks: as in :meth:`evaluate`.
-            name: as in :meth:`evaluate`.
-            automatic: plugins that take part.
+        The plugins in *automatic* take part; without any, no result is written. The other
+        arguments are those of :meth:`evaluate`.
 
         Returns:
-            The metrics, and how the evaluation ended.
+            The hook that has the metrics and knows how the evaluation ended.
         """
-        own = as_hooks(hooks, "hooks")
+        given = as_hooks(hooks, "hooks")
         with undisturbed():
             creator, spec = self._restoring(path, input_fn, ModeKeys.EVAL)
             assert isinstance(spec.loss, Node)
             metrics = {**spec.eval_metric_ops, "loss": mean(spec.loss, name="loss/mean")}
-            promise = EvaluateMetricsHook(metrics, steps, name)
             updates = [metric.update for metric in metrics.values()]
+            metrics_hook = EvaluateMetricsHook(
+                steps,
+                log_progress=steps is not None,
+                eval_ops=updates,
+                final_ops={key: metrics[key].value for key in sorted(metrics)},
+                name=name,
+            )
             if steps is None:
                 check_ends("evaluate() without steps", creator.graph, updates)
             with CallSession(
                 creator,
                 "eval",
-                hooks={"hooks": own, "evaluation_hooks": spec.evaluation_hooks},
+                hooks={"hooks": given, "evaluation_hooks": spec.evaluation_hooks},
                 automatic=automatic,
-                core=core_hooks("Estimator.evaluate()", promise, spec),
+                core=core_hooks("Estimator.evaluate()", metrics_hook, spec),
             ) as session:
                 while not session.should_stop():
                     session.run(updates)
-        return promise
+        return metrics_hook
 
     def predict(
         self,
@@ -323,9 +321,9 @@ class Estimator:
         spec: EstimatorSpec,
         hooks: Sequence[Any],
         listeners: Sequence[CheckpointSaverListener],
-        promise: StopTrainingHook,
+        stop_hook: StopTrainingHook,
     ) -> None:
-        """Train with what was built, to the promised end."""
+        """Train the graph that was built."""
         config, directory = self._config, Path(self.model_dir)
         first = spec.training_chief_hooks if config.is_chief else ()
         every = (*hooks, *spec.training_hooks, *first)
@@ -336,7 +334,7 @@ class Estimator:
             hooks={"hooks": hooks, "training_hooks": spec.training_hooks},
             first={"training_chief_hooks": first},
             automatic=automatic,
-            core=core_hooks("Estimator.train()", promise, spec),
+            core=core_hooks("Estimator.train()", stop_hook, spec),
             worker=not config.is_chief,
         )
         loss, fetches = None, [spec.train_op, spec.loss]

@@ -20,6 +20,7 @@ from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log
 from hookbus.plugin.roster import as_hooks
+from hookbus.slim.hooks import EvaluationEmitter
 from hookbus.validation import check_name, check_number, check_seconds
 
 
@@ -134,42 +135,44 @@ def train_and_evaluate(
     for cls, given in needed.items():
         if not isinstance(given, cls):
             raise ArgumentTypeError(f"a {cls.__name__} is needed, given: {given!r}")
-    promise = StopAlternatingHook(None, train_spec.max_steps, estimator, eval_spec)
-    evaluating = promise.evaluating
-    listeners = (*train_spec.saving_listeners, evaluating)
+    stop_hook = StopAlternatingHook(
+        train_spec.max_steps, estimator=estimator, spec=eval_spec
+    )
+    listener = stop_hook.listener
+    listeners = (*train_spec.saving_listeners, listener)
     try:
-        estimator.train_to(promise, train_spec.input_fn, train_spec.hooks, listeners)
+        estimator.train_until(stop_hook, train_spec.input_fn, train_spec.hooks, listeners)
     finally:
-        evaluating.over = True
-    return evaluating.metrics, evaluating.exports
+        listener.over = True
+    return listener.metrics, listener.exports
 
 
 @attrs.define(eq=False)
-class StopAlternatingHook(StopTrainingHook):
-    """Ends a training that is evaluated, when its last checkpoint is.
+class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
+    """Stops a training whose checkpoints are evaluated.
 
-    A checkpoint is written before it is evaluated. So a training that was cut short
-    evaluates what it goes on from: its hooks know no metrics of that.
+    A checkpoint is written before it is evaluated. So a training that was cut short first
+    evaluates the checkpoint it goes on from: its hooks have not received those metrics.
 
     Args:
         estimator: what is trained.
         spec: how to evaluate it.
 
     Attributes:
-        evaluating: does it.
+        listener: evaluates the checkpoints.
     """
 
-    estimator: Estimator
-    spec: EvalSpec
-    evaluating: EvaluateListener = attrs.field(init=False)
+    estimator: Estimator = attrs.field(kw_only=True)
+    spec: EvalSpec = attrs.field(kw_only=True)
+    listener: EvaluateListener = attrs.field(init=False)
 
-    @evaluating.default
+    @listener.default
     def _listener(self) -> EvaluateListener:
         return EvaluateListener(self.estimator, self.spec, self)
 
-    def is_kept(self, newest: CheckpointInfo) -> bool:
-        """Say whether there is nothing left to do, nor to evaluate."""
-        return super().is_kept(newest) and not was_cut_short(newest.ended)
+    def is_done(self, newest: CheckpointInfo) -> bool:
+        """Return whether nothing is left to do, nor to evaluate."""
+        return super().is_done(newest) and not was_cut_short(newest.ended)
 
     def begin(self, checkpoints: Checkpoints) -> None:
         """Refuse a training that saves nothing."""
@@ -180,10 +183,10 @@ class StopAlternatingHook(StopTrainingHook):
             )
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Evaluate what a training that was cut short goes on from."""
+        """Evaluate the checkpoint that a training which was cut short goes on from."""
         super().after_create_session(session, coord)
         if self.goes_on:
-            self.evaluating.take(session.global_step)
+            self.listener.evaluate_if_due(session.global_step)
 
 
 @attrs.define(eq=False)
@@ -198,7 +201,7 @@ class EvaluateListener(CheckpointSaverListener):
 
     estimator: Estimator
     spec: EvalSpec
-    promise: StopTrainingHook
+    training: StopAlternatingHook
     metrics: dict[str, Any] | None = attrs.field(default=None, init=False)
     exports: list[Path | None] | None = attrs.field(default=None, init=False)
     over: bool = attrs.field(default=False, init=False)
@@ -217,10 +220,10 @@ class EvaluateListener(CheckpointSaverListener):
         global_step_value: int,
     ) -> None:
         """Evaluate, if it is time to; never what the training begins with."""
-        if global_step_value != self.promise.first_step:
-            self.take(global_step_value)
+        if global_step_value != self.training.first_step:
+            self.evaluate_if_due(global_step_value)
 
-    def take(self, step: int) -> None:
+    def evaluate_if_due(self, step: int) -> None:
         """Evaluate the checkpoint of a step, if it is time to."""
         if not self.over and self._is_time():
             self._evaluate(step)
@@ -231,7 +234,7 @@ class EvaluateListener(CheckpointSaverListener):
         global_step_value: int,
     ) -> None:
         """Evaluate the last checkpoint, unless somebody waits for the process to end."""
-        if self.over or was_cut_short(self.promise.ended):
+        if self.over or was_cut_short(self.training.ended):
             return
         if self._evaluated != global_step_value:
             self._evaluate(global_step_value)
@@ -258,12 +261,8 @@ class EvaluateListener(CheckpointSaverListener):
         if done.cut_short:
             return  # metrics of a part of the batches are not those of the model
         self.metrics = done.result
-        numbers = {k: v for k, v in self.metrics.items() if isinstance(v, float)}
-        self.promise.emit("evaluated", metrics=numbers, global_step=step, name=spec.name)
-        target = self.promise.max_steps
-        self._final = self.promise.ended is not None or (
-            target is not None and step >= target
-        )
+        self.training.emit_evaluated(done.metrics, step, spec.name)
+        self._final = self.training.ended is not None or self.training.is_reached(step)
         self.exports = self._exported(newest.path, self.metrics)
 
     def _export_again(self) -> None:
