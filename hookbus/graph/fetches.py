@@ -1,4 +1,4 @@
-"""What requests ask for and feed: nested fetches taken apart, feeds united."""
+"""Flattens nested fetches, merges those of several askers, and unites their feeds."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ Split: TypeAlias = Callable[[Sequence[Any]], Any]
 """Takes the values of all merged fetches and returns one asker's own structure."""
 
 Stage: TypeAlias = tuple[Split, Split]
-"""Builds a container; picks what belongs into it."""
+"""Builds a container, and picks the values that belong into it."""
 
 _OTHER_DICTS = (OrderedDict, defaultdict)
 
 
 class Structure(tuple[Any, ...]):
-    """A nesting taken apart: equal for equal requests, and hashable.
+    """The structure of a nesting: hashable, and equal for equal requests.
 
-    Holds the class of a container, what else tells two of that class apart (the keys of
-    a dict), and then the shape of each part, left to right (dict keys sorted). It is a
-    tuple because it is made, hashed and compared in each run that fetches a nesting.
+    It holds the class of a container, a detail that distinguishes two containers of that
+    class (the keys of a dict), and then the structure of each part, left to right (dict
+    keys sorted). It is a tuple because each run that fetches a nesting makes, hashes and
+    compares one.
 
     Attributes:
-        order: the keys of a dict as they were given; plays no part in comparisons.
+        order: the keys of a dict as they were given; comparisons ignore it.
     """
 
     order: tuple[Any, ...]
@@ -41,8 +42,8 @@ class Merge:
     """The union of several askers' fetches.
 
     Attributes:
-        leaves: each node or name once, in the order in which they were first asked for.
-        askers: leaf to the parties that asked for it, in order.
+        leaves: each node or name once, in the order of the first request for it.
+        askers: leaf to the parties that requested it, in order.
         splits: one for each asker, in the order of the askers.
     """
 
@@ -52,46 +53,46 @@ class Merge:
 
 
 class _NoFetchError(Exception):
-    """Names the class of something that is neither a fetch nor a container of fetches."""
+    """Has the class name of an object that is neither a fetch nor a container of them."""
 
 
 def structure_of(fetches: Any) -> Hashable:
-    """Take *fetches* apart: a name or node is its own shape, a nesting is a Shape.
+    """Return the structure of *fetches*: a name or node is its own structure.
 
     Raises:
         FetchTypeError: a leaf is neither a node nor a name, or the nesting has no end.
     """
     try:
-        return _shape(fetches)
+        return _structure(fetches)
     except RecursionError:
         raise FetchTypeError("a fetch is nested too deeply, or contains itself") from None
     except _NoFetchError as error:
         raise FetchTypeError(
-            f"cannot fetch {fetches!r}: a fetch is a node, a node's name, or a list, "
-            f"tuple, dict or attrs class of these, and {error} is none"
+            f"cannot fetch {fetches!r}: {error} is not a fetch; a fetch is a node, a "
+            "node's name, or a list, tuple, dict or attrs class of these"
         ) from None
 
 
 def is_leaf(fetch: Any) -> bool:
-    """Say whether *fetch* names one node: a str, or an object that says it is a node."""
+    """Return whether *fetch* is a name or a node, an object whose ``is_node`` is True."""
     return isinstance(fetch, str) or getattr(fetch, "is_node", False) is True
 
 
-def leaves_of(shape: Hashable) -> tuple[Any, ...]:
-    """Return the nodes and names of a shape."""
+def leaves_of(structure: Hashable) -> tuple[Any, ...]:
+    """Return the nodes and names of a structure."""
     leaves = []
-    waiting = [shape]
+    waiting = [structure]
     while waiting:
         part = waiting.pop()
         if isinstance(part, Structure):
-            waiting += part[:1:-1]  # its parts, the first of them on top
+            waiting += part[:1:-1]  # its parts, the first one on top
         else:
             leaves.append(part)
     return tuple(leaves)
 
 
 def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
-    """Unite the shapes that parties ask for; each leaf is to be evaluated once.
+    """Merge the structures that parties request, so that each leaf is evaluated once.
 
     >>> both = merge([("caller", "loss"), ("log", structure_of({"l": "loss", "a": "acc"}))])
     >>> both.leaves
@@ -101,44 +102,44 @@ def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
     """
     places: dict[Any, int] = {}
     askers: dict[Any, dict[str, None]] = {}
-    shapes = []
-    for party, shape in requests:
-        shapes.append(shape)
-        for leaf in leaves_of(shape):
+    structures = []
+    for party, structure in requests:
+        structures.append(structure)
+        for leaf in leaves_of(structure):
             places.setdefault(leaf, len(places))
             askers.setdefault(leaf, {})[party] = None
-    splits = tuple(_split(shape, places) for shape in shapes)
+    splits = tuple(_split(structure, places) for structure in structures)
     return Merge(tuple(places), askers, splits)
 
 
-def _shape(fetch: Any) -> Hashable:
+def _structure(fetch: Any) -> Hashable:
     cls = type(fetch)
     if cls is dict or cls in _OTHER_DICTS:
-        return _shape_of_dict(fetch)
+        return _structure_of_dict(fetch)
     if cls is list or cls is tuple:
         parts, detail = fetch, None
     elif is_leaf(fetch):
         return fetch  # type: ignore[no-any-return]
     else:
-        parts, detail = _taken_apart(fetch)
+        parts, detail = _parts_of(fetch)
     return Structure(
-        (cls, detail, *[p if p.__class__ is str else _shape(p) for p in parts])
+        (cls, detail, *[p if p.__class__ is str else _structure(p) for p in parts])
     )
 
 
-def _shape_of_dict(fetch: Any) -> Structure:
+def _structure_of_dict(fetch: Any) -> Structure:
     cls = type(fetch)
     order = tuple(fetch)
     keys = order if cls is OrderedDict else _sorted(order)
     detail = (keys, fetch.default_factory) if cls is defaultdict else (keys,)
-    parts = [p if (p := fetch[key]).__class__ is str else _shape(p) for key in keys]
-    shape = Structure((cls, detail, *parts))
-    shape.order = order
-    return shape
+    parts = [p if (p := fetch[key]).__class__ is str else _structure(p) for key in keys]
+    structure = Structure((cls, detail, *parts))
+    structure.order = order
+    return structure
 
 
 def _sorted(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sort keys; those of several types by type, and those without an order not at all."""
+    """Sort keys: mixed types by type first; keys without an order keep theirs."""
     try:
         return _sorted_alike(keys)
     except TypeError:
@@ -149,13 +150,13 @@ def _sorted(keys: tuple[Any, ...]) -> tuple[Any, ...]:
         return keys
 
 
-@lru_cache  # for the same keys come in every run
+@lru_cache  # every run has the same keys
 def _sorted_alike(keys: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(sorted(keys))
 
 
-def _taken_apart(fetch: Any) -> tuple[Iterable[Any], Any]:
-    """Return the parts of a rarer container, and what else tells it from its like."""
+def _parts_of(fetch: Any) -> tuple[Iterable[Any], Any]:
+    """Return the parts of a rarer container, and the detail for its structure."""
     cls = type(fetch)
     if _is_namedtuple(cls):
         return fetch, None
@@ -170,11 +171,11 @@ def _is_namedtuple(cls: type[Any]) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_make")
 
 
-def _split(shape: Hashable, places: dict[Any, int]) -> Split:
-    """Compile the split of one asker; *places* tells where each leaf's value lies."""
-    if not isinstance(shape, Structure):
-        return itemgetter(places[shape])
-    stages = _stages(shape, places)
+def _split(structure: Hashable, places: dict[Any, int]) -> Split:
+    """Compile the split of one asker; *places* maps each leaf to its value's index."""
+    if not isinstance(structure, Structure):
+        return itemgetter(places[structure])
+    stages = _stages(structure, places)
     if len(stages) == 1:
         ((build, pick),) = stages
         return lambda values: build(pick(values))
@@ -188,14 +189,14 @@ def _split(shape: Hashable, places: dict[Any, int]) -> Split:
     return split
 
 
-def _stages(shape: Structure, places: dict[Any, int]) -> list[Stage]:
-    """Return what builds a structure, inner containers first.
+def _stages(structure: Structure, places: dict[Any, int]) -> list[Stage]:
+    """Return the stages that build a structure, inner containers first.
 
-    Each is put behind the values, where the one around it picks it up. So nothing here
-    calls itself: what shape_of could take apart can also be built, however deep it is.
+    Each container is appended to the values, where the one around it picks it up. There is
+    no recursion, so every depth that structure_of accepts can be built.
     """
-    containers = [shape]
-    for container in containers:  # it grows by what is found inside
+    containers = [structure]
+    for container in containers:  # it grows by the containers found inside
         containers += [part for part in container[2:] if isinstance(part, Structure)]
     containers.reverse()
     made = {id(container): len(places) + n for n, container in enumerate(containers)}
@@ -208,34 +209,34 @@ def _stages(shape: Structure, places: dict[Any, int]) -> list[Stage]:
 
 
 def _picker(places: Sequence[int]) -> Split:
-    """Return what picks the values at *places*, in a sequence even where it is one."""
+    """Return a function that picks the values at *places*, always as a sequence."""
     if len(places) > 1:
         return itemgetter(*places)
     start = places[0] if places else 0
     return itemgetter(slice(start, start + len(places)))
 
 
-def _builder(shape: Structure) -> tuple[Split, Sequence[Hashable]]:
-    """Return what makes a container of its parts, and their shapes in its own order."""
-    cls, detail, *parts = shape
+def _builder(structure: Structure) -> tuple[Split, Sequence[Hashable]]:
+    """Return the builder of a container, and the structures of its parts in its order."""
+    cls, detail, *parts = structure
     if cls is list or cls is tuple:
         return cls, parts
     if cls is deque:
         return lambda values: deque(values, detail), parts
     if issubclass(cls, dict):
-        return _dict_builder(shape)
+        return _dict_builder(structure)
     if _is_namedtuple(cls):
         return lambda values: cls(*values), parts
     return _record_builder(cls), parts
 
 
-def _dict_builder(shape: Structure) -> tuple[Split, Sequence[Hashable]]:
-    cls, (keys, *factory), *parts = shape
-    order = shape.order
+def _dict_builder(structure: Structure) -> tuple[Split, Sequence[Hashable]]:
+    cls, (keys, *factory), *parts = structure
+    order = structure.order
     by_key = dict(zip(keys, parts, strict=True))
     ordered = [by_key[key] for key in order]
     make = partial(cls, *factory)
-    # The lengths are equal; to have that checked would take as long as all the rest.
+    # The lengths are equal; checking them would take as long as all the rest.
     return lambda values: make(zip(order, values)), ordered  # noqa: B905
 
 
@@ -243,8 +244,8 @@ def _record_builder(record: Any) -> Split:
     names = tuple(field.name for field in attrs.fields(record))
 
     def build(values: Iterable[Any]) -> Any:
-        # Not through __init__: its converters and validators are for names and nodes,
-        # and these are values.
+        # Not through __init__: its converters and validators expect names and nodes, and
+        # these are values.
         instance = record.__new__(record)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(instance, name, value)
@@ -257,14 +258,15 @@ def unite_feeds(
     parties: Iterable[tuple[str, Mapping[Node | str, Any] | None]],
     resolve: Callable[[Node | str, str], Node],
 ) -> dict[str, Any]:
-    """Return all feeds by the name of the node.
+    """Return the feeds of all parties by the name of the node.
 
     Args:
-        parties: who feeds what, by node or name.
-        resolve: finds the node, for the one who is named.
+        parties: the name of each party and its feeds, by node or name.
+        resolve: returns the node of a feed for a named asker.
 
     Raises:
-        FeedConflictError: one node is fed twice; both parties are named.
+        FeedConflictError: two parties feed one node.
+        GraphError: the feeds of a party are not a dict.
     """
     united: dict[str, Any] = {}
     owners: dict[str, str] = {}
