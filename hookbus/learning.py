@@ -181,7 +181,7 @@ def train(
         "init_op": init_op,
         "init_feed_dict": init_feed_dict,
         "local_init_op": local_init_op,
-        "init_fn": _as_in_scaffolds(init_fn),
+        "init_fn": _for_scaffold(init_fn),
         "ready_op": ready_op,
         "summary_op": None if summary_op is UNSET else summary_op,
         "saver": saver,
@@ -275,7 +275,7 @@ def _scaffold(
     return Scaffold(graph, copy_from_scaffold=scaffold, **given)
 
 
-def _as_in_scaffolds(
+def _for_scaffold(
     init_fn: Callable[[Session], None] | None,
 ) -> Callable[[Scaffold, Session], None] | None:
     if init_fn is None:

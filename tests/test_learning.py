@@ -143,7 +143,7 @@ def test_a_name_needs_its_graph():
     graph = counting()
     with_an_output(graph)
     assert learning.train("train", None, graph=graph, config=OFF) == 9.5
-    with pytest.raises(UsageError, match="'train', which tells no graph: give graph="):
+    with pytest.raises(UsageError, match="train_op is 'train': give its graph with graph="):
         learning.train("train", None, config=OFF)
 
 
@@ -153,7 +153,12 @@ def test_a_name_needs_its_graph():
         ("train", {"loss": "los"}, UnknownNodeError, "did you mean 'loss'"),
         ("trian", {}, UnknownNodeError, "did you mean 'train'"),
         ("n", {}, UsageError, "trains nothing: make it with graph.train_op"),
-        ("bare", {"loss": None}, UsageError, "what is the loss of 'bare'"),
+        (
+            "bare",
+            {"loss": None},
+            UsageError,
+            "'bare' has no loss, and the graph has no node 'loss'",
+        ),
         ("train", {"graph": "graph"}, ArgumentTypeError, "graph is a Graph"),
         ("train", {"summaries": 1}, TypeError, "unexpected keyword argument"),
     ],

@@ -245,8 +245,8 @@ class EmbeddedSession:
         old = self._values[name]
         if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
             raise GraphError(
-                f"variable {name!r} has the type {type(old).__name__} and cannot take a "
-                f"{type(value).__name__} from {who}"
+                f"{who} writes a {type(value).__name__} into variable {name!r}, which has "
+                f"the type {type(old).__name__}"
             )
         if _shape(old) != _shape(value):
             raise GraphError(

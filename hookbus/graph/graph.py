@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from hookbus.errors import (
     DuplicateNodeError,
@@ -22,6 +22,17 @@ from hookbus.graph.fetches import leaves_of, structure_of
 from hookbus.graph.node import GLOBAL_STEP, METRICS, SUMMARIES, Node, NodeKind, metrics_of
 from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
 from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
+
+
+class _OpOptions(TypedDict, total=False):
+    name: str | None
+    reads: Mapping[str, Node | str] | None
+    outputs: Iterable[str] | str
+
+
+class _TrainOpOptions(_OpOptions, total=False):
+    updates: Iterable[Node | str] | Node | str
+    increment: int
 
 
 class Graph:
@@ -162,22 +173,9 @@ class Graph:
         return self._add(name, "input", factory)
 
     @overload
-    def op(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        outputs: Iterable[str] | str = (),
-    ) -> Node: ...
+    def op(self, fn: Callable[..., Any], **options: Unpack[_OpOptions]) -> Node: ...
     @overload
-    def op(
-        self,
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        outputs: Iterable[str] | str = (),
-    ) -> Callable[[Callable[..., Any]], Node]: ...
+    def op(self, **options: Unpack[_OpOptions]) -> Callable[[Callable[..., Any]], Node]: ...
     def op(
         self,
         fn: Callable[..., Any] | None = None,
@@ -210,24 +208,11 @@ class Graph:
 
     @overload
     def train_op(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        updates: Iterable[Node | str] | Node | str = (),
-        outputs: Iterable[str] | str = (),
-        increment: int = 1,
+        self, fn: Callable[..., Any], **options: Unpack[_TrainOpOptions]
     ) -> Node: ...
     @overload
     def train_op(
-        self,
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        updates: Iterable[Node | str] | Node | str = (),
-        outputs: Iterable[str] | str = (),
-        increment: int = 1,
+        self, **options: Unpack[_TrainOpOptions]
     ) -> Callable[[Callable[..., Any]], Node]: ...
     def train_op(
         self,
@@ -303,7 +288,8 @@ class Graph:
             return node
         found = self._nodes.get(node)
         if found is None:
-            hint = did_you_mean(str(node), self._nodes) or self._listing()
+            listing = f"; it has {', '.join(map(repr, self._nodes))}"
+            hint = did_you_mean(str(node), self._nodes) or listing
             raise UnknownNodeError(f"the graph has no node {node!r}{by}{hint}")
         return found
 
@@ -461,9 +447,6 @@ class Graph:
                 del self._nodes[name]
             raise
         return node
-
-    def _listing(self) -> str:
-        return f"; it has {', '.join(map(repr, self._nodes))}"
 
 
 def _wanted_by(asker: str) -> str:

@@ -20,7 +20,7 @@ from hookbus.hooks.hook import Kind, SessionRunHook, SessionRunValues
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome, was_cut_short
 from hookbus.logs import log
-from hookbus.validation import check_whole, number_in, numeric
+from hookbus.validation import check_number, number_in, numeric
 
 
 @attrs.define(eq=False)
@@ -61,8 +61,7 @@ class StopAfterNEvalsHook(SessionRunHook):
     @property
     def _every(self) -> int:
         """The number of runs between two log lines."""
-        many = self.num_evals is not None and self.num_evals >= 20
-        return (self.num_evals or 0) // 10 if many else 1
+        return max(1, (self.num_evals or 0) // 10)
 
 
 class EvaluationEmitter(SessionRunHook):
@@ -280,8 +279,9 @@ class TrainStep(StopAtLastStepHook):
     each_run: bool
     fetch: Node = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.fetch = self.loss
+    @fetch.default
+    def _fetch(self) -> Node:
+        return self.loss
 
     @classmethod
     def of(
@@ -301,11 +301,7 @@ class TrainStep(StopAtLastStepHook):
         """
         if train_op is None:
             raise UsageError("train_op is None: is a return missing where it is made?")
-        check_whole("number_of_steps", number_of_steps)
-        if number_of_steps is not None and number_of_steps <= 0:
-            raise UsageError(
-                f"number_of_steps is above 0, or None; given: {number_of_steps}"
-            )
+        check_number("number_of_steps", number_of_steps)
         graph = _graph_of(train_op, graph)
         node = graph.resolve(train_op, f"train_op of {TRAIN_CALL}")
         if not any(operation.trains for operation in ops_of(graph, [node])):
@@ -336,7 +332,7 @@ def _graph_of(train_op: Node | str, graph: Graph | None) -> Graph:
     if graph is None and isinstance(train_op, Node):
         graph = train_op.graph
     if graph is None:
-        raise UsageError(f"train_op is {train_op!r}, which tells no graph: give graph=")
+        raise UsageError(f"train_op is {train_op!r}: give its graph with graph=")
     if not isinstance(graph, Graph):
         raise ArgumentTypeError(f"graph is a Graph, given: {graph!r}")
     return graph
@@ -352,6 +348,6 @@ def _loss_of(graph: Graph, train_op: Node, loss: Node | str | None) -> Node:
     if "loss" in graph or len(outputs) == 1:
         return graph.resolve("loss" if "loss" in graph else outputs[0])
     raise UsageError(
-        f"what is the loss of {train_op.name!r}? The graph has no node 'loss': give loss=, "
-        "or make the train op with outputs=['loss']"
+        f"train_op {train_op.name!r} has no loss, and the graph has no node 'loss': give "
+        "loss=, or make the train op with outputs=['loss']"
     )

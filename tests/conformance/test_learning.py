@@ -144,7 +144,9 @@ def test_no_train_op_is_a_value_error():
 def test_a_number_of_steps_that_is_not_above_0_is_a_value_error(train, number):
     """Before anything is opened."""
     hook = Steps()
-    with pytest.raises(ValueError, match="number_of_steps is above 0"):
+    with pytest.raises(
+        ValueError, match=f"Must specify number_of_steps > 0, given: {number}"
+    ):
         train(hooks=[hook], number_of_steps=number)
     assert hook.started == []
 
