@@ -97,18 +97,9 @@ def evaluate_once(
         ...
     hookbus.errors.NoGoodCheckpointError: cannot restore runs/none/ckpt-7: ...
     """
-    evaluation = _Evaluation(
-        graph,
-        scaffold,
-        eval_ops,
-        feed_dict,
-        final_ops,
-        final_ops_feed_dict,
-        as_hooks(hooks, "hooks"),
-        logdir,
-        name,
-        config,
-    )
+    run, final = (eval_ops, feed_dict), (final_ops, final_ops_feed_dict)
+    given = as_hooks(hooks, "hooks")
+    evaluation = _Evaluation(graph, scaffold, run, final, given, logdir, name, config)
     if checkpoint_path is None:
         raise CheckpointError("evaluate_once() got no checkpoint: checkpoint_path is None")
     check_path("checkpoint_path", checkpoint_path)
@@ -169,18 +160,9 @@ def evaluate_repeatedly(
         UsageError: the number is not above 0, or *timeout_fn* is given without *timeout*.
         CheckpointError, UnknownNodeError: as :func:`evaluate_once`.
     """
-    evaluation = _Evaluation(
-        graph,
-        scaffold,
-        eval_ops,
-        feed_dict,
-        final_ops,
-        final_ops_feed_dict,
-        as_hooks(hooks, "hooks"),
-        logdir,
-        name,
-        config,
-    )
+    run, final = (eval_ops, feed_dict), (final_ops, final_ops_feed_dict)
+    given = as_hooks(hooks, "hooks")
+    evaluation = _Evaluation(graph, scaffold, run, final, given, logdir, name, config)
     paths = checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn)
     return evaluation.of_each(paths, max_number_of_evaluations)
 
@@ -240,30 +222,19 @@ def evaluation_loop(
     Raises:
         UsageError, CheckpointError, UnknownNodeError: as :func:`evaluate_repeatedly`.
     """
-    taking_part = as_hooks(hooks, "hooks")
+    given = as_hooks(hooks, "hooks")
     if summary_op is not None:
         wanted = None if summary_op is UNSET else summary_op
-        summary = SummaryAtEndHook(logdir, wanted, summary_op_feed_dict, name)
-        taking_part = (summary, *taking_part)
+        given = (SummaryAtEndHook(logdir, wanted, summary_op_feed_dict, name), *given)
     scaffold = Scaffold(
         graph,
         local_init_op=initial_op,
         local_init_feed_dict=initial_op_feed_dict,
         saver=variables_to_restore,
     )
+    run, final = (eval_op, eval_op_feed_dict), (final_op, final_op_feed_dict)
     evaluation = _Evaluation(
-        graph,
-        scaffold,
-        eval_op,
-        eval_op_feed_dict,
-        final_op,
-        final_op_feed_dict,
-        taking_part,
-        logdir,
-        name,
-        config,
-        num_evals,
-        log_progress=True,
+        graph, scaffold, run, final, given, logdir, name, config, num_evals, True
     )
     paths = checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn)
     return evaluation.of_each(paths, max_number_of_evaluations)
@@ -273,19 +244,19 @@ def evaluation_loop(
 class _Evaluation:
     """Evaluates one checkpoint, or several one after another.
 
-    The attributes up to *config* are the arguments of :func:`evaluate_once`.
+    The attributes that are not listed are arguments of :func:`evaluate_once`.
 
     Attributes:
+        run: the fetches and feeds of each run.
+        final: the fetches and feeds at the end.
         num_evals: the number of runs; None leaves the end to the hooks and the input.
         log_progress: whether to log the runs.
     """
 
     graph: Graph
     scaffold: Scaffold | None
-    eval_ops: Any
-    feed_dict: Feeds
-    final_ops: Any
-    final_ops_feed_dict: Feeds
+    run: tuple[Any, Feeds]
+    final: tuple[Any, Feeds]
     hooks: tuple[Any, ...]
     logdir: str | Path | None
     name: str | None
@@ -303,13 +274,9 @@ class _Evaluation:
         creator = ChiefSessionCreator(
             self.graph, self.scaffold, checkpoint_filename_with_path=path
         )
+        eval_ops, feed_dict = self.run
         result = EvaluationHook(
-            self.num_evals,
-            self.log_progress,
-            self.eval_ops,
-            self.final_ops,
-            self.final_ops_feed_dict,
-            self.name,
+            self.num_evals, self.log_progress, eval_ops, *self.final, self.name
         )
         with (
             undisturbed(),
@@ -322,8 +289,8 @@ class _Evaluation:
                 config=self.config,
             ) as session,
         ):
-            while self.eval_ops is not None and not session.should_stop():
-                session.run(self.eval_ops, self.feed_dict)
+            while eval_ops is not None and not session.should_stop():
+                session.run(eval_ops, feed_dict)
         return result
 
     def of_each(self, paths: Iterator[Path], most: int | None) -> Any:

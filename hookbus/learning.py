@@ -59,9 +59,11 @@ def train_step(
     began = time.perf_counter()
     loss = session.run(train_op)
     seconds, step = time.perf_counter() - began, session.global_step
-    if train_step_kwargs.get("should_log", _never)(step):
+    should_log = train_step_kwargs.get("should_log")
+    if should_log is not None and should_log(step):
         log.info("trained", step=step, loss=_readable(loss), secs=float(f"{seconds:.3g}"))
-    return loss, bool(train_step_kwargs.get("should_stop", _never)(step))
+    should_stop = train_step_kwargs.get("should_stop")
+    return loss, should_stop is not None and bool(should_stop(step))
 
 
 def train(
@@ -241,8 +243,8 @@ class _TrainingSession(MonitoredTrainingSession):
         grace: float,
         recovery: Recovery | None,
     ) -> None:
-        everybody = [*taking_part, Registration.of_core(TRAIN_CALL, self._steps)]
-        super()._setup(creator, everybody, kind, config, grace, recovery)
+        hooks = [*taking_part, Registration.of_core(TRAIN_CALL, self._steps)]
+        super()._setup(creator, hooks, kind, config, grace, recovery)
 
 
 def _check_logdir(logdir: str | Path | None, needed: Mapping[str, bool]) -> None:
@@ -310,10 +312,6 @@ def _checked(answer: Any) -> tuple[Any, Any]:
     raise UsageError(
         f"train_step_fn returned {answer!r}; expected the pair (loss, should_stop)"
     )
-
-
-def _never(global_step: int) -> bool:  # noqa: ARG001
-    return False
 
 
 def _readable(loss: Any) -> Any:

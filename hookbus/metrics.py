@@ -19,8 +19,6 @@ from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 
-_NO_WEIGHTS = 1.0
-
 
 @attrs.frozen(eq=False)
 class Metric:
@@ -189,7 +187,7 @@ def _metric(
     def add(xp: Any, *values: Any) -> tuple[Any, ...]:
         given, before = values[: len(data)], values[len(data) :]
         batch = _arrays(xp, name, dict(zip(data, given, strict=True)))
-        more = gather(xp, *batch, *([] if weights is not None else [_NO_WEIGHTS]))
+        more = gather(xp, *batch, *([1.0] if weights is None else []))
         return tuple(old + new for old, new in zip(before, more, strict=True))
 
     update = graph.train_op(

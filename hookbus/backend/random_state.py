@@ -76,28 +76,25 @@ def undisturbed(session: Session | None = None) -> Iterator[None]:
     True
     """
     generators = capture()
-    positions = _positions(session)
+    # A copy: an iterator may return the very state that it goes on changing.
+    positions = {} if session is None else copy.deepcopy(session.positions())
     try:
         yield
     finally:
         try:
-            _seek(session, positions)
+            if session is not None:
+                _seek(session, positions)
         finally:
             restore(generators)  # last: an input may draw on its way back
 
 
-def _positions(session: Session | None) -> Mapping[str, Any]:
-    # A copy: an iterator may return the very state that it goes on changing.
-    return {} if session is None else copy.deepcopy(session.positions())
-
-
-def _seek(session: Session | None, positions: Mapping[str, Any]) -> None:
+def _seek(session: Session, positions: Mapping[str, Any]) -> None:
     """Move back the inputs that were pulled from; others keep their iterator."""
-    current = _positions(session)
+    current = session.positions()
     moved = {
         name: position
         for name, position in positions.items()
         if not same(current[name], position)
     }
-    if session is not None and moved:
+    if moved:
         session.seek(moved)

@@ -125,12 +125,8 @@ class EstimatorSpec:
             UnknownNodeError, GraphError: the graph has no such node.
             UsageError: the train op does not train.
         """
-
-        def node(given: Any, field: str) -> Node:
-            return _node(graph, given, f"{field} of the EstimatorSpec")
-
         found: dict[str, Any] = {
-            field: node(getattr(self, field), field)
+            field: _node(graph, getattr(self, field), field)
             for field in ("loss", "train_op")
             if getattr(self, field) is not None
         }
@@ -143,9 +139,11 @@ class EstimatorSpec:
             )
         predictions: Any = self.predictions
         if isinstance(predictions, Mapping):
-            predictions = {k: node(v, "predictions") for k, v in predictions.items()}
+            predictions = {
+                key: _node(graph, node, "predictions") for key, node in predictions.items()
+            }
         elif predictions is not None:
-            predictions = node(predictions, "predictions")
+            predictions = _node(graph, predictions, "predictions")
         metrics = dict(self._metrics(graph))
         return attrs.evolve(self, predictions=predictions, eval_metric_ops=metrics, **found)
 
@@ -159,8 +157,8 @@ class EstimatorSpec:
                     f"eval_metric_ops[{name!r}] is a metric of hookbus.metrics or a pair "
                     f"(value, update) of nodes, given: {given!r}"
                 )
-            asker = f"eval_metric_ops[{name!r}] of the EstimatorSpec"
-            yield name, Metric(*(_node(graph, node, asker) for node in pair))
+            field = f"eval_metric_ops[{name!r}]"
+            yield name, Metric(*(_node(graph, node, field) for node in pair))
 
 
 def _node(graph: Graph, given: Any, field: str) -> Node:
@@ -170,9 +168,10 @@ def _node(graph: Graph, given: Any, field: str) -> Node:
         ArgumentTypeError: the field is neither a node nor a name.
         UnknownNodeError, GraphError: the graph has no such node.
     """
+    asker = f"{field} of the EstimatorSpec"
     if not isinstance(given, Node | str):
-        raise ArgumentTypeError(f"{field} is a node or its name, given: {given!r}")
-    return graph.resolve(given, field)
+        raise ArgumentTypeError(f"{asker} is a node or its name, given: {given!r}")
+    return graph.resolve(given, asker)
 
 
 _MODEL_FN_TAKES = ("features", "labels", "mode", "params", "config")

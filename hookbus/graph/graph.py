@@ -99,8 +99,8 @@ class Graph:
         scalars among its summaries. Read this property in ``begin`` at the latest, because
         it adds the node.
         """
-        names = metrics_of(self._nodes)
-        nodes = {**dict(zip(names, names, strict=True)), **scalars_of(self._declared)}
+        metrics = {name: name for name in metrics_of(self._nodes)}
+        nodes = metrics | scalars_of(self._declared)
         if METRICS in self._nodes or not nodes:
             return self._nodes.get(METRICS)
 

@@ -131,19 +131,11 @@ def by_position(
         return fn
     # Values are passed by name where possible. Positional-only ones cannot be, so the
     # defaults before them are passed along.
-    leading = [p for p in every if p.kind is p.POSITIONAL_ONLY]
-    named = [
-        (name, wanted.index(name)) for name in wanted if name not in map(_name, leading)
-    ]
+    leading = {p.name: p.default for p in every if p.kind is p.POSITIONAL_ONLY}
 
     def call(*values: Any) -> Any:
-        first = [
-            values[wanted.index(p.name)] if p.name in wanted else p.default for p in leading
-        ]
-        return fn(*first, **{name: values[place] for name, place in named})
+        given = dict(zip(wanted, values, strict=True))
+        first = [given.pop(name, default) for name, default in leading.items()]
+        return fn(*first, **given)
 
     return call
-
-
-def _name(parameter: inspect.Parameter) -> str:
-    return parameter.name

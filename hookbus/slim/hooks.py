@@ -207,17 +207,13 @@ def numbers(fetches: Any, values: Any) -> dict[str, float]:
         named = dict(zip(map(_name, fetches), values, strict=True))
     else:
         named = {_name(fetches): values}
-    found = {str(name): _number(value) for name, value in named.items()}
+    scalars = {n: value for n, value in named.items() if getattr(value, "shape", ()) == ()}
+    found = {str(name): number_in(value) for name, value in scalars.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
 def _name(fetch: Any) -> str:
     return str(getattr(fetch, "name", fetch))
-
-
-def _number(value: Any) -> float | None:
-    """Return a number as a float; None for an array that has an axis."""
-    return number_in(value) if getattr(value, "shape", ()) == () else None
 
 
 @attrs.define(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -90,7 +91,8 @@ class Script:
         """Train in a custom loop."""
         self.session, self.first = session, session.global_step
         for name in self.variables:
-            session.track(**{name: self._tracked(name)})
+            functions = self.variables.__getitem__, self.variables.__setitem__
+            session.track(**{name: tuple(partial(fn, name) for fn in functions)})
         numbers = session.iterate(count(1.0))
         while session.global_step < self.first + steps:
             x = next(numbers, None)
@@ -115,14 +117,6 @@ class Script:
                 del self.errors[step]
                 return
             yield number
-
-    def _tracked(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-        """Return the functions that read and write a variable."""
-
-        def put(value: Any) -> None:
-            self.variables[name] = value
-
-        return lambda: self.variables[name], put
 
     def _reader(self, name: str) -> Callable[[int], Any]:
         def read(global_step: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import attrs
 from hookbus.config.config import Config
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.outcome import Outcome
-from hookbus.session.monitored import MonitoredSession
 from hookbus.session.recoverable import Recovery
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.model import Script
@@ -104,30 +103,16 @@ def run_steps(
     graph, loop = (
         (None, script.run_own_loop) if own_loop else (script.graph(), script.run_graph)
     )
-    planned = tuple((errors or {}).values())
-    error = _caught(
-        lambda: MonitoredTrainingSession(graph, **arguments), loop, steps, planned
-    )
-    if error is not None and (reraise or not config.records):
-        raise error
+    planned, error = tuple((errors or {}).values()), None
+    try:
+        with MonitoredTrainingSession(graph, **arguments) as monitored:
+            loop(monitored, steps)
+    except BaseException as caught:
+        expected = isinstance(caught, Exception) or caught in planned
+        if reraise or not expected or not config.records:
+            raise
+        error = caught
     outcome = config.records[-1].outcome
     backend = None if own_loop else recorder.session
     last = script.variables if backend is None else backend.variables()
     return Steps(outcome, outcome.step, last, tuple(recorder.calls), error)
-
-
-def _caught(
-    make: Callable[[], MonitoredSession],
-    loop: Callable[[MonitoredSession, int], None],
-    steps: int,
-    planned: Sequence[BaseException],
-) -> BaseException | None:
-    """Run a session to its end; return the error that left it, if a test may expect it."""
-    try:
-        with make() as session:
-            loop(session, steps)
-    except BaseException as error:
-        if not isinstance(error, Exception) and error not in planned:
-            raise
-        return error
-    return None
