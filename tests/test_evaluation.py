@@ -262,7 +262,7 @@ def test_summaries_of_an_input_that_has_ended_are_left_out(capsys):
         ),
         (
             lambda: once(counting(), logdir="b", hooks=[SummaryAtEndHook("a", "n")]),
-            "written into one directory; given are a and b",
+            "results of an evaluation go to a and b: give one directory",
         ),
     ],
 )

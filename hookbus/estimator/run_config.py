@@ -1,4 +1,4 @@
-"""How often an Estimator saves and logs, and where."""
+"""Holds the settings of an Estimator: how often it saves and logs, and where."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ def _at_least(least: float, inclusive: bool = True, whole: bool = True) -> Any:
 
 @attrs.frozen
 class RunConfig:
-    """Settings of an Estimator that hold for all its calls.
+    """The settings for all calls of an Estimator.
 
     Args:
-        model_dir: where checkpoints and summaries lie, where the Estimator is told nothing.
+        model_dir: the directory for checkpoints and summaries, if the Estimator gets none.
         save_summary_steps: global steps between summaries; 0 writes none.
         save_checkpoints_steps: global steps between checkpoints.
-        save_checkpoints_secs: seconds between checkpoints; 600 where neither is given. None
-            and 0 for both saves none.
-        keep_checkpoint_max: how many checkpoints stay; 0 or None keeps all.
-        log_step_count_steps: steps between lines with loss and speed; None logs none.
+        save_checkpoints_secs: seconds between checkpoints; 600 if neither is given. None
+            or 0 for both saves none.
+        keep_checkpoint_max: the number of checkpoints to keep; 0 or None keeps all.
+        log_step_count_steps: steps between log lines with loss and speed; None logs none.
         is_chief: whether this process initializes, restores and saves.
-        session_creation_timeout_secs: how long one that is not chief waits, in seconds.
+        session_creation_timeout_secs: how long a process that is not chief waits, in
+            seconds.
 
     Raises:
         UsageError: a number is too small, or both periods of checkpoints are given.
-        ArgumentTypeError: a setting is of a type that it cannot be.
+        ArgumentTypeError: a setting has the wrong type.
 
     >>> RunConfig().save_checkpoints_secs
     600
@@ -82,10 +83,10 @@ class RunConfig:
             )
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Return one with some settings changed; a period of checkpoints clears the other.
+        """Return a copy with some settings changed; one period clears the other.
 
         Raises:
-            UsageError: there is no such setting.
+            UsageError: a setting is unknown.
         """
         known = [field.name for field in attrs.fields(RunConfig)]
         for name in changes:
@@ -99,11 +100,11 @@ class RunConfig:
 
 
 def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig:
-    """Settle where the model lies.
+    """Return a config with a directory: the given one, or else a temporary one.
 
     Raises:
-        ArgumentTypeError: *model_dir* is no path.
-        UsageError: there are two directories.
+        ArgumentTypeError: *model_dir* is not a path.
+        UsageError: two different directories are given.
     """
     check_directory("model_dir", model_dir)
     given = {str(path) for path in (config.model_dir, model_dir) if path is not None}
@@ -114,5 +115,5 @@ def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig
         )
     if not given:
         given = {tempfile.mkdtemp(prefix="hookbus-")}
-        log.warning("no model_dir: a temporary directory is used", directory=min(given))
+        log.warning("no model_dir: using a temporary directory", directory=min(given))
     return attrs.evolve(config, model_dir=min(given))

@@ -1,4 +1,4 @@
-"""Which calls of hooks a test sees, and on which bus."""
+"""Records the calls of hooks, and makes buses for tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hookbus.plugin.roster import session_hooks
 
 @attrs.define(eq=False)
 class Recorder(SessionRunHook):
-    """A hook that keeps every call of every hook in the sessions it takes part in.
+    """Records every call of every hook in the sessions it takes part in.
 
     Calls of recorders are left out.
 
     Attributes:
-        calls: what was called, in the order in which the calls returned.
-        session: the backend session that was created last; it can be read when the
-            session is over, too: ``recorder.session.variables()``.
+        calls: the calls, in the order in which they returned.
+        session: the backend session that was created last; it stays readable after the
+            session: ``recorder.session.variables()``.
 
     >>> from hookbus.testing import run_steps
     >>> class NamedHook(SessionRunHook):
@@ -47,7 +47,7 @@ class Recorder(SessionRunHook):
 
     @hookimpl
     def addhooks(self, bus: Bus) -> None:
-        """Watch the bus from now on."""
+        """Observe the bus from now on."""
         self._bus = bus
         bus.observe(self._note)
 
@@ -72,7 +72,7 @@ class Recorder(SessionRunHook):
 
 
 def calls_of(calls: Iterable[Call], event: str, plugin: str | None) -> list[Call]:
-    """Return those *calls* that went to a hook, of one event and perhaps of one hook."""
+    """Return those *calls* that reached a hook, of one event and optionally one hook."""
     return [
         call
         for call in calls
@@ -81,16 +81,16 @@ def calls_of(calls: Iterable[Call], event: str, plugin: str | None) -> list[Call
 
 
 def bus_with(*plugins: Any) -> Bus:
-    """Return a bus on which hooks take part under the names that a session gives them.
+    """Return a bus with hooks, under the names that a session gives them.
 
-    No other plugin is on it, whatever is installed or said in the environment.
+    Installed plugins and the environment have no effect.
 
     Args:
         plugins: hook objects or modules, in calling order.
 
     Raises:
-        UsageError: one of them is given twice, or is a class.
-        PluginError: one does not fit its events, or compares by value.
+        UsageError: a hook is given twice, or is a class.
+        PluginError: a hook does not fit its events, or compares by value.
 
     >>> class PlanHook(SessionRunHook):
     ...     @hookimpl

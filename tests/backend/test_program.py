@@ -96,7 +96,7 @@ def test_two_ops_that_update_one_variable_conflict() -> None:
     for name in ("up", "down"):
         graph.train_op(lambda w: w, name=name, updates="w")
     with pytest.raises(
-        WriteConflictError, match=r"'w' is updated by two ops.*'up' and 'down'"
+        WriteConflictError, match=r"two ops update variable 'w'.*'up' and 'down'"
     ):
         plan(graph, ["up", "down"], frozenset())
     assert plan(graph, ["up", "up"], frozenset()).writers == {"w": "up"}

@@ -144,7 +144,11 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
             4,
             "mean 'large'?; there are 'y', 'large'",
         ),
-        (["--output=-", "--predict-keys=a,y"], 4, "has 'a', which is no prediction; there"),
+        (
+            ["--output=-", "--predict-keys=a,y"],
+            4,
+            "has 'a', which is not a prediction; there",
+        ),
         (["--output=-", "--batch"], 4, "did you mean '--batches'?"),
         (["--output=-", "--model-dir=empty"], 1, "no checkpoint in model_dir='empty'"),
     ],
