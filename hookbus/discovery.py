@@ -7,11 +7,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hookbus.errors import PluginError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
 
 
 def canonical_name(name: str) -> str:
@@ -187,12 +190,13 @@ class Catalog:
 
 def installed_plugins() -> Catalog:
     """Return all installed plugins; in which order they are found does not matter."""
-    every = entry_points()
-    autouse = {canonical_name(entry.name) for entry in every.select(group=AUTOUSE_GROUP)}
+    every = entry_points(GROUP, AUTOUSE_GROUP)
+    autouse = {canonical_name(e.name) for e in every if e.group == AUTOUSE_GROUP}
     found: defaultdict[str, list[Installed]] = defaultdict(list)
-    for entry in every.select(group=GROUP):
-        name = canonical_name(entry.name)
-        found[name].append(_described(name, entry, name in autouse))
+    for entry in every:
+        if entry.group == GROUP:
+            name = canonical_name(entry.name)
+            found[name].append(_described(name, entry, name in autouse))
     return Catalog({name: _one(found[name]) for name in sorted(found)})
 
 
@@ -205,6 +209,27 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
     return Installed(name, entry, about["Name"], about["Version"], autouse, tuple(requires))
 
 
+def entry_points(*groups: str) -> list[EntryPoint]:
+    """Return the entry points in some groups, those of all installed distributions."""
+    # importlib.metadata takes as long to import as pluggy and attrs together, and nothing
+    # is looked up before a session starts.
+    from importlib.metadata import entry_points
+
+    found = entry_points()
+    return [entry for group in groups for entry in found.select(group=group)]
+
+
+def version_of(distribution: str) -> str:
+    """Return the version of an installed distribution.
+
+    Raises:
+        ModuleNotFoundError: the distribution is not installed.
+    """
+    from importlib.metadata import version
+
+    return version(distribution)
+
+
 def module_named(text: str) -> Installed | None:
     """Return the plugin that *text* names as ``module`` or ``module:attribute``, if any.
 
@@ -215,6 +240,8 @@ def module_named(text: str) -> Installed | None:
     words = [*module.split("."), *(attribute.split(".") if attribute else ())]
     if not all(map(str.isidentifier, words)) or spec_of(module) is None:
         return None
+    from importlib.metadata import EntryPoint
+
     name = name_from_class(attribute) if attribute else canonical_name(module)
     return Installed(name, EntryPoint(name, text, GROUP), None, None)
 

@@ -36,7 +36,6 @@ keeps catching it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import enum
 from collections.abc import Iterable
 
@@ -202,6 +201,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("zzz", ["loss"])
     ''
     """
+    import difflib  # only a mistake needs it
+
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
     if not close:
         return ""

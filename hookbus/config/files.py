@@ -6,17 +6,18 @@ no other; in one folder they count in the order of :data:`LOADERS`.
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from hookbus.errors import UsageError
+
+if TYPE_CHECKING:
+    from configparser import RawConfigParser
 
 OWN = "hookbus.toml"
 """The file that is ours alone, and counts even if it is empty."""
@@ -95,12 +96,7 @@ def read(path: Path, named: bool = False) -> ConfigFile | None:
     text = _text(path)
     if not named and not _OURS.search(text) and path.name != OWN:
         return None  # somebody else's file, and their mistakes
-    try:
-        sections = _loader(path)(text, path)
-    except (tomllib.TOMLDecodeError, configparser.Error) as error:
-        line = getattr(error, "lineno", None) or _number(str(error))
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{shown(path)}:{line}: syntax error: {reason}") from None
+    sections = _loader(path)(text, path)
     if sections is None and named:
         raise UsageError(f"-c {shown(path)}: the file has no section of hookbus")
     return None if sections is None else _file(path, text, sections)
@@ -140,15 +136,43 @@ def _has_section(path: Path) -> bool:
         return False
 
 
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
+    import tomllib  # like configparser, for those who have such a file
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(path, error) from None
+
+
+def _parse_ini(text: str, path: Path) -> RawConfigParser:
+    import configparser
+
+    # No section of ours is called so: keys of [DEFAULT] are those of others.
+    parser = configparser.RawConfigParser(default_section="\n")
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text, shown(path))
+    except configparser.Error as error:
+        raise _syntax_error(path, error) from None
+    return parser
+
+
+def _syntax_error(path: Path, error: Exception) -> UsageError:
+    line = getattr(error, "lineno", None) or _number(str(error))
+    reason = str(error).splitlines()[0]
+    return UsageError(f"{shown(path)}:{line}: syntax error: {reason}")
+
+
 def _whole_toml(text: str, path: Path) -> Sections:
-    table = tomllib.loads(text)
+    table = _parse_toml(text, path)
     if "hookbus" in _table(table.get("tool")):
         _refuse(path, "[tool.hookbus]", "at the top")
     return _plugin_tables(table)
 
 
 def _pyproject(text: str, path: Path) -> Sections | None:
-    whole = tomllib.loads(text)
+    whole = _parse_toml(text, path)
     if "hookbus" in whole:
         _refuse(path, "[hookbus]", "in [tool.hookbus]")
     tools = _table(whole.get("tool"))
@@ -177,10 +201,7 @@ def _plugin_tables(table: Mapping[str, Any]) -> Sections:
 
 def _ini(section: str) -> Callable[[str, Path], Sections | None]:
     def load(text: str, path: Path) -> Sections | None:
-        # No section of ours is called so: keys of [DEFAULT] are those of others.
-        parser = configparser.RawConfigParser(default_section="\n")
-        parser.optionxform = str  # type: ignore[assignment,method-assign]
-        parser.read_string(text, shown(path))
+        parser = _parse_ini(text, path)
         for other in {"hookbus", "tool:hookbus"} - {section}:
             if parser.has_section(other):
                 _refuse(path, f"[{other}]", f"in [{section}]")

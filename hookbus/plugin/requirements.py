@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from hookbus.discovery import Installed, canonical_name
+from hookbus.discovery import Installed, canonical_name, version_of
 from hookbus.errors import PluginError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ def check_fits(plugin: Installed) -> None:
     Raises:
         PluginError: it asks for another.
     """
-    own = _own_version()
+    own = own_version()
     for text in plugin.requires:
         wanted = _requirement(text) if text.lower().startswith("hookbus") else None
         if wanted is None or canonical_name(wanted.name) != "hookbus":
@@ -34,8 +33,9 @@ def check_fits(plugin: Installed) -> None:
 
 
 @functools.cache
-def _own_version() -> str:
-    return version("hookbus")
+def own_version() -> str:
+    """Return the version of hookbus."""
+    return version_of("hookbus")
 
 
 def _counts(wanted: Requirement) -> bool:

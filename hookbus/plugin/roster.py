@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -19,6 +18,7 @@ from hookbus.errors import ArgumentTypeError
 from hookbus.hooks.hook import Kind
 from hookbus.logs import log
 from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_said
+from hookbus.plugin.requirements import own_version
 from hookbus.plugin.selection import Selection, Verdict, select
 
 AUTOMATIC_ORDER = ("step-counter", "summary-saver", "checkpoint-saver")
@@ -133,7 +133,7 @@ def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
     """Return the versions of what takes part in a session, for its checkpoints."""
     shipped = (member.distribution for member in taking_part)
     plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
-    return {"hookbus": version("hookbus"), "backend": "embedded", **plugins}
+    return {"hookbus": own_version(), "backend": "embedded", **plugins}
 
 
 def _autoloads(verdict: Verdict) -> bool:
@@ -196,7 +196,7 @@ def _announce(
     said |= {"ignored": ", ".join(config.ignored)} if config.ignored else {}
     if not plugins and len(said) == 1:
         return
-    log.info(f"hookbus {version('hookbus')}", **said)
+    log.info(f"hookbus {own_version()}", **said)
     for name, code in loaded.items() if config.trace else ():
         took = round(code.seconds * 1000, 1)
         log.info("plugin imported", plugin=name, ms=took, file=code.file)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 import attrs
 
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence, Switch
 from hookbus.config.sources import slips
-from hookbus.discovery import CORE, Catalog, Installed, canonical_name, installed_plugins
+from hookbus.discovery import (
+    CORE,
+    Catalog,
+    Installed,
+    canonical_name,
+    installed_plugins,
+    version_of,
+)
 from hookbus.errors import UsageError, did_you_mean
 from hookbus.logs import log
 from hookbus.plugin.requirements import _counts, _requirement
@@ -211,8 +217,8 @@ def _version_of(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
     if plugin and plugin[0].installed is not None and plugin[0].installed.version:
         return plugin[0].installed.version
     try:
-        return version(name)
-    except PackageNotFoundError:
+        return version_of(name)
+    except ModuleNotFoundError:
         return None
 
 
