@@ -49,9 +49,9 @@ def test_every_kind_of_file_says_the_same(name):
     """One section for hookbus, one for each plugin; values arrive as text."""
     write(name, SECTIONS[name])
     own, plugin = found().entries
-    assert (own.section, own.key) == ("", "plugins")
+    assert (own.plugin, own.key) == ("", "plugins")
     assert own.value in (("a", "no:b"), "a, no:b", "\na\nno:b")
-    assert (plugin.section, plugin.key, plugin.value) == ("nan-tensor", "every", "3")
+    assert (plugin.plugin, plugin.key, plugin.value) == ("nan-tensor", "every", "3")
     line = 1 + SECTIONS[name].splitlines().index(
         next(text for text in SECTIONS[name].splitlines() if text.startswith("every"))
     )
@@ -188,4 +188,4 @@ def test_every_key_is_found_in_its_line(sections, data):
             places[section, key] = len(lines)
     Path("hookbus.toml").write_text("\n".join(lines), "utf-8")
     file = found()
-    assert {(e.section, e.key): int(e.source.split(":")[1]) for e in file.entries} == places
+    assert {(e.plugin, e.key): int(e.source.split(":")[1]) for e in file.entries} == places

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from hookbus.config.keys import Entry
 from hookbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,27 +27,8 @@ _OURS = re.compile(
 )
 """What a file has in it that may have a section of hookbus."""
 
-Value: TypeAlias = str | tuple[str, ...]
-"""What a key has: text, or a list of texts."""
 Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Section to key to value; the section of hookbus itself is called ''."""
-
-
-@attrs.frozen
-class Entry:
-    """One key of a config file.
-
-    Attributes:
-        section: the plugin that it sets, as it is spelled; empty for hookbus itself.
-        key: as it is spelled.
-        value: its value as text; a list stays one.
-        source: file and line, like ``hookbus.toml:3``.
-    """
-
-    section: str
-    key: str
-    value: Value
-    source: str
 
 
 @attrs.frozen

@@ -11,6 +11,24 @@ import attrs
 
 from hookbus.errors import UsageError, did_you_mean
 
+
+@attrs.frozen
+class Entry:
+    """A value that a line of a config file or ``-o KEY=VALUE`` gives to a key.
+
+    Attributes:
+        plugin: the plugin that has the key, as it is spelled; empty for hookbus' own keys.
+        key: as it is spelled.
+        value: the text, or the texts of a list.
+        source: where it is given, like ``hookbus.toml:3``.
+    """
+
+    plugin: str
+    key: str
+    value: str | tuple[str, ...]
+    source: str
+
+
 LOG_FORMATS = ("console", "json")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
