@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -16,9 +15,10 @@ from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 
 
 def number_in(value: Any) -> float | None:
-    """Return a number, or the one that an array of any library holds, as a float.
+    """Return a number, or the only one in an array of any library, as a float.
 
-    None for all else: an array of more or fewer numbers, text, what is too large.
+    Anything else gives None: an array of no or several numbers, text, a number that is too
+    large for a float.
 
     >>> number_in(3), number_in("3"), number_in([3])
     (3.0, None, None)
@@ -30,40 +30,53 @@ def number_in(value: Any) -> float | None:
         return None
 
 
-def numeric(
-    *, above: float | None = None, least: float | None = None
-) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Return an attrs validator for settings that are numbers; None always passes.
+def scalar_in(value: Any) -> float | None:
+    """Return what :func:`number_in` does, but None for an array with an axis."""
+    return number_in(value) if getattr(value, "shape", ()) == () else None
 
-    NaN does not: a period of NaN would never be over.
+
+def numeric(
+    *, above: float | None = None, least: float | None = None, whole: bool = False
+) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Return an attrs validator for settings that are numbers.
+
+    None is always valid. NaN never is: a period of NaN would never be over.
 
     Args:
-        above: the number is to be more than this.
-        least: the number is to be this or more.
+        above: the number has to be greater than this.
+        least: the number has to be at least this.
+        whole: whether only whole numbers are valid.
 
     >>> @attrs.define
-    ... class Hook:
+    ... class PrintHook:
     ...     every_secs: float = attrs.field(default=60.0, validator=numeric(above=0))
-    >>> Hook(every_secs=0)
+    >>> PrintHook(every_secs=0)
     Traceback (most recent call last):
-    hookbus.errors.UsageError: invalid every_secs=0. It is a number above 0.
+    hookbus.errors.UsageError: invalid every_secs=0. PrintHook expects a number above 0.
     """
-    wanted = "a number"
+    wanted = "a whole number" if whole else "a number"
     if above is not None:
         wanted += f" above {above:g}"
     elif least is not None:
-        wanted += f" from {least:g} on"
+        wanted += f" of at least {least:g}"
 
-    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+    def check(instance: Any, field: attrs.Attribute[Any], value: Any) -> None:
         if value is None:
             return
-        fits = isinstance(value, Real) and not isinstance(value, bool)
-        fits = fits and not math.isnan(value)
-        fits = (
-            fits and (above is None or value > above) and (least is None or value >= least)
-        )
-        if not fits:
-            raise UsageError(f"invalid {field.name}={value!r}. It is {wanted}.")
+        error: type[UsageError]
+        known = hasattr(value, "__index__") if whole else isinstance(value, Real)
+        if not known or isinstance(value, bool):
+            error = ArgumentTypeError
+        elif (
+            value != value  # NaN
+            or (above is not None and value <= above)
+            or (least is not None and value < least)
+        ):
+            error = UsageError
+        else:
+            return
+        who = type(instance).__name__
+        raise error(f"invalid {field.name}={value!r}. {who} expects {wanted}.")
 
     return check
 

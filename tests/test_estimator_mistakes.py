@@ -90,7 +90,10 @@ def test_an_argument_of_a_wrong_type_is_refused(argument):
 )
 def test_a_setting_of_a_wrong_type_is_refused(field, value):
     """The message names it."""
-    pattern = rf"RunConfig: {field} is .*, given: {re.escape(repr(value))}"
+    given = re.escape(repr(value))
+    pattern = rf"^invalid {field}={given}\. RunConfig expects a (whole )?number"
+    if field == "model_dir":
+        pattern = rf"^RunConfig: model_dir is a path, given: {given}$"
     with pytest.raises(TypeError, match=pattern):
         RunConfig(**{field: value})
     with pytest.raises(TypeError, match=pattern):
@@ -331,8 +334,9 @@ def test_a_delay_is_a_number(field):
 
 @pytest.mark.parametrize("exporter", [BestExporter, LatestExporter])
 def test_an_exporter_keeps_some(exporter):
-    """The message names what must be more than 0."""
-    with pytest.raises(UsageError, match=r"exports_to_keep=0 must be more than 0"):
+    """The message names the exporter and its setting."""
+    message = rf"^invalid exports_to_keep=0\. {exporter.__name__} expects a whole number "
+    with pytest.raises(UsageError, match=message):
         exporter(exports_to_keep=0)
 
 

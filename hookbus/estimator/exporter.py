@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.errors import UsageError
 from hookbus.logs import log
+from hookbus.validation import numeric
 
 _BEST = "best.json"
 
@@ -46,10 +46,7 @@ class Exporter(Protocol):
         """
 
 
-def _some(instance: Any, field: attrs.Attribute[Any], value: int) -> None:
-    if value <= 0:
-        who = type(instance).__name__
-        raise UsageError(f"{who}: {field.name}={value} must be more than 0")
+_SOME = numeric(above=0, whole=True)
 
 
 @attrs.frozen
@@ -62,7 +59,7 @@ class LatestExporter:
     """
 
     name: str = "latest"
-    exports_to_keep: int = attrs.field(default=5, validator=_some)
+    exports_to_keep: int = attrs.field(default=5, validator=_SOME)
 
     def export(
         self,
@@ -117,7 +114,7 @@ class BestExporter:
 
     name: str = "best"
     compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = loss_smaller
-    exports_to_keep: int = attrs.field(default=5, validator=_some)
+    exports_to_keep: int = attrs.field(default=5, validator=_SOME)
 
     def export(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import attrs
@@ -26,6 +25,7 @@ from hookbus.hooks.outcome import Outcome, was_cut_short
 from hookbus.logs import log
 from hookbus.metrics import Metric
 from hookbus.slim.hooks import emit_evaluated, log_evaluation
+from hookbus.validation import scalar_in
 
 
 def core_hooks(
@@ -218,5 +218,5 @@ class KeepInputPositionHook(SessionRunHook):
 
 def _plain(value: Any) -> Any:
     """Turn a number of any kind into a float; leave arrays and all else as they are."""
-    plain = value.item() if getattr(value, "shape", None) == () else value
-    return float(plain) if isinstance(plain, Real) else value
+    number = scalar_in(value)
+    return value if number is None else number

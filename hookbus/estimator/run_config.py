@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
+from hookbus.errors import UsageError, did_you_mean
 from hookbus.logs import log
-from hookbus.validation import check_directory
+from hookbus.validation import check_directory, numeric
 
-
-def _at_least(least: float, inclusive: bool = True, whole: bool = True) -> Any:
-    """Return a validator of numbers, whole or not; None always passes."""
-
-    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
-        if value is None:
-            return
-        if not (hasattr(value, "__index__") if whole else isinstance(value, Real)):
-            number = "a whole number" if whole else "a number"
-            raise ArgumentTypeError(
-                f"RunConfig: {field.name} is {number}, given: {value!r}"
-            )
-        if value < least or (value == least and not inclusive):
-            word = "at least" if inclusive else "more than"
-            raise UsageError(f"RunConfig: {field.name}={value!r} must be {word} {least:g}")
-
-    return check
+_WHOLE = numeric(least=0, whole=True)
 
 
 @attrs.frozen
@@ -58,16 +41,16 @@ class RunConfig:
     """
 
     model_dir: str | Path | None = None
-    save_summary_steps: int = attrs.field(default=100, validator=_at_least(0))
-    save_checkpoints_steps: int | None = attrs.field(default=None, validator=_at_least(0))
-    save_checkpoints_secs: float | None = attrs.field(validator=_at_least(0, whole=False))
-    keep_checkpoint_max: int | None = attrs.field(default=5, validator=_at_least(0))
+    save_summary_steps: int = attrs.field(default=100, validator=_WHOLE)
+    save_checkpoints_steps: int | None = attrs.field(default=None, validator=_WHOLE)
+    save_checkpoints_secs: float | None = attrs.field(validator=numeric(least=0))
+    keep_checkpoint_max: int | None = attrs.field(default=5, validator=_WHOLE)
     log_step_count_steps: int | None = attrs.field(
-        default=100, validator=_at_least(0, inclusive=False)
+        default=100, validator=numeric(above=0, whole=True)
     )
     is_chief: bool = True
     session_creation_timeout_secs: float = attrs.field(
-        default=7200, validator=_at_least(0, inclusive=False, whole=False)
+        default=7200, validator=numeric(above=0)
     )
 
     @save_checkpoints_secs.default

@@ -21,7 +21,7 @@ from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import Kind, SessionRunHook, SessionRunValues
 from hookbus.hooks.markers import hookimpl
 from hookbus.logs import log
-from hookbus.validation import check_whole, number_in, numeric
+from hookbus.validation import check_whole, numeric, scalar_in
 
 
 @attrs.define(eq=False)
@@ -194,17 +194,12 @@ def numbers(fetches: Any, values: Any) -> dict[str, float]:
         named = dict(zip(map(_name, fetches), values, strict=True))
     else:
         named = {_name(fetches): values}
-    found = {str(name): _number(value) for name, value in named.items()}
+    found = {str(name): scalar_in(value) for name, value in named.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
 def _name(fetch: Any) -> str:
     return str(getattr(fetch, "name", fetch))
-
-
-def _number(value: Any) -> float | None:
-    """Return a number as a float; an array with an axis is none."""
-    return number_in(value) if getattr(value, "shape", ()) == () else None
 
 
 TRAIN_CALL = "learning.train()"
