@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import random
 import sys
 from collections.abc import Callable, Mapping
@@ -165,6 +166,9 @@ log = Logger()
 
 
 def shown(path: Path) -> str:
-    """Return a path as log lines show it: short, where it lies below this folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    """Return a path as log lines and messages show it: relative if that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # there is no current folder, or it is on another drive
+        return str(path)
+    return str(path) if relative.startswith("..") else relative

@@ -6,7 +6,6 @@ no other; in one folder they count in the order of :data:`LOADERS`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import attrs
 
 from hookbus.config.keys import Entry
 from hookbus.errors import UsageError
+from hookbus.logs import shown
 
 if TYPE_CHECKING:
     from configparser import RawConfigParser
@@ -82,15 +82,6 @@ def read(path: Path, named: bool = False) -> ConfigFile | None:
     if sections is None and named:
         raise UsageError(f"-c {shown(path)}: the file has no section of hookbus")
     return None if sections is None else _file(path, text, sections)
-
-
-def shown(path: Path) -> str:
-    """Return how messages call a file: short where it is near."""
-    try:
-        relative = os.path.relpath(path)
-    except OSError:  # there is no current folder
-        return str(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def _text(path: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from hookbus.files import replacing
 from hookbus.logs import log
 from hookbus.validation import numeric
 
@@ -131,7 +132,8 @@ class BestExporter:
         if best is not None and not self.compare_fn(best, eval_result):
             return None
         copy = _copy(checkpoint_path, export_path, self.exports_to_keep)
-        _write(export_path / _BEST, json.dumps(eval_result, default=_plain))
+        with replacing(export_path / _BEST) as file:
+            file.write_text(json.dumps(eval_result, default=_plain), "utf-8")
         return copy
 
 
@@ -161,9 +163,3 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, "utf-8")
-    unfinished.replace(path)
