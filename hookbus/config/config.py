@@ -1,4 +1,4 @@
-"""What the user said about plugins, from all places, as one Config."""
+"""Gathers what flags, environment and config file set, as one Config."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hookbus.hooks.outcome import Outcome
 
 @attrs.frozen
 class SessionRecord:
-    """How one session of the process went, for the command's exit code.
+    """The end of one session of the process, from which the command takes its exit code.
 
     Attributes:
-        kind: what it was for: ``train``, ``eval``, ``predict`` or ``aux``.
-        first_step: the global step at which it was ready for a run; None if it never was.
+        kind: its kind: ``train``, ``eval``, ``predict`` or ``aux``.
+        first_step: the global step at which it became ready to run; None if it never did.
         outcome: how it ended.
-        saved: whether there is a checkpoint of its last step.
-        error: what left it, or None.
+        saved: whether its last step has a checkpoint.
+        error: the error that left it, or None.
     """
 
     kind: Kind
@@ -49,22 +49,22 @@ class SessionRecord:
 
 @attrs.define(eq=False)
 class Config:
-    """Which plugins are on and how they are set, as far as it was said outside the code.
+    """The switches and settings of plugins that are given outside the code.
 
     Attributes:
-        words: what was said about plugins, in each place in order.
-        settings: what was set.
-        autoload: whether module and autouse plugins are on when nobody names them.
-        autoload_source: what switched autoload off, for messages.
-        required: distributions that must be there, each with where that was said.
+        words: the switches of plugins, those of the weakest place first.
+        settings: the settings of plugins.
+        autoload: whether module and autouse plugins are on by default.
+        autoload_source: the setting that switched autoload off, for messages.
+        required: distributions that must be installed, each with where it is required.
         strict: whether an unknown plugin to switch off is an error in every place.
-        trace: whether to tell how long plugins take.
+        trace: whether to log how long plugins take.
         log_format: how the ``hookbus`` command writes its log.
         file: the config file that was read, or None.
-        ignored: config files beside it that do not count.
-        header: whether sessions tell at their start which plugins they have.
-        records: how the sessions that took this Config ended.
-        met: the names of hooks that were passed to them in code.
+        ignored: config files beside it that were not read.
+        header: whether a session logs its plugins when it starts.
+        records: the ends of the sessions that used this Config.
+        met: the names of hooks that were passed to these sessions in code.
     """
 
     words: tuple[Switch, ...] = ()
@@ -83,7 +83,7 @@ class Config:
 
     @classmethod
     def current(cls) -> Config:
-        """Return the process's Config, as ``hookbus run`` sets it; else read one."""
+        """Return the Config that ``hookbus run`` has set; without one, read it."""
         return _process[0] if _process else cls.from_environment()
 
     @classmethod
@@ -97,7 +97,7 @@ class Config:
             directory: where to look for the file and upwards; by default the current one.
 
         Raises:
-            UsageError: something in them cannot be understood.
+            UsageError: something in them is invalid.
         """
         return cls.gathered(ParsedFlags(Precedence.COMMAND), environ, directory)
 
@@ -108,7 +108,16 @@ class Config:
         environ: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> Config:
-        """Read the file and the environment, and add what a command line said."""
+        """Read the file and the environment, and add the flags of a command line.
+
+        Args:
+            command: the flags.
+            environ: the variables, by default the process's.
+            directory: where to look for the file and upwards; by default the current one.
+
+        Raises:
+            UsageError: something in them is invalid, or they contradict each other.
+        """
         environment = flags_of_environment(os.environ if environ is None else environ)
         file = _file((command, *environment), _here() if directory is None else directory)
         places = _with_addopts([_keys_in(file), *environment, command])
@@ -137,9 +146,9 @@ class Config:
         )
 
     def with_plugins(self, *names: str) -> Config:
-        """Return this Config with plugins switched on, or with ``no:NAME`` off.
+        """Return this Config with plugins switched on, or off with ``no:NAME``.
 
-        It is said in code: weaker than the environment, stronger than the file.
+        This counts as given in code: weaker than the environment, stronger than the file.
 
         >>> Config().with_plugins("no:progress").words[0].on
         False
@@ -153,11 +162,11 @@ class Config:
         return attrs.evolve(self, words=(*self.words, *words), records=self.records)
 
     def with_options(self, plugin: str, **options: Any) -> Config:
-        """Return this Config with a plugin switched on and set, as flags would.
+        """Return this Config with a plugin switched on and set, as flags would do it.
 
         Args:
             plugin: its name.
-            options: setting to value; text is read as on the command line.
+            options: its settings by name; text is converted as on the command line.
         """
         name = installed_plugins().with_modules([plugin]).name_of(plugin)
         call = f"with_options({plugin!r}, {', '.join(f'{key}=' for key in options)})"
@@ -174,14 +183,14 @@ class Config:
         )
 
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
-        """Return what was set for one plugin."""
+        """Return the settings of one plugin."""
         return tuple(s for s in self.settings if s.plugin == plugin)
 
 
 def _here() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:  # the folder was removed under our feet
+    except OSError:  # the current folder was removed
         return None
 
 
@@ -189,7 +198,7 @@ _process: list[Config] = []
 
 
 def set_process_config(config: Config | None) -> None:
-    """Make *config* the one that every session of this process takes."""
+    """Have every session of this process use *config*."""
     _process[:] = [] if config is None else [config]
 
 
@@ -201,7 +210,7 @@ def _file(places: Iterable[ParsedFlags], directory: Path | None) -> ConfigFile |
 
 
 def _keys_in(file: ConfigFile | None) -> ParsedFlags:
-    """Return hookbus' own keys of a file."""
+    """Return the keys of hookbus itself in a file."""
     own = [entry for entry in file.entries if not entry.plugin] if file else []
     keys = {e.key: (value_of(e.key, e.value, e.source), _described(e)) for e in own}
     return ParsedFlags(Precedence.FILE, keys=keys)
@@ -228,7 +237,7 @@ def _addopts(place: ParsedFlags) -> ParsedFlags:
     flags, source = place.keys["addopts"]
     added = read_flags(flags, place.place, source)
     if added.rest:
-        raise UsageError(f"{source}: addopts has {added.rest[0]!r}, which is no flag")
+        raise UsageError(f"{source}: addopts has {added.rest[0]!r}, which is not a flag")
     for key in ("addopts", "-c"):
         if key in added.keys or (key == "-c" and added.file is not None):
             raise UsageError(f"{source}: addopts cannot hold {key}")

@@ -1,4 +1,4 @@
-"""What a list of flags says; nothing is imported or looked up."""
+"""Parses lists of flags; imports no plugin and looks none up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hookbus.errors import UsageError
 
 
 class Precedence(enum.IntEnum):
-    """Where a word or a setting was given, the weakest first."""
+    """The places where a switch or a setting can be given, the weakest first."""
 
     IMPLIED = 0
-    """What a hook class falls back to when flags switch it on."""
+    """The defaults of a hook class that flags switch on."""
     DEFAULT = 1
-    """What a session falls back to when its arguments are not given."""
+    """The defaults of a session's arguments."""
     FILE = 2
     CODE = 3
     ENVIRONMENT = 4
@@ -26,7 +26,7 @@ class Precedence(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """How messages call it.
+        """Its name in messages.
 
         >>> Precedence.COMMAND.title
         'command line'
@@ -36,15 +36,15 @@ class Precedence(enum.IntEnum):
 
 @attrs.frozen
 class Switch:
-    """One thing said about one plugin.
+    """One switch of one plugin, on or off.
 
     Attributes:
-        plugin: as it was spelled.
-        on: whether it was switched on or off.
-        source: where it was said, as the user would write it, like ``-p no:progress``.
-        place: how strong that place is.
-        implied: whether it is a setting that was given, which switches its plugin on.
-        missing: what to say if the plugin is not installed, instead of the usual.
+        plugin: its name, as the user spelled it.
+        on: whether it switches the plugin on.
+        source: where it is given, as the user would write it, like ``-p no:progress``.
+        place: the place, from which its strength follows.
+        implied: whether it follows from a setting, which switches its plugin on.
+        missing: the message if the plugin is not installed, instead of the usual one.
     """
 
     plugin: str
@@ -74,13 +74,13 @@ def parse_switch(text: str, source: str, place: Precedence) -> Switch:
 
 @attrs.frozen
 class PluginFlag:
-    """A flag that is none of hookbus' own, so one of a plugin.
+    """A flag that is not one of hookbus itself, so one of a plugin.
 
     Attributes:
         name: with its dashes.
-        value: the text; None where there is none.
-        source: where it was given, as the user would write it.
-        following: what looks like the next flag where its value should be.
+        value: its text; None without one.
+        source: where it is given, as the user would write it.
+        following: the next argument if it looks like a flag in place of the value.
     """
 
     name: str
@@ -91,13 +91,13 @@ class PluginFlag:
 
 @attrs.frozen
 class CommandFlags:
-    """The flags that a command has itself, beside those about plugins.
+    """The flags that a command has in addition to those about plugins.
 
     Attributes:
-        command: what is called, for messages.
-        switches: those without a value.
-        valued: those with one.
-        mixed: whether flags may also stand behind what is none.
+        command: its name, for messages.
+        switches: its flags without a value.
+        valued: its flags with a value.
+        mixed: whether flags may also follow other arguments.
     """
 
     command: str = "hookbus run"
@@ -111,18 +111,18 @@ NO_FLAGS = CommandFlags()
 
 @attrs.define
 class ParsedFlags:
-    """The flags given in one place, taken apart.
+    """The parsed flags of one place.
 
     Attributes:
-        place: how strong it is.
+        place: the place.
         own: the flags that the command itself has.
-        words: switches of plugins, in order.
-        flags: of plugins.
-        options: of plugins.
-        keys: hookbus' own, name to (value, source).
+        words: the switches of plugins, in order.
+        flags: the flags of plugins.
+        options: the ``-o`` settings of plugins.
+        keys: the keys of hookbus itself, name to (value, source).
         file: the config file that ``-c`` names, or None.
-        switches: those of the command's flags without a value that were given.
-        values: those of the command's flags with a value that were given, and their texts.
+        switches: the given flags of the command that have no value.
+        values: the given flags of the command that have a value, with its text.
         rest: the arguments that are not flags: the script and what follows it, verbatim.
     """
 
@@ -144,16 +144,16 @@ def read_flags(
     origin: str = "",
     own: CommandFlags = NO_FLAGS,
 ) -> ParsedFlags:
-    """Take a list of flags apart.
+    """Parse a list of flags.
 
     Args:
-        arguments: the flags, and behind them the arguments that are not flags.
-        place: where they stand.
-        origin: its name, for messages; empty on the command line.
+        arguments: the flags, followed by the arguments that are not flags.
+        place: the place that gives them.
+        origin: its name, for messages; empty for the command line.
         own: the flags that the command itself has.
 
     Raises:
-        UsageError: a flag lacks its value, or its value does not fit.
+        UsageError: a flag has no value, or an invalid one.
     """
     parsed = ParsedFlags(place, own)
     reader = _Reader(list(arguments), origin, parsed)
@@ -164,14 +164,14 @@ def read_flags(
 
 @attrs.define(eq=False)
 class _Reader:
-    """Takes arguments from the front of a queue and puts them where they belong."""
+    """Takes arguments from a queue and adds them to the parsed flags."""
 
     queue: list[str]
     origin: str
     parsed: ParsedFlags
 
     def flags(self) -> Iterator[str]:
-        """Yield the flags; put the other arguments into the rest."""
+        """Yield the flags; add the other arguments to the rest."""
         while self.queue:
             argument = self.queue.pop(0)
             if argument == "--":
@@ -197,7 +197,7 @@ class _Reader:
         elif name in FLAGS:
             self._take_key(name, value if equals else None)
         else:
-            # Which plugin has it turns out later, and with it whether it lacks a value.
+            # The catalog tells later whose flag it is, and with that if it needs a value.
             text = value if equals else self._value(name) if self._has_value() else None
             source = self._source(f"{name} {text}" if text is not None else name)
             following = tuple(self.queue[:1]) if text is None else ()
@@ -251,10 +251,10 @@ class _Reader:
 
 
 def lacks_value(flag: str, source: str, following: Sequence[str] = ()) -> str:
-    """Say that a flag needs a value, and how one is given that looks like a flag."""
+    """Return the message about a flag without a value."""
     if not following:
         return f"{source} needs a value after it"
     return (
-        f"{source} needs a value after it, and {following[0]} looks like the next flag; a "
-        f"value of that form is given as {flag}={following[0]}"
+        f"{source} needs a value after it, and {following[0]} looks like the next flag; if "
+        f"it is the value, write {flag}={following[0]}"
     )

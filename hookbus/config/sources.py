@@ -26,16 +26,16 @@ NO_AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
 ENVIRONMENT = {
     PLUGINS: "plugins to switch on or off, like nan-tensor,no:progress",
     ADDOPTS: "flags that are put before those of the command line",
-    NO_AUTOLOAD: "true: plugins that are on when found stay off unless named",
+    NO_AUTOLOAD: "true: plugins that are on by default stay off unless named",
 }
-"""The environment variables that hookbus reads, and what each does."""
+"""The environment variables that hookbus reads, each with its effect."""
 
 
 def flags_of_environment(environ: Mapping[str, str]) -> list[ParsedFlags]:
-    """Read the variables, the weaker first.
+    """Read the environment variables; return what they set, the weaker first.
 
     Raises:
-        UsageError: one cannot be understood.
+        UsageError: one is invalid.
     """
     return [_environment_addopts(environ), _plugins(environ)]
 
@@ -45,10 +45,10 @@ def _environment_addopts(environ: Mapping[str, str]) -> ParsedFlags:
         flags = arguments(environ.get(ADDOPTS, ""))
     except ValueError as error:
         raise UsageError(f"{ADDOPTS}={environ[ADDOPTS]!r}: {error}") from None
-    said = read_flags(flags, Precedence.ENVIRONMENT, ADDOPTS)
-    if said.rest:
-        raise UsageError(f"{ADDOPTS} has {said.rest[0]!r}, which is no flag")
-    return said
+    parsed = read_flags(flags, Precedence.ENVIRONMENT, ADDOPTS)
+    if parsed.rest:
+        raise UsageError(f"{ADDOPTS} has {parsed.rest[0]!r}, which is not a flag")
+    return parsed
 
 
 def _plugins(environ: Mapping[str, str]) -> ParsedFlags:
@@ -66,7 +66,7 @@ def _plugins(environ: Mapping[str, str]) -> ParsedFlags:
 
 
 def slips(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable whose name is nearly that of one of ours."""
+    """Return a warning for each variable whose name is close to one that hookbus reads."""
     ours = [n for n in environ if n.startswith("HOOKBUS_") and n not in ENVIRONMENT]
     hints = {name: did_you_mean(name, ENVIRONMENT) for name in ours}
     return [f"the variable {n} is not read{hint}" for n, hint in hints.items() if hint]
@@ -75,7 +75,7 @@ def slips(environ: Mapping[str, str]) -> list[str]:
 def setting_of_flag(
     flag: PluginFlag, place: Precedence, catalog: Catalog, own: CommandFlags = NO_FLAGS
 ) -> Setting:
-    """Return what ``--NAME VALUE`` or ``--NAME-SETTING VALUE`` sets.
+    """Return the setting that ``--NAME VALUE`` or ``--NAME-SETTING VALUE`` gives.
 
     Raises:
         UsageError: no plugin has such a flag, or it lacks its value.
@@ -96,7 +96,7 @@ def setting_of_flag(
 
 
 def setting_of_entry(entry: Entry, place: Precedence, catalog: Catalog) -> Setting:
-    """Return what ``-o NAME.SETTING=VALUE`` or a key in a plugin's section sets.
+    """Return the setting that ``-o NAME.SETTING=VALUE`` or a key in a section gives.
 
     Raises:
         UsageError: there is no such plugin.
@@ -112,8 +112,8 @@ def setting_of_entry(entry: Entry, place: Precedence, catalog: Catalog) -> Setti
 
 
 def looks_like_ours(arguments: Iterable[str], catalog: Catalog) -> str | None:
-    """Return the first of a script's arguments that is spelled like a flag of hookbus."""
-    own = {*FLAGS, "-p"}  # many scripts have a -c and a -o of their own
+    """Return the first of a script's arguments that looks like a flag of hookbus."""
+    own = {*FLAGS, "-p"}  # many scripts have flags -c and -o themselves
     for argument in arguments:
         name = argument.partition("=")[0]
         plugins = name.startswith("--") and longest(name[2:], catalog) is not None

@@ -1,4 +1,4 @@
-"""Which evaluated checkpoints are kept beyond their time, and where they are copied to."""
+"""Copies evaluated checkpoints that are to be kept: the best, the latest, the last."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BEST = "best.json"
 
 
 class Exporter(Protocol):
-    """Gets each checkpoint of a training that was evaluated.
+    """Receives each checkpoint of a training that was evaluated.
 
-    It gets the same one again where the training turns out to be over with it.
+    It receives the same one again if it turns out to be the last one.
 
     Attributes:
-        name: tells exporters apart; the folder below ``export`` in the model's directory.
+        name: the folder below ``export`` in the model's directory; unique.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Exporter(Protocol):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> Path | None:
-        """Export a checkpoint, or not; return where it lies then.
+        """Export a checkpoint and return its copy, or return None.
 
         Args:
             export_path: the folder of this exporter.
             checkpoint_path: the checkpoint, a directory.
             eval_result: what ``evaluate`` returned for it.
-            is_the_final_export: whether the training is over with it.
+            is_the_final_export: whether it is the last one of the training.
         """
 
 
@@ -56,7 +56,7 @@ class LatestExporter:
 
     Args:
         name: the folder below ``export``.
-        exports_to_keep: how many.
+        exports_to_keep: how many copies to keep.
     """
 
     name: str = "latest"
@@ -66,16 +66,16 @@ class LatestExporter:
         self,
         export_path: Path,
         checkpoint_path: Path,
-        eval_result: Mapping[str, Any],  # noqa: ARG002 (each one is a latest one)
+        eval_result: Mapping[str, Any],  # noqa: ARG002 (each one is the latest)
         is_the_final_export: bool,  # noqa: ARG002
     ) -> Path:
-        """Copy the checkpoint, and remove the oldest copy that is too many."""
+        """Copy the checkpoint, and remove the oldest copies beyond ``exports_to_keep``."""
         return _copy(checkpoint_path, export_path, self.exports_to_keep)
 
 
 @attrs.frozen
 class FinalExporter:
-    """Keeps a copy of the checkpoint with which the training is over.
+    """Keeps a copy of the last checkpoint of a training.
 
     Args:
         name: the folder below ``export``.
@@ -95,7 +95,7 @@ class FinalExporter:
 
 
 def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    """Say whether the loss of an evaluation is below the best one, or that is NaN."""
+    """Return whether the current loss is below the best one, or the best one is NaN."""
     return bool(current["loss"] < best["loss"]) or math.isnan(best["loss"])
 
 
@@ -103,14 +103,14 @@ def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
 class BestExporter:
     """Keeps copies of the checkpoints that were the best ones so far.
 
-    What the best one was lies beside them, so that a training that is resumed goes by it.
+    The metrics of the best one lie beside the copies, for a training that is resumed.
 
     Args:
         name: the folder below ``export``.
-        compare_fn: takes the metrics of the best evaluation and of the one at hand, says
-            whether the latter is better; by default by ``loss``. Arrays among those of the
-            best one are lists.
-        exports_to_keep: how many.
+        compare_fn: takes the metrics of the best evaluation and of the current one, and
+            returns whether the current one is better; by default it compares ``loss``.
+            Arrays in the metrics of the best one are lists.
+        exports_to_keep: how many copies to keep.
     """
 
     name: str = "best"
@@ -138,7 +138,7 @@ class BestExporter:
 
 
 def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
-    """Copy a checkpoint whole or not at all; then remove the oldest that are too many."""
+    """Copy a checkpoint whole or not at all; then remove the oldest beyond *keep*."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / checkpoint.name
     if not place.exists():
@@ -157,7 +157,7 @@ def _step(copy: Path) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has for an array, and nothing for what it has nothing for."""
+    """Return an array as a list, for JSON; None for any other value."""
     return value.tolist() if hasattr(value, "tolist") else None
 
 

@@ -1,4 +1,4 @@
-"""How often an Estimator saves and logs, and where."""
+"""Defines RunConfig, the settings that hold for all calls of an Estimator."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class RunConfig:
     """Settings of an Estimator that hold for all its calls.
 
     Args:
-        model_dir: where checkpoints and summaries lie, where the Estimator is told nothing.
+        model_dir: the directory of checkpoints and summaries, unless the Estimator has one.
         save_summary_steps: global steps between summaries; 0 writes none.
         save_checkpoints_steps: global steps between checkpoints.
-        save_checkpoints_secs: seconds between checkpoints; 600 where neither is given. None
-            and 0 for both saves none.
-        keep_checkpoint_max: how many checkpoints stay; 0 or None keeps all.
+        save_checkpoints_secs: seconds between checkpoints; 600 if neither is given. None
+            or 0 for both saves none.
+        keep_checkpoint_max: how many checkpoints to keep; 0 or None keeps all.
         log_step_count_steps: steps between lines with loss and speed; None logs none.
         is_chief: whether this process initializes, restores and saves.
-        session_creation_timeout_secs: how long one that is not chief waits, in seconds.
+        session_creation_timeout_secs: how many seconds a process that is not chief waits.
 
     Raises:
         UsageError: a number is too small, or both periods of checkpoints are given.
-        ArgumentTypeError: a setting is of a type that it cannot be.
+        ArgumentTypeError: a setting is of the wrong type.
 
     >>> RunConfig().save_checkpoints_secs
     600
@@ -65,7 +65,7 @@ class RunConfig:
             )
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Return one with some settings changed; a period of checkpoints clears the other.
+        """Return a copy with changed settings; one period of checkpoints clears the other.
 
         Raises:
             UsageError: there is no such setting.
@@ -82,11 +82,11 @@ class RunConfig:
 
 
 def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig:
-    """Settle where the model lies.
+    """Return the config with the directory of the model, which may be a temporary one.
 
     Raises:
-        ArgumentTypeError: *model_dir* is no path.
-        UsageError: there are two directories.
+        ArgumentTypeError: *model_dir* is not a path.
+        UsageError: it differs from that of the config.
     """
     check_directory("model_dir", model_dir)
     given = {str(path) for path in (config.model_dir, model_dir) if path is not None}

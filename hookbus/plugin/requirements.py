@@ -1,4 +1,4 @@
-"""Whether a version is one that a requirement asks for."""
+"""Compares installed versions with requirements."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_fits(plugin: Installed) -> None:
-    """See to it that a plugin's distribution asks for this version of hookbus.
+    """Check that a plugin's distribution accepts this version of hookbus.
 
     Raises:
-        PluginError: it asks for another.
+        PluginError: it needs another version.
     """
     own = own_version()
     for text in plugin.requires:
@@ -39,12 +39,12 @@ def own_version() -> str:
 
 
 def _counts(wanted: Requirement) -> bool:
-    """Say whether a requirement is meant for this environment."""
+    """Return whether a requirement applies to this environment."""
     return wanted.marker is None or wanted.marker.evaluate({"extra": ""})
 
 
 def _requirement(text: str) -> Requirement | None:
-    # Imported where it is needed: `import hookbus` should not pay for it.
+    # Imported late: a session whose plugins require no version does not need it.
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
