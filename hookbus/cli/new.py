@@ -146,7 +146,7 @@ def _checked(spelled: str) -> str:
     if any(map(keyword.iskeyword, (name, name.capitalize()))):
         raise UsageError(f"{spelled!r} is a word of Python itself; choose another name")
     flags = [flag for flag in _OWN_FLAGS if f"{flag}-".startswith(f"--{name}-")]
-    if name in CORE or flags or Naming(name).hook in hookbus.__all__:
+    if name in CORE or flags or hasattr(hookbus, Naming(name).hook):
         what = f"would own the flag {flags[0]}" if flags else "names a part of hookbus"
         raise UsageError(f"{spelled!r} {what}; choose another name")
     taken = installed_plugins().find(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +14,7 @@ from hookbus.config.keys import listed
 from hookbus.config.parser import ParsedFlags
 from hookbus.errors import UsageError
 from hookbus.estimator.estimator import Estimator
+from hookbus.files import replacing
 from hookbus.logs import log
 
 _STDOUT = "-"
@@ -104,15 +104,9 @@ def _opened(output: str, answer: TextIO) -> Iterator[TextIO]:
         with _open(path, output) as file:
             yield file
     else:
-        path = path.resolve()  # behind a link lies what is meant
-        unfinished = path.with_name(f".hookbus-{os.getpid()}")
-        try:
-            with _open(unfinished, output) as file:
-                yield file
-            unfinished.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
+        # Behind a link lies what is meant.
+        with replacing(path.resolve()) as unfinished, _open(unfinished, output) as file:
+            yield file
 
 
 def _is_special(path: Path) -> bool:

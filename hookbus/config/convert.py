@@ -1,4 +1,4 @@
-"""How text becomes a value of the type that a setting is annotated with."""
+"""Converts text to the type that a setting is annotated with."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hookbus.errors import UsageError
 
 
 def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
-    """Turn text, or a list of texts, into what a field is annotated with.
+    """Convert text, or a list of texts, to the type that a field is annotated with.
 
     >>> convert(int | None, "3", "--every 3")
     3
 
     Raises:
-        UsageError: it does not fit; *source* is named.
+        UsageError: it cannot be converted; the message names *source*.
     """
     if hint is inspect.Parameter.empty:
-        return value  # no type is known: the field's converter takes the text
+        return value  # without a type, the field's converter takes the text
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     if type(None) in options and isinstance(value, str) and value.lower() == "none":
         return None
@@ -61,7 +61,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _by_strictness(hint: Any) -> int:
-    """Order a union's members so that text is not taken before a number or a list."""
+    """Return a rank that tries a number or a list before text in a union."""
     ranks = (int, float, bool)
     if hint in ranks:
         return ranks.index(hint)
@@ -87,7 +87,7 @@ def _reader(hint: Any) -> Callable[[str], Any]:
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without what ``Annotated`` adds to it."""
+    """Return a type without its ``Annotated`` metadata."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
 
 
@@ -108,14 +108,14 @@ def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[Any]:
 
 
 def _items(hint: Any) -> Iterator[Any]:
-    """Yield the types of the members of a sequence, for ever: the last one goes on."""
+    """Yield the types of the members of a sequence; the last one repeats for ever."""
     every = [item for item in typing.get_args(hint) if item is not Ellipsis] or [str]
     texts = [str if str in typing.get_args(item) else item for item in every]
     return itertools.chain(texts, itertools.repeat(texts[-1]))
 
 
 def _is_list(hint: Any) -> bool:
-    """Say whether a type is a sequence of what has a text form."""
+    """Return whether a type is a sequence of types that text converts to."""
     if (typing.get_origin(hint) or hint) not in (list, tuple, Sequence, Iterable):
         return False
     items = [item for item in typing.get_args(hint) if item is not Ellipsis]
@@ -123,7 +123,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _object(text: str) -> Any:
-    """Load ``module:attribute``, for settings that are no text."""
+    """Import ``module:attribute``, for settings that text cannot express."""
     module, _, attribute = text.partition(":")
     if not attribute:
         raise ValueError(f"{text!r} is not of the form module:attribute")
@@ -143,5 +143,5 @@ def _spell(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return f"one of {', '.join(member.name for member in hint)}"
     if _is_list(hint):
-        return f"a list of which each is {_spell(next(_items(hint)))}"
+        return f"a list in which each item is {_spell(next(_items(hint)))}"
     return names.get(hint, "module:attribute")

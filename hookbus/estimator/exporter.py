@@ -1,4 +1,4 @@
-"""Exports evaluated checkpoints: copies the best, the latest or the last one."""
+"""Copies evaluated checkpoints that are to be kept: the best, the latest, the last."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.errors import UsageError
+from hookbus.files import replacing
 from hookbus.logs import log
+from hookbus.validation import numeric
 
 _BEST = "best.json"
 
@@ -21,10 +22,10 @@ _BEST = "best.json"
 class Exporter(Protocol):
     """Receives each checkpoint of a training that was evaluated.
 
-    It receives the last one again if the training turns out to be over with it.
+    It receives the same one again if it turns out to be the last one.
 
     Attributes:
-        name: the folder below ``export`` in the model's directory, one for each exporter.
+        name: the folder below ``export`` in the model's directory; unique.
     """
 
     name: str
@@ -46,10 +47,7 @@ class Exporter(Protocol):
         """
 
 
-def _some(instance: Any, field: attrs.Attribute[Any], value: int) -> None:
-    if value <= 0:
-        who = type(instance).__name__
-        raise UsageError(f"{who}: {field.name}={value} must be more than 0")
+_SOME = numeric(above=0, whole=True)
 
 
 @attrs.frozen
@@ -62,7 +60,7 @@ class LatestExporter:
     """
 
     name: str = "latest"
-    exports_to_keep: int = attrs.field(default=5, validator=_some)
+    exports_to_keep: int = attrs.field(default=5, validator=_SOME)
 
     def export(
         self,
@@ -77,7 +75,7 @@ class LatestExporter:
 
 @attrs.frozen
 class FinalExporter:
-    """Keeps a copy of the last checkpoint of the training.
+    """Keeps a copy of the last checkpoint of a training.
 
     Args:
         name: the folder below ``export``.
@@ -117,7 +115,7 @@ class BestExporter:
 
     name: str = "best"
     compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = loss_smaller
-    exports_to_keep: int = attrs.field(default=5, validator=_some)
+    exports_to_keep: int = attrs.field(default=5, validator=_SOME)
 
     def export(
         self,
@@ -134,15 +132,14 @@ class BestExporter:
             return exported if exported.exists() else None
         if best is not None and not self.compare_fn(best, eval_result):
             return None
-        _copy(checkpoint_path, export_path, self.exports_to_keep)
-        unfinished = _unfinished(record)
-        unfinished.write_text(json.dumps(eval_result, default=_plain), "utf-8")
-        unfinished.replace(record)
-        return exported
+        copy = _copy(checkpoint_path, export_path, self.exports_to_keep)
+        with replacing(export_path / _BEST) as file:
+            file.write_text(json.dumps(eval_result, default=_plain), "utf-8")
+        return copy
 
 
 def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
-    """Copy a checkpoint atomically; then remove the oldest surplus copies."""
+    """Copy a checkpoint whole or not at all; then remove the oldest beyond *keep*."""
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / checkpoint.name
     if not copy.exists():
@@ -166,5 +163,9 @@ def _step(copy: Path) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return an array as a list; None for any other value that JSON cannot hold."""
+    """Return an array as a list, for JSON; None for any other value."""
     return value.tolist() if hasattr(value, "tolist") else None
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8")) if path.exists() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
@@ -16,7 +15,7 @@ from hookbus.graph.traversal import inputs_of, ops_of
 from hookbus.metrics import Metric
 from hookbus.plugin.roster import as_hooks
 from hookbus.session.creators import Scaffold
-from hookbus.validation import names_taken
+from hookbus.validation import names_taken, number_in
 
 NodeOrName: TypeAlias = Node | str
 
@@ -275,13 +274,10 @@ def number_of(loss: Any) -> float:
     Raises:
         UsageError: the value is not one number.
     """
-    shape = tuple(getattr(loss, "shape", ()))
-    try:
-        if math.prod(shape) == 1:
-            return float(loss.item() if hasattr(loss, "item") else loss)
-    except (TypeError, ValueError):
-        pass
-    raise UsageError(
-        f"Loss must be scalar: loss of the EstimatorSpec is a {type(loss).__name__} of "
-        f"the shape {shape}"
-    )
+    number = number_in(loss)
+    if number is None:
+        raise UsageError(
+            f"Loss must be scalar: loss of the EstimatorSpec gives a {type(loss).__name__} "
+            f"of the shape {tuple(getattr(loss, 'shape', ()))}"
+        )
+    return number

@@ -20,7 +20,7 @@ from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome, was_cut_short
 from hookbus.logs import log
-from hookbus.validation import check_number, number_in, numeric
+from hookbus.validation import check_number, numeric, scalar_in
 
 
 @attrs.define(eq=False)
@@ -207,8 +207,7 @@ def numbers(fetches: Any, values: Any) -> dict[str, float]:
         named = dict(zip(map(_name, fetches), values, strict=True))
     else:
         named = {_name(fetches): values}
-    scalars = {n: value for n, value in named.items() if getattr(value, "shape", ()) == ()}
-    found = {str(name): number_in(value) for name, value in scalars.items()}
+    found = {str(name): scalar_in(value) for name, value in named.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
