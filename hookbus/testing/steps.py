@@ -15,11 +15,11 @@ from hookbus.session.monitored import MonitoredSession
 from hookbus.session.recoverable import Recovery
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.model import Script
-from hookbus.testing.recorder import Recorder, calls_of
+from hookbus.testing.recorder import CallLog, Recorder
 
 
 @attrs.frozen(eq=False)
-class Steps:
+class Steps(CallLog):
     """How a session of a test went.
 
     Attributes:
@@ -35,10 +35,6 @@ class Steps:
     variables: Mapping[str, Any]
     calls: tuple[Call, ...] = attrs.field(repr=False)
     error: BaseException | None = None
-
-    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
-        """Return the calls of one event's hooks, or of one hook only."""
-        return calls_of(self.calls, event, plugin)
 
 
 def run_steps(

@@ -281,9 +281,9 @@ def stop_if_higher_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric is above a threshold."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
+    limits = (None, threshold, min_steps, None)
     return EarlyStoppingHook(
-        metric_name, from_evaluations, "higher", None, threshold, *rest
+        metric_name, from_evaluations, "higher", *limits, run_every_secs, run_every_steps
     )
 
 
@@ -297,8 +297,10 @@ def stop_if_lower_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric is below a threshold."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
-    return EarlyStoppingHook(metric_name, from_evaluations, "lower", None, threshold, *rest)
+    limits = (None, threshold, min_steps, None)
+    return EarlyStoppingHook(
+        metric_name, from_evaluations, "lower", *limits, run_every_secs, run_every_steps
+    )
 
 
 def stop_if_no_increase_hook(
@@ -310,15 +312,15 @@ def stop_if_no_increase_hook(
     *,
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a metric has not risen for so many steps."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
+    """Return a hook that stops when a metric has not risen for that many steps."""
+    limits = (max_steps_without_increase, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,
         from_evaluations,
         "no_increase",
-        max_steps_without_increase,
-        None,
-        *rest,
+        *limits,
+        run_every_secs,
+        run_every_steps,
     )
 
 
@@ -331,13 +333,13 @@ def stop_if_no_decrease_hook(
     *,
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a metric has not fallen for so many steps."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
+    """Return a hook that stops when a metric has not fallen for that many steps."""
+    limits = (max_steps_without_decrease, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,
         from_evaluations,
         "no_decrease",
-        max_steps_without_decrease,
-        None,
-        *rest,
+        *limits,
+        run_every_secs,
+        run_every_steps,
     )
