@@ -15,6 +15,7 @@ from hookbus.config.sources import gather
 from hookbus.discovery import installed_plugins
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome
+from hookbus.logs import LEVEL
 
 
 @attrs.frozen
@@ -49,6 +50,7 @@ class Config:
         strict: whether an unknown plugin to switch off is an error in every place.
         trace: whether to tell how long plugins take.
         log_format: how the ``hookbus`` command writes its log.
+        log_level: the lowest level that it logs.
         file: the config file that was read, or None.
         ignored: config files beside it that do not count.
         header: whether sessions tell at their start which plugins they have.
@@ -64,6 +66,7 @@ class Config:
     strict: bool = False
     trace: bool = False
     log_format: str = "console"
+    log_level: int = LEVEL
     file: str | None = None
     ignored: tuple[str, ...] = ()
     header: bool = True
@@ -114,6 +117,7 @@ class Config:
             keys.get("strict_plugins", False),
             keys.get("trace_plugins", False),
             keys.get("log_format", "console"),
+            keys.get("log_level", LEVEL),
             found.file.name if found.file is not None else None,
             found.file.ignored if found.file is not None else (),
         )

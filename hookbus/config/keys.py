@@ -12,6 +12,7 @@ import attrs
 from hookbus.errors import UsageError, did_you_mean
 
 LOG_FORMATS = ("console", "json")
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -66,6 +67,22 @@ def _format(text: str) -> str:
     return text
 
 
+def _level(text: str) -> int:
+    """Return the standard level that a name stands for, or the next one from a number on.
+
+    >>> _level("Warning"), _level("11"), _level("99")
+    (30, 20, 50)
+    """
+    word = text.strip().lower()
+    if word.isdecimal():
+        levels = LOG_LEVELS.values()
+        return min((n for n in levels if n >= int(word)), default=max(levels))
+    if word not in LOG_LEVELS:
+        hint = did_you_mean(word, LOG_LEVELS)
+        raise ValueError(f"expected one of {', '.join(LOG_LEVELS)}, or a number{hint}")
+    return LOG_LEVELS[word]
+
+
 @attrs.frozen
 class Key:
     """One key.
@@ -115,12 +132,21 @@ KEYS: Mapping[str, Key] = {
         None,
         "console (default) for people, json for one object a line",
     ),
+    "log_level": Key(
+        _level,
+        "--log-level",
+        None,
+        f"lowest level to log: {', '.join(LOG_LEVELS)}, or a number (default info)",
+    ),
     "addopts": Key(arguments, None, None, "flags that are put before those given"),
 }
 """The keys, each usable in the file and with ``-o KEY=VALUE``."""
 
 FLAGS = {key.flag: name for name, key in KEYS.items() if key.flag}
 """Flag to the key that it sets."""
+
+VERBOSITY = {"-q": "warning", "-v": "debug"}
+"""Flag to the ``log_level`` that it stands for."""
 
 
 def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:

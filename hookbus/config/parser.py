@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.config.keys import FLAGS, KEYS, value_of
+from hookbus.config.keys import FLAGS, KEYS, VERBOSITY, value_of
 from hookbus.errors import UsageError
 
 
@@ -224,6 +224,8 @@ class _Reader:
         rest.extend(self.queue)
 
     def _take(self, argument: str) -> None:
+        if set(argument[1:]) in ({"q"}, {"v"}):
+            argument = argument[:2]  # -vv is -v
         name, equals, value = argument.partition("=")
         if argument in self.own.switches:
             self.switched.add(argument)
@@ -231,6 +233,10 @@ class _Reader:
             self.values[name] = value if equals else self._value(name)
         elif argument[:2] in ("-p", "-c", "-o"):
             self._take_short(argument[:2], argument[2:])
+        elif argument in VERBOSITY:
+            source = self._source(argument)
+            level = value_of("log_level", VERBOSITY[argument], source)
+            self.keys["log_level"] = level, source
         elif name in FLAGS:
             self._take_key(name, value if equals else None)
         else:

@@ -197,9 +197,10 @@ def _announce(
     if not plugins and len(said) == 1:
         return
     log.info(f"hookbus {version('hookbus')}", **said)
-    for name, code in loaded.items() if config.trace else ():
+    write = log.info if config.trace else log.debug
+    for name, code in loaded.items():
         took = round(code.seconds * 1000, 1)
-        log.info("plugin imported", plugin=name, ms=took, file=code.file)
+        write("plugin imported", plugin=name, ms=took, file=code.file)
 
 
 def _shown(member: Registration, selection: Selection) -> str:
