@@ -15,6 +15,8 @@ from typing import Any
 from hookbus.config.keys import boolean, listed
 from hookbus.errors import UsageError
 
+_OBJECT = "MODULE:NAME"
+
 
 def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
     """Turn text, or a list of texts, into what a field is annotated with.
@@ -27,10 +29,9 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
     """
     if hint is inspect.Parameter.empty:
         return value  # no type is known: the field's converter takes the text
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    if type(None) in options and isinstance(value, str) and value.lower() == "none":
+    if type(None) in _options(hint) and isinstance(value, str) and value.lower() == "none":
         return None
-    wanted = [option for option in options if option is not type(None)]
+    wanted = [option for option in _options(hint) if option is not type(None)]
     if isinstance(value, tuple):
         return _several(wanted, value, source)
     for option in sorted(wanted, key=_by_strictness):
@@ -39,6 +40,33 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
         except (ValueError, ImportError, AttributeError):
             continue
     raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
+
+
+def metavar(hint: Any) -> str:
+    """Return a short form of the texts that stand for values of a type, for help.
+
+    >>> metavar(int | None), metavar(bool | str), metavar(Sequence[str] | str)
+    ('INT', 'true|false|TEXT', 'TEXT,...')
+    """
+    if hint is inspect.Parameter.empty:
+        return "VALUE"
+    wanted = [option for option in _options(hint) if option is not type(None)]
+    forms = dict.fromkeys(map(_form, sorted(wanted, key=_by_strictness)))
+    if {"TEXT,...", "PATH"} & forms.keys():
+        forms.pop("TEXT", None)
+    return "|".join([form for form in forms if form != _OBJECT] or [_OBJECT])
+
+
+def _form(hint: Any) -> str:
+    hint = _bare(hint)
+    names = {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false"}
+    if typing.get_origin(hint) is typing.Literal:
+        return "|".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum | PurePath):
+        return "PATH" if issubclass(hint, PurePath) else "|".join(m.name for m in hint)
+    if _is_list(hint):
+        return f"{_form(next(_items(hint)))},..."
+    return names.get(hint, _OBJECT)
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
@@ -56,8 +84,9 @@ def _spelled(wanted: Sequence[Any]) -> str:
     return " or ".join(map(_spell, wanted))
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def _by_strictness(hint: Any) -> int:
