@@ -73,6 +73,7 @@ class Installed:
         autouse: whether a hook class is on without being asked for.
         requires: what the distribution needs, like ``hookbus>=0.1``.
         rivals: all that provide a plugin of this name, where that is more than one.
+        summary: what the distribution says that it does, in one line; empty for nothing.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Installed:
     autouse: bool = False
     requires: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
+    summary: str = ""
 
     @property
     def module(self) -> str:
@@ -202,7 +204,15 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
         return Installed(name, entry, None, None, autouse)
     about = shipped.metadata  # parsed anew each time it is asked for
     requires = about.get_all("Requires-Dist") or shipped.requires or ()
-    return Installed(name, entry, about["Name"], about["Version"], autouse, tuple(requires))
+    return Installed(
+        name,
+        entry,
+        about["Name"],
+        about["Version"],
+        autouse,
+        tuple(requires),
+        summary=(about.get_all("Summary") or [""])[0],
+    )
 
 
 def module_named(text: str) -> Installed | None:

@@ -122,7 +122,7 @@ def process(site: Path) -> Callable[..., Done]:
     def run(*arguments: str | Path, **environment: str) -> Done:
         return subprocess.run(
             [sys.executable, *map(str, arguments)],
-            env=os.environ | {"PYTHONPATH": str(site)} | environment,
+            env=os.environ | {"PYTHONPATH": str(site), "COLUMNS": "80"} | environment,
             capture_output=True,
             text=True,
             timeout=60,
