@@ -125,7 +125,7 @@ MISTAKES = [
     (["./sub:estimator", "--input=model:numbers"], "the file sub is a directory"),
     (["model:estimtor", "--input=model:numbers"], "no 'estimtor'", "'estimator'?"),
     (["model:estimator", "--input=model:numbrs"], "no 'numbrs'", "'numbers'?"),
-    (["model:np", "--input=model:numbers"], "model:np is a module; an Estimator is"),
+    (["model:np", "--input=model:numbers"], "model:np is a module; expected an Estimator"),
     (["model:numbers", "--input=model:numbers"], "model:numbers returned a generator"),
     (["model:model_fn", "--input=model:numbers"], "with no arguments", "'features'"),
     (["model:estimator", "--input=model:np"], "--input model:np is a module; a function"),
@@ -141,7 +141,7 @@ MISTAKES = [
     ),
     (["model:make", "--input=model:numbers", "--watchr=1"], "mean '--watcher'?"),
     (["model:make", "--inptu=model:numbers"], "'--input'?", "hookbus train --help"),
-    (["model:estimator", "--input=model:numbers", "--model-dir=x"], "--model-dir is for"),
+    (["model:estimator", "--input=model:numbers", "--model-dir=x"], "--model-dir needs"),
     (["other:make", "--input=model:numbers", "--model-dir=x"], "argument 'model_dir'"),
     (["model:make", "--input=model:numbers", "-p", "no:progres"], "'-p no:progress'?"),
 ]
