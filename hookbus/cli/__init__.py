@@ -67,9 +67,10 @@ def _dispatch(words: list[str]) -> int:
         print(f"hookbus {version('hookbus')}")
         return ExitCode.OK
     if words[0] not in COMMANDS:
+        listed = f"; the commands are {', '.join(COMMANDS)}"
         raise UsageError(
-            f"there is no command {words[0]!r}; the commands are {', '.join(COMMANDS)}"
-            f"{did_you_mean(words[0], COMMANDS)} (to run a script: hookbus run SCRIPT)"
+            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS) or listed} "
+            "(to run a script: hookbus run SCRIPT)"
         )
     command = getattr(import_module(f"hookbus.cli.{words[0]}"), words[0])
     return int(command(words[1:]))

@@ -45,7 +45,7 @@ class Command:
         flags: the command's own flags, as the help shows them, and what each does.
         job: turns the parsed flags into what the command does.
         needs: the flags that are required.
-        answers: whether the command prints an answer; then the user's code must not.
+        answers: whether stdout is for the answer; other output then goes to stderr.
     """
 
     name: str
@@ -103,13 +103,13 @@ def _execute(
 ) -> int:
     job, files, answer = command.job(parsed), set[str](), sys.stdout
 
-    def what() -> None:
+    def main() -> None:
         # What the user's code prints is not part of the answer.
         with contextlib.redirect_stdout(sys.stderr if command.answers else answer):
             made, source = (target.load(files) for target in targets)
             job(_estimator(made, targets[0], parsed), _function(source, targets[1]), answer)
 
-    return execute(what, config, files)
+    return execute(main, config, files)
 
 
 def number(parsed: ParsedFlags, flag: str) -> int | None:

@@ -30,17 +30,17 @@ _LEADING = (_OWN_FOLDER, importlib.__file__, "<frozen importlib")
 """Prefixes of the files whose frames lead to the user's code."""
 
 
-def execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
+def execute(main: Callable[[], None], config: Config, files: Collection[str]) -> int:
     """Run the user's code and return the exit code.
 
     Args:
-        what: runs the code.
+        main: runs the code.
         config: the configuration of the sessions that the code opens.
         files: absolute paths of the user's files; messages name a line of one of them.
     """
     set_process_config(config)
     try:
-        return _execute(what, config, files)
+        return _execute(main, config, files)
     finally:
         set_process_config(None)
 
@@ -53,9 +53,9 @@ def may_name_own_hook(name: str) -> bool:
     return name not in CORE and not did_you_mean(name, installed_plugins())
 
 
-def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
+def _execute(main: Callable[[], None], config: Config, files: Collection[str]) -> int:
     try:
-        what()
+        main()
     except SystemExit as error:
         if not _is_a_plugins(error):
             raise

@@ -24,12 +24,13 @@ _COLUMNS = ("event", "call", "plugin", "group", "why")
 _USAGE = """\
 usage: hookbus hooks [--json] [flags of hookbus run] [EVENT]
 
-List the hooks that each event of a training session calls, in calling order, and why.
-This imports the plugins that are on, and shows one that fails as broken.
+List the hooks that each event of a training session calls, in calling order,
+and why. This imports the plugins that are on, and shows one that fails as
+broken.
 """
 _NOTE = f"""\
-A script adds the hooks that it passes in hooks=, and those that checkpoint_dir= switches
-on: {", ".join(AUTOMATIC_ORDER)}.
+A script adds the hooks that it passes in hooks=, and those that checkpoint_dir=
+switches on: {", ".join(AUTOMATIC_ORDER)}.
 """
 
 

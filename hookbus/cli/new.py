@@ -22,8 +22,8 @@ from hookbus.errors import ExitCode, UsageError, did_you_mean
 USAGE = """\
 usage: hookbus new NAME [--directory DIR]
 
-Write a plugin called NAME into the folder NAME: a working hook, tests, a README, a
-license (Apache-2.0) and a workflow that runs the tests.
+Write a plugin called NAME into the folder NAME: a working hook, tests, a
+README, a license (Apache-2.0) and a workflow that runs the tests.
 
   --directory DIR  write it into DIR instead, which must be empty or not exist
   -h, --help       show this help
@@ -109,7 +109,7 @@ def new(arguments: Sequence[str]) -> int:
         written = _write(naming, folder)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
-    print(_told(naming, folder, written), end="")
+    print(_summary(naming, folder, written), end="")
     return ExitCode.OK
 
 
@@ -174,7 +174,7 @@ def _write(naming: Naming, folder: Path) -> list[str]:
     return sorted(written)
 
 
-def _told(naming: Naming, folder: Path, written: Sequence[str]) -> str:
+def _summary(naming: Naming, folder: Path, written: Sequence[str]) -> str:
     lines = [f"wrote the plugin {naming.name} into {folder}:"]
     lines += [f"  {path}" for path in written]
     lines += ["", "next:", f"  cd {shlex.quote(str(folder))}"]

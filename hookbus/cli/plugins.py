@@ -25,8 +25,8 @@ SCHEMA = 2
 _USAGE = """\
 usage: hookbus plugins [-v] [--json] [--load] [flags of hookbus run]
 
-List the installed plugins: whether each is on, and what it does. This reads metadata,
-sources, the environment and the config file; it imports no plugin.
+List the installed plugins: whether each is on, and what it does. This reads
+metadata, sources, the environment and the config file; it imports no plugin.
 
 """
 _EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{PROJECT}_spec")]

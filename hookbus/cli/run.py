@@ -52,12 +52,12 @@ def run(arguments: Sequence[str]) -> int:
         )
     path = os.path.abspath(script)  # noqa: PTH100 (Python does not resolve links here)
 
-    def what() -> None:
+    def main() -> None:
         _as_main(path, parsed.rest)
         if not config.records:  # no session has looked for every name
             select(config)
 
-    return execute(what, config, [path])
+    return execute(main, config, [path])
 
 
 def _script(parsed: ParsedFlags) -> Path:

@@ -16,8 +16,8 @@ from hookbus.plugin.source import scan_source
 _USAGE = """\
 usage: hookbus why [flags of hookbus run] NAME
 
-Explain why plugin NAME is on or off: everything that switches it on or off, the weakest
-first, and its settings. This imports no plugin.
+Explain why plugin NAME is on or off: everything that switches it on or off, the
+weakest first, and its settings. This imports no plugin.
 """
 
 

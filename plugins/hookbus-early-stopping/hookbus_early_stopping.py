@@ -125,7 +125,7 @@ class EarlyStoppingHook(SessionRunHook):
         """Check the value, and ask to stop if there is a reason."""
         if self._due:
             self._timer.update_last_triggered_step(run_context.global_step)
-            self._look(run_values)
+            self._check(run_values)
         if self._why is not None:
             self._ask(run_context, self._why)
 
@@ -195,7 +195,7 @@ class EarlyStoppingHook(SessionRunHook):
                 raise
             raise UsageError(_NOTHING) from None
 
-    def _look(self, run_values: SessionRunValues) -> None:
+    def _check(self, run_values: SessionRunValues) -> None:
         if self._rule is not None:
             value = number(run_values.results, self._rule.metric)
             self._rule.take(value, run_values.global_step)

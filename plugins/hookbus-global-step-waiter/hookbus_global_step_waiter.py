@@ -17,9 +17,9 @@ from hookbus import (
     UsageError,
 )
 
-_LOOK_EVERY = 0.5
-_TELL_EVERY_STEPS = 1000
-_TELL_EVERY_SECS = 60.0
+_CHECK_EVERY = 0.5
+_LOG_EVERY_STEPS = 1000
+_LOG_EVERY_SECS = 60.0
 
 
 @attrs.define(eq=False)
@@ -75,19 +75,19 @@ class GlobalStepWaiterHook(SessionRunHook):
 
     def _wait(self, run_context: SessionRunContext) -> None:
         step = self._step(run_context.session)
-        told, when = self._tell(step)
+        logged, when = self._log(step)
         while step < self.wait_until_step:
-            if not run_context.wait(_LOOK_EVERY):
+            if not run_context.wait(_CHECK_EVERY):
                 raise SessionInterruptedError(
                     "the session ends while global-step-waiter still waits for step "
                     f"{self.wait_until_step}"
                 )
             step = self._step(run_context.session)
-            late = time.monotonic() - when >= _TELL_EVERY_SECS
-            if step - told > _TELL_EVERY_STEPS or late:
-                told, when = self._tell(step)
+            late = time.monotonic() - when >= _LOG_EVERY_SECS
+            if step - logged > _LOG_EVERY_STEPS or late:
+                logged, when = self._log(step)
 
-    def _tell(self, step: int) -> tuple[int, float]:
+    def _log(self, step: int) -> tuple[int, float]:
         directory = self._others_save_into()
         extra = {} if directory is None else {"checkpoint_dir": str(directory)}
         hookbus.log.info(

@@ -94,9 +94,9 @@ class Timeline:
         events += _arrows(self.metadata.ops) if dataflow else ()
         events += _counters(self.metadata) if memory and self.metadata.seconds else ()
         named = [("session", _SESSION), ("ops", _OPS), *tracks.items()]
-        told = [*_names(self.step, named), *_in_microseconds(events)]
+        complete = [*_names(self.step, named), *_in_microseconds(events)]
         return {
-            "traceEvents": [{**event, "pid": os.getpid()} for event in told],
+            "traceEvents": [{**event, "pid": os.getpid()} for event in complete],
             "displayTimeUnit": "ms",
             "otherData": {"global_step": self.step, "written_by": "hookbus-profiler"},
         }
@@ -107,8 +107,8 @@ class Timeline:
         for span in whole:
             yield _slice(_SESSION, span.event, "event", span.start, span.end)
         asked = [span.end for span in whole if span.event == "before_run"]
-        told = [span.start for span in spans if span.event == "after_run"]
-        start, end = min(asked, default=self.entered), min(told, default=self.left)
+        left = [span.start for span in spans if span.event == "after_run"]
+        start, end = min(asked, default=self.entered), min(left, default=self.left)
         yield _slice(_SESSION, f"step {self.step}", "step", start, end)
         start, seconds = self.metadata.start, self.metadata.seconds
         if seconds:  # a backend need not record anything

@@ -215,7 +215,7 @@ def test_another_folder(hookbus):
         (["hookbus-"], "'hookbus-' names a part of hookbus"),
         (["2-late"], "'2-late' is not a valid name for a plugin"),
         (["my hook"], "'my hook' is not a valid name for a plugin"),
-        (["plugins/mine"], "where to write it is said with --directory"),
+        (["plugins/mine"], "to choose the folder, use --directory"),
         (["grün"], "'grün' is not a valid name for a plugin"),
         (["hookbus-hookbus-x"], "'hookbus-hookbus-x' is not a valid name for a plugin"),
         (["class"], "'class' is a keyword of Python"),
@@ -261,7 +261,7 @@ def test_a_folder_that_cannot_be_written_is_told(hookbus):
     Path("file").touch()
     done = hookbus("new", "demo-hook", "--directory", "file/below")
     assert done.returncode == 4
-    assert done.stderr == "ERROR: cannot write into file/below: Not a directory\n"
+    assert done.stderr == "ERROR: cannot write to file/below: Not a directory\n"
 
 
 def test_help(hookbus):

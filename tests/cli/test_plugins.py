@@ -258,6 +258,7 @@ def test_help_of_a_command_is_that_of_its_flag(command, hookbus):
     assert (by_word.returncode, by_word.stderr) == (0, "")
     assert (by_word.stdout, by_flag.returncode) == (by_flag.stdout, 0)
     assert by_word.stdout.startswith("usage: hookbus ")
+    assert max(map(len, by_word.stdout.splitlines())) <= 80
 
 
 def test_help_of_an_unknown_command_suggests_one(hookbus):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -257,7 +258,8 @@ def test_help_shows_own_flags_and_those_of_plugins(hookbus, watcher):
     assert done.returncode == 0
     first, *lines = done.stdout.splitlines()
     assert first == "usage: hookbus train [flags] MODULE:ESTIMATOR --input MODULE:FN"
-    flags = [line.split()[0] for line in lines if line.startswith("  ")]
+    names = [re.split("  +", line.strip())[0] for line in lines if line.startswith("  -")]
+    flags = [word.rstrip(",") for name in names for word in name.split()]
     for flag in (
         "--input",
         "--steps",
