@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
 from hookbus.config.keys import KEYS
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
@@ -48,6 +49,7 @@ def read(
     Raises:
         UsageError: a flag is unknown or lacks its value, or there are too many arguments.
     """
+    own_folder_first()
     own = CommandFlags(command, (*HELP, *switches), mixed=True)
     parsed = read_flags(arguments, Precedence.COMMAND, own=own)
     if len(parsed.rest) > most:

@@ -12,7 +12,6 @@ from hookbus.bus.ordering import OrderedHook
 from hookbus.bus.registry import Registration
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import table
-from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import load_one, member_of
@@ -40,7 +39,6 @@ def hooks(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: the event does not exist, or an argument or a setting is wrong.
     """
-    own_folder_first()
     parsed, config = read("hookbus hooks", arguments, ("--json",), most=1)
     if wants_help(parsed):
         print(_USAGE, end="")
@@ -131,7 +129,7 @@ def _lines(
         for event, order in orders.items()
         for number, called in enumerate(order, 1)
     ]
-    yield table(_COLUMNS, rows).rstrip("\n") if rows else "no event calls a plugin"
+    yield table(_COLUMNS, rows).rstrip("\n") if rows else "no plugin is called"
     yield from (f"{name}: broken: {why}" for name, why in broken.items())
     yield ""
     yield _NOTE.rstrip("\n")

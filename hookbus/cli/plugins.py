@@ -13,7 +13,6 @@ import attrs
 from hookbus.bus import hookspecs
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import columns, printable, shorten, table, width
-from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, reason_of
 from hookbus.hooks.markers import PROJECT
@@ -59,7 +58,6 @@ def plugins(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: an argument or a setting is wrong.
     """
-    own_folder_first()
     parsed, config = read("hookbus plugins", arguments, ("-v", "--json", "--load"))
     if wants_help(parsed):
         print(_USAGE + "\n".join(columns(_SWITCHES)))

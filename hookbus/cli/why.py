@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import printable
-from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import check_loadable
@@ -27,7 +26,6 @@ def why(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: the plugin does not exist, or an argument or a setting is wrong.
     """
-    own_folder_first()
     parsed, config = read("hookbus why", arguments, most=1)
     if wants_help(parsed):
         print(_USAGE, end="")

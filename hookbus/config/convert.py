@@ -15,8 +15,6 @@ from typing import Any
 from hookbus.config.keys import boolean, listed
 from hookbus.errors import UsageError
 
-_OBJECT = "MODULE:NAME"
-
 
 def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
     """Turn text, or a list of texts, into what a field is annotated with.
@@ -51,22 +49,11 @@ def metavar(hint: Any) -> str:
     if hint is inspect.Parameter.empty:
         return "VALUE"
     wanted = [option for option in _options(hint) if option is not type(None)]
-    forms = dict.fromkeys(map(_form, sorted(wanted, key=_by_strictness)))
+    names = map(_names, sorted(wanted, key=_by_strictness))
+    forms = dict.fromkeys(form for form, _ in names)
     if {"TEXT,...", "PATH"} & forms.keys():
         forms.pop("TEXT", None)
-    return "|".join([form for form in forms if form != _OBJECT] or [_OBJECT])
-
-
-def _form(hint: Any) -> str:
-    hint = _bare(hint)
-    names = {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false"}
-    if typing.get_origin(hint) is typing.Literal:
-        return "|".join(map(str, typing.get_args(hint)))
-    if isinstance(hint, type) and issubclass(hint, enum.Enum | PurePath):
-        return "PATH" if issubclass(hint, PurePath) else "|".join(m.name for m in hint)
-    if _is_list(hint):
-        return f"{_form(next(_items(hint)))},..."
-    return names.get(hint, _OBJECT)
+    return "|".join([form for form in forms if form != _OBJECT[0]] or [_OBJECT[0]])
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
@@ -81,7 +68,7 @@ def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
 
 
 def _spelled(wanted: Sequence[Any]) -> str:
-    return " or ".join(map(_spell, wanted))
+    return " or ".join(_names(option)[1] for option in wanted)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -159,18 +146,28 @@ def _object(text: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _spell(hint: Any) -> str:
+def _names(hint: Any) -> tuple[str, str]:
+    """Return the form of a type's text, and what it is in words."""
     hint = _bare(hint)
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-    }
+    choices: list[str] = []
     if typing.get_origin(hint) is typing.Literal:
-        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return f"one of {', '.join(member.name for member in hint)}"
+        choices = [*map(str, typing.get_args(hint))]
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        choices = [member.name for member in hint]
+    if choices:
+        return "|".join(choices), f"one of {', '.join(choices)}"
     if _is_list(hint):
-        return f"a list of which each is {_spell(next(_items(hint)))}"
-    return names.get(hint, "module:attribute")
+        form, words = _names(next(_items(hint)))
+        return f"{form},...", f"a list of which each is {words}"
+    if isinstance(hint, type) and issubclass(hint, PurePath):
+        return "PATH", "a path"
+    return _NAMES.get(hint, _OBJECT)
+
+
+_OBJECT = ("MODULE:NAME", "module:attribute")
+_NAMES = {
+    int: ("INT", "a whole number"),
+    float: ("FLOAT", "a number"),
+    str: ("TEXT", "text"),
+    bool: ("true|false", "true or false"),
+}

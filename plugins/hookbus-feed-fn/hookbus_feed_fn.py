@@ -15,9 +15,9 @@ class FeedFnHook(SessionRunHook):
     """Feeds each run the values that a function returns.
 
     Args:
-        feed_fn: a function without arguments that returns the feeds of each run: a dict
-            from node or name to value, or None. An end of input that it raises ends the
-            session.
+        feed_fn: a function without arguments that returns a dict from node or name to
+            value, or None. It is called before each run; an end of input that it raises
+            ends the session.
 
     Raises:
         UsageError: the function is not callable.

@@ -129,11 +129,17 @@ MISTAKES = [
     (["model:np", "--input=model:numbers"], "model:np is a module; expected an Estimator"),
     (["model:numbers", "--input=model:numbers"], "model:numbers returned a generator"),
     (["model:model_fn", "--input=model:numbers"], "with no arguments", "'features'"),
-    (["model:estimator", "--input=model:np"], "--input model:np is a module; a function"),
+    (
+        ["model:estimator", "--input=model:np"],
+        "--input model:np is a module; expected a function",
+    ),
     (["model:estimator", "--input=model:model_fn"], "input_fn has a parameter 'features'"),
     (["--watcher", "model:estimator", "--input=model:numbers"], "the value of --watcher"),
-    (["model:make", "model:make", "--input=model:numbers"], "not 'model:make' as well"),
-    (["model:make", "--input=model:numbers", "--steps=1", "--max-steps=1"], "drop one"),
+    (["model:make", "model:make", "--input=model:numbers"], "but also got 'model:make'"),
+    (
+        ["model:make", "--input=model:numbers", "--steps=1", "--max-steps=1"],
+        "give one of the two",
+    ),
     (["model:make", "--input=model:numbers", "--steps=soon"], "'soon' is not a whole"),
     (["model:make", "--input=model:numbers", "--steps=0"], "Must specify steps > 0"),
     (

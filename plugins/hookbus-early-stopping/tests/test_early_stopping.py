@@ -408,7 +408,10 @@ def test_two_evaluations_must_be_told_apart():
         Evaluates(ACCURACIES),
         Evaluates(ACCURACIES, name="train"),
     ]
-    with pytest.raises(UsageError, match=r"None and 'train' both .*-from-evaluations NAME"):
+    with pytest.raises(
+        UsageError,
+        match=r"both evaluations None and 'train' came; .*-from-evaluations NAME",
+    ):
         run_steps(*hooks)
 
 
