@@ -76,6 +76,7 @@ class Installed:
         autouse: whether a hook class is on by default.
         requires: the requirements of the distribution, like ``hookbus>=0.1``.
         rivals: the distributions that provide a plugin of this name, if there are several.
+        summary: one line on what the distribution does; empty if it has none.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Installed:
     autouse: bool = False
     requires: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
+    summary: str = ""
 
     @property
     def module(self) -> str:
@@ -206,7 +208,15 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
         return Installed(name, entry, None, None, autouse)
     about = shipped.metadata  # parsed at each access
     requires = about.get_all("Requires-Dist") or shipped.requires or ()
-    return Installed(name, entry, about["Name"], about["Version"], autouse, tuple(requires))
+    return Installed(
+        name,
+        entry,
+        about["Name"],
+        about["Version"],
+        autouse,
+        tuple(requires),
+        summary=(about.get_all("Summary") or [""])[0],
+    )
 
 
 def entry_points(*groups: str) -> list[EntryPoint]:

@@ -50,12 +50,14 @@ class Stderr:
         return sys.stderr.isatty()
 
 
-def configure(log_format: str) -> None:
+def configure(log_format: str, level: int = LEVEL) -> None:
     """Configure structlog for the ``hookbus`` command.
 
     Args:
         log_format: ``console`` for people, ``json`` for one JSON object a line.
+        level: the lowest level to log, one of structlog's.
     """
+    colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     structlog = _structlog()
     structlog.configure(
         processors=[
@@ -64,11 +66,11 @@ def configure(log_format: str) -> None:
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
             if log_format == "console"
             else structlog.processors.TimeStamper(fmt="iso"),
-            _console(colors=sys.stderr.isatty())
+            _console(colors)
             if log_format == "console"
             else structlog.processors.JSONRenderer(_dumps),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
         cache_logger_on_first_use=False,
     )

@@ -26,6 +26,7 @@ from hookbus.discovery import Catalog, installed_plugins
 from hookbus.errors import UsageError, did_you_mean
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome
+from hookbus.logs import LEVEL
 
 
 @attrs.frozen
@@ -60,6 +61,7 @@ class Config:
         strict: whether an unknown plugin to switch off is an error in every place.
         trace: whether to log how long plugins take.
         log_format: how the ``hookbus`` command writes its log.
+        log_level: the lowest level that it logs.
         file: the config file that was read, or None.
         ignored: config files beside it that were not read.
         header: whether a session logs its plugins when it starts.
@@ -75,6 +77,7 @@ class Config:
     strict: bool = False
     trace: bool = False
     log_format: str = "console"
+    log_level: int = LEVEL
     file: str | None = None
     ignored: tuple[str, ...] = ()
     header: bool = True
@@ -141,6 +144,7 @@ class Config:
             strict=values.get("strict_plugins", False),
             trace=values.get("trace_plugins", False),
             log_format=values.get("log_format", "console"),
+            log_level=values.get("log_level", LEVEL),
             file=file.name if file is not None else None,
             ignored=file.ignored if file is not None else (),
         )

@@ -26,11 +26,10 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
         UsageError: it cannot be converted; the message names *source*.
     """
     if hint is inspect.Parameter.empty:
-        return value  # without a type, the field's converter takes the text
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    if type(None) in options and isinstance(value, str) and value.lower() == "none":
+        return value  # no type is known: the field's converter takes the text
+    if type(None) in _options(hint) and isinstance(value, str) and value.lower() == "none":
         return None
-    wanted = [option for option in options if option is not type(None)]
+    wanted = [option for option in _options(hint) if option is not type(None)]
     if isinstance(value, tuple):
         return _several(wanted, value, source)
     for option in sorted(wanted, key=_by_strictness):
@@ -39,6 +38,22 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
         except (ValueError, ImportError, AttributeError):
             continue
     raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
+
+
+def metavar(hint: Any) -> str:
+    """Return a short form of the texts that stand for values of a type, for help.
+
+    >>> metavar(int | None), metavar(bool | str), metavar(Sequence[str] | str)
+    ('INT', 'true|false|TEXT', 'TEXT,...')
+    """
+    if hint is inspect.Parameter.empty:
+        return "VALUE"
+    wanted = [option for option in _options(hint) if option is not type(None)]
+    names = map(_names, sorted(wanted, key=_by_strictness))
+    forms = dict.fromkeys(form for form, _ in names)
+    if {"TEXT,...", "PATH"} & forms.keys():
+        forms.pop("TEXT", None)
+    return "|".join([form for form in forms if form != _OBJECT[0]] or [_OBJECT[0]])
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
@@ -53,11 +68,12 @@ def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
 
 
 def _spelled(wanted: Sequence[Any]) -> str:
-    return " or ".join(map(_spell, wanted))
+    return " or ".join(_names(option)[1] for option in wanted)
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def _by_strictness(hint: Any) -> int:
@@ -130,18 +146,28 @@ def _object(text: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _spell(hint: Any) -> str:
+def _names(hint: Any) -> tuple[str, str]:
+    """Return the form of a type's text, and what it is in words."""
     hint = _bare(hint)
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-    }
+    choices: list[str] = []
     if typing.get_origin(hint) is typing.Literal:
-        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return f"one of {', '.join(member.name for member in hint)}"
+        choices = [*map(str, typing.get_args(hint))]
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        choices = [member.name for member in hint]
+    if choices:
+        return "|".join(choices), f"one of {', '.join(choices)}"
     if _is_list(hint):
-        return f"a list in which each item is {_spell(next(_items(hint)))}"
-    return names.get(hint, "module:attribute")
+        form, words = _names(next(_items(hint)))
+        return f"{form},...", f"a list of which each is {words}"
+    if isinstance(hint, type) and issubclass(hint, PurePath):
+        return "PATH", "a path"
+    return _NAMES.get(hint, _OBJECT)
+
+
+_OBJECT = ("MODULE:NAME", "module:attribute")
+_NAMES = {
+    int: ("INT", "a whole number"),
+    float: ("FLOAT", "a number"),
+    str: ("TEXT", "text"),
+    bool: ("true|false", "true or false"),
+}

@@ -30,6 +30,7 @@ class Entry:
 
 
 LOG_FORMATS = ("console", "json")
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -84,6 +85,22 @@ def _format(text: str) -> str:
     return text
 
 
+def _level(text: str) -> int:
+    """Return the standard level that a name stands for, or the next one from a number on.
+
+    >>> _level("Warning"), _level("11"), _level("99")
+    (30, 20, 50)
+    """
+    word = text.strip().lower()
+    if word.isdecimal():
+        levels = LOG_LEVELS.values()
+        return min((n for n in levels if n >= int(word)), default=max(levels))
+    if word not in LOG_LEVELS:
+        hint = did_you_mean(word, LOG_LEVELS)
+        raise ValueError(f"expected one of {', '.join(LOG_LEVELS)}, or a number{hint}")
+    return LOG_LEVELS[word]
+
+
 @attrs.frozen
 class Key:
     """One key of hookbus itself.
@@ -133,12 +150,21 @@ KEYS: Mapping[str, Key] = {
         None,
         "console (default) for people, json for one object a line",
     ),
-    "addopts": Key(arguments, None, None, "flags that are put before the given ones"),
+    "log_level": Key(
+        _level,
+        "--log-level",
+        None,
+        f"lowest level to log: {', '.join(LOG_LEVELS)}, or a number (default info)",
+    ),
+    "addopts": Key(arguments, None, None, "flags that are put before those given"),
 }
 """The keys by name; a file and ``-o KEY=VALUE`` can set each of them."""
 
 FLAGS = {key.flag: name for name, key in KEYS.items() if key.flag}
 """The keys that flags set, by flag."""
+
+VERBOSITY = {"-q": "warning", "-v": "debug"}
+"""Flag to the ``log_level`` that it stands for."""
 
 
 def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:

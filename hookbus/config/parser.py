@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.config.keys import FLAGS, KEYS, Entry, value_of
+from hookbus.config.keys import FLAGS, KEYS, VERBOSITY, Entry, value_of
 from hookbus.errors import UsageError
 
 
@@ -187,6 +187,8 @@ class _Reader:
     def take(self, argument: str) -> None:
         """Read one flag, and its value from the queue if it has one there."""
         parsed = self.parsed
+        if set(argument[1:]) in ({"q"}, {"v"}):
+            argument = argument[:2]  # -vv is -v
         name, equals, value = argument.partition("=")
         if argument in parsed.own.switches:
             parsed.switches |= {argument}
@@ -194,6 +196,10 @@ class _Reader:
             parsed.values[name] = value if equals else self._value(name)
         elif argument[:2] in ("-p", "-c", "-o"):
             self._take_short(argument[:2], argument[2:])
+        elif argument in VERBOSITY:
+            source = self._source(argument)
+            level = value_of("log_level", VERBOSITY[argument], source)
+            parsed.keys["log_level"] = level, source
         elif name in FLAGS:
             self._take_key(name, value if equals else None)
         else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +73,34 @@ def schema_of(cls: type, name: str) -> SettingsSchema:
             f"plugin {name!r}: exclusive_settings is {groups!r}; expected groups of "
             f"fields, like ({groups!r},)"
         )
-    return SettingsSchema(name, fields, main, groups, getattr(cls, "default_settings", {}))
+    defaults = getattr(cls, "default_settings", {})
+    return SettingsSchema(name, fields, main, groups, defaults, helps_of(cls))
+
+
+def helps_of(cls: type) -> dict[str, str]:
+    """Return what the settings of a hook class mean, as far as its author documents them.
+
+    The ``Args:`` or ``Attributes:`` of its docstrings count, those of its bases too; the
+    metadata ``help`` of an attrs field wins.
+    """
+    helps: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        own = vars(base)
+        helps |= _documented(own.get("__doc__") or "")
+        helps |= _documented(getattr(own.get("__init__"), "__doc__", None) or "")
+    fields = attrs.fields(cls) if attrs.has(cls) else ()
+    return helps | {f.alias: f.metadata["help"] for f in fields if "help" in f.metadata}
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """Return the entries of a docstring's ``Args:`` and ``Attributes:``, by name."""
+    text = inspect.cleandoc(docstring)
+    found: dict[str, str] = {}
+    for section in re.findall(r"^(?:Args|Attributes):\n((?: .*\n?|\n)+)", text, re.M):
+        parts = re.split(r"^(\w+)(?: \([^)]*\))?:", textwrap.dedent(section), flags=re.M)
+        names, texts = parts[1::2], parts[2::2]
+        found |= {n: " ".join(t.split()) for n, t in zip(names, texts, strict=True)}
+    return found
 
 
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:

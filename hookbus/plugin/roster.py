@@ -195,9 +195,10 @@ def _announce(
     if not plugins and len(shown) == 1:
         return
     log.info(f"hookbus {own_version()}", **shown)
-    for name, code in loaded.items() if config.trace else ():
+    write = log.info if config.trace else log.debug
+    for name, code in loaded.items():
         took = round(code.seconds * 1000, 1)
-        log.info("plugin imported", plugin=name, ms=took, file=code.file)
+        write("plugin imported", plugin=name, ms=took, file=code.file)
 
 
 def _shown(member: Registration, selection: Selection) -> str:

@@ -21,10 +21,12 @@ class SourceScan:
     Attributes:
         events: the events that it implements, in the order of the source.
         whole: whether these are all; a class may inherit more from another module.
+        summary: the first line of its docstring; empty without one.
     """
 
     events: tuple[str, ...]
     whole: bool = True
+    summary: str = ""
 
 
 def scan_source(plugin: Installed) -> SourceScan:
@@ -39,14 +41,19 @@ def scan_source(plugin: Installed) -> SourceScan:
         return SourceScan((), whole=False)
     markers = _markers(tree)
     if not plugin.is_class:
-        return SourceScan(tuple(_marked(tree, markers)))
+        return SourceScan(tuple(_marked(tree, markers)), summary=_summary(tree))
     name = plugin.attribute.split(".")[0]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if name in classes:
-        return _of_class(classes[name], classes, markers)
+        scan = _of_class(classes[name], classes, markers)
+        return attrs.evolve(scan, summary=_summary(classes[name]))
     if name not in _names(tree) and not _binds_unseen(tree):
         raise PluginError(f"the module {plugin.module} has no {name!r}")
     return SourceScan((), whole=False)
+
+
+def _summary(node: ast.Module | ast.ClassDef) -> str:
+    return (ast.get_docstring(node) or "").partition("\n")[0]
 
 
 def _tree(plugin: Installed) -> ast.Module | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -16,9 +16,32 @@ from hookbus.hooks.markers import hookimpl
 from hookbus.plugin.roster import session_hooks
 
 
+class CallLog:
+    """Something that holds calls of hooks.
+
+    Attributes:
+        calls: the calls, in the order in which they returned.
+    """
+
+    calls: Sequence[Call]
+
+    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
+        """Return the calls of one event that went to a hook.
+
+        Args:
+            event: the event's name.
+            plugin: the hook's name; by default all hooks.
+        """
+        return [
+            call
+            for call in self.calls
+            if call.event == event and call.plugin and plugin in (None, call.plugin)
+        ]
+
+
 @attrs.define(eq=False)
-class Recorder(SessionRunHook):
-    """Records every call of every hook in the sessions it takes part in.
+class Recorder(CallLog, SessionRunHook):
+    """A hook that keeps every call of every hook in the sessions it takes part in.
 
     Calls of recorders are left out.
 
@@ -55,29 +78,11 @@ class Recorder(SessionRunHook):
         """Keep the backend session."""
         self.session = session
 
-    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
-        """Return the calls of one event's hooks, or of one hook only.
-
-        Args:
-            event: its name.
-            plugin: the hook's name; by default all hooks.
-        """
-        return calls_of(self.calls, event, plugin)
-
     def _note(self, call: Call) -> None:
         assert self._bus is not None
         member = self._bus.members.get(call.plugin or "")
         if member is None or not isinstance(member.plugin, Recorder):
             self.calls.append(call)
-
-
-def calls_of(calls: Iterable[Call], event: str, plugin: str | None) -> list[Call]:
-    """Return those *calls* that reached a hook, of one event and optionally one hook."""
-    return [
-        call
-        for call in calls
-        if call.event == event and call.plugin and plugin in (None, call.plugin)
-    ]
 
 
 def bus_with(*plugins: Any) -> Bus:

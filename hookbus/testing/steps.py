@@ -14,12 +14,12 @@ from hookbus.hooks.outcome import Outcome
 from hookbus.session.recovery import Recovery
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.model import Script
-from hookbus.testing.recorder import Recorder, calls_of
+from hookbus.testing.recorder import CallLog, Recorder
 
 
 @attrs.frozen(eq=False)
-class Steps:
-    """The result of a session of a test.
+class Steps(CallLog):
+    """How a session of a test went.
 
     Attributes:
         outcome: how the session ended.
@@ -34,10 +34,6 @@ class Steps:
     variables: Mapping[str, Any]
     calls: tuple[Call, ...] = attrs.field(repr=False)
     error: BaseException | None = None
-
-    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
-        """Return the calls of one event's hooks, or of one hook only."""
-        return calls_of(self.calls, event, plugin)
 
 
 def run_steps(

@@ -32,7 +32,7 @@ def fresh(code: str, *arguments: str) -> str:
 
 
 def test_all_is_sorted_and_lists_each_public_name_once() -> None:
-    """hookbus.__all__ lists the imports of hookbus/__init__.pyi, three modules among them."""
+    """hookbus.__all__ lists the imports of the stub, three modules among them."""
     tree = ast.parse((ROOT / "__init__.pyi").read_text("utf-8"))
     listed = [
         (alias.name, alias.asname)

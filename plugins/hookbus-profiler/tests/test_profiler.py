@@ -325,7 +325,7 @@ def test_a_directory_that_cannot_be_written_is_a_usage_error(directory):
     """It is found before the first step; the error names the ways out."""
     Path("file").write_text("in the way", "utf-8")
     hook = ProfilerHook(save_steps=2, output_dir=directory)
-    with pytest.raises(UsageError, match="profiler cannot write into") as caught:
+    with pytest.raises(UsageError, match="profiler cannot write to") as caught:
         run_steps(hook, steps=2)
     assert str(Path(directory).absolute()) in str(caught.value)
     assert "--profiler-output-dir" in str(caught.value)
