@@ -136,15 +136,13 @@ class EstimatorSpec:
                 f"train_op of the EstimatorSpec is {found['train_op']!r}, which trains "
                 "nothing or does not count as a step: make it with graph.train_op"
             )
-        predictions: Any = self.predictions
-        if isinstance(predictions, Mapping):
-            predictions = {
-                key: _node(graph, node, "predictions") for key, node in predictions.items()
-            }
-        elif predictions is not None:
-            predictions = _node(graph, predictions, "predictions")
+        predicted: Any = self.predictions
+        if isinstance(predicted, Mapping):
+            predicted = {k: _node(graph, v, "predictions") for k, v in predicted.items()}
+        elif predicted is not None:
+            predicted = _node(graph, predicted, "predictions")
         metrics = dict(self._metrics(graph))
-        return attrs.evolve(self, predictions=predictions, eval_metric_ops=metrics, **found)
+        return attrs.evolve(self, predictions=predicted, eval_metric_ops=metrics, **found)
 
     def _metrics(self, graph: Graph) -> Iterator[tuple[str, Metric]]:
         for name, given in self.eval_metric_ops.items():

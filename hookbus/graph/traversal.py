@@ -11,8 +11,7 @@ from hookbus.graph.operation import Operation
 
 def train_ops(graph: Graph) -> list[Node]:
     """Return the nodes of all train ops of a graph."""
-    ops = [node for node in graph.nodes.values() if node.kind == "op"]
-    return [node for node in ops if node.source.trains]
+    return [n for n in graph.nodes.values() if n.kind == "op" and n.source.trains]
 
 
 def inputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:

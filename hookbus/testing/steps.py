@@ -96,9 +96,8 @@ def run_steps(
         "log_step_count_steps": None,
         **session,
     }
-    graph, loop = (
-        (None, script.run_own_loop) if own_loop else (script.graph(), script.run_graph)
-    )
+    graph = None if own_loop else script.graph()
+    loop = script.run_own_loop if own_loop else script.run_graph
     planned, error = tuple((errors or {}).values()), None
     try:
         with MonitoredTrainingSession(graph, **arguments) as monitored:
