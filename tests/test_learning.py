@@ -188,7 +188,7 @@ def test_a_scaffold_of_another_graph_is_an_error():
     """Whether pieces of it are replaced or not."""
     train_op, scaffold = with_an_output(counting()), hookbus.Scaffold(counting())
     for given in ({}, {"init_fn": lambda session: None}):
-        with pytest.raises(UsageError, match="scaffold is made for another graph"):
+        with pytest.raises(UsageError, match="the scaffold belongs to another graph"):
             learning.train(train_op, None, scaffold=scaffold, config=OFF, **given)
 
 

@@ -1,1 +1,1 @@
-"""Who is called in which event, in which order, and what becomes of their errors."""
+"""The events: which hooks are called, in which order, and what happens to their errors."""

@@ -1,1 +1,1 @@
-"""How a session's state gets onto the disk and back, whole or not at all."""
+"""Checkpoints: the state of a session is written to disk, and restored, as a whole."""

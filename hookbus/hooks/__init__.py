@@ -1,1 +1,1 @@
-"""What a hook is, and all that one is handed: context, outcome, timer, coordinator."""
+"""What a hook is, and the objects that it gets: context, outcome, timer, coordinator."""

@@ -1,1 +1,1 @@
-"""MonitoredSession and its life: open, run, act, recover, end."""
+"""The life of a session: start, run, recover, finish."""

@@ -257,7 +257,7 @@ def test_what_is_no_hook_is_a_type_error(field):
         "prediction_hooks": lambda: next(made.predict(numbers(3))),
     }
     estimator().train(numbers(1))
-    with pytest.raises(TypeError, match=f"{field}= has 5, which is no hook"):
+    with pytest.raises(TypeError, match=f"{field}= contains 5, which is not a hook"):
         calls.get(field, lambda: made.train(numbers(3)))()
 
 
