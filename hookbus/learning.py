@@ -161,7 +161,9 @@ def train(
     check_number("trace_every_n_steps", trace_every_n_steps or None)
     check_seconds("max_wait_secs", max_wait_secs)
     if not callable(train_step_fn):
-        raise ArgumentTypeError(f"train_step_fn is a function, given: {train_step_fn!r}")
+        raise ArgumentTypeError(
+            f"train_step_fn must be a function, given: {train_step_fn!r}"
+        )
     needs_logdir = {
         "summary_op": summary_op is not UNSET,
         "saver": saver is not None,

@@ -464,7 +464,7 @@ def test_a_signal_that_a_program_handles_itself_ends_no_wait():
         ("timeout", "5", "timeout must be a number of seconds, given: '5'"),
         ("eval_interval_secs", -1, "Must specify min_interval_secs >= 0, given: -1"),
         ("max_number_of_evaluations", 1.5, "must be a whole number, given: 1.5"),
-        ("graph", 3, "graph is a Graph, given: 3"),
+        ("graph", 3, "graph must be a Graph, given: 3"),
         ("name", 3, "name must be a str, given: 3"),
         ("name", "../x", "name names a folder and must not have a slash, given: '../x'"),
     ],

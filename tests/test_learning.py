@@ -159,7 +159,7 @@ def test_a_name_needs_its_graph():
             UsageError,
             "'bare' has no loss, and the graph has no node 'loss'",
         ),
-        ("train", {"graph": "graph"}, ArgumentTypeError, "graph is a Graph"),
+        ("train", {"graph": "graph"}, ArgumentTypeError, "graph must be a Graph"),
         ("train", {"summaries": 1}, TypeError, "unexpected keyword argument"),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_scaffold_of_another_graph_is_an_error():
     """Whether pieces of it are replaced or not."""
     train_op, scaffold = with_an_output(counting()), hookbus.Scaffold(counting())
     for given in ({}, {"init_fn": lambda session: None}):
-        with pytest.raises(UsageError, match="scaffold is made for another graph"):
+        with pytest.raises(UsageError, match="the scaffold belongs to another graph"):
             learning.train(train_op, None, scaffold=scaffold, config=OFF, **given)
 
 
@@ -465,7 +465,7 @@ def test_an_argument_of_a_wrong_type_is_refused(argument, value):
     graph = counting()
     with_an_output(graph)
     given = {"logdir": RUN, "graph": graph, argument: value}
-    with pytest.raises(TypeError, match=f"{argument} is a .*, given: {value!r}"):
+    with pytest.raises(TypeError, match=f"{argument} must be a .*, given: {value!r}"):
         learning.train("train", **given)
 
 

@@ -131,7 +131,7 @@ def test_a_run_has_one_of_four_kinds():
 def test_the_first_argument_is_the_graph(cls):
     """TensorFlow's order of arguments is met with a word on ours."""
     with pytest.raises(
-        TypeError, match=r"graph is a ChiefSessionCreator.*session_creator="
+        TypeError, match=r"Graph .*, not a ChiefSessionCreator.*session_creator="
     ):
         cls(ChiefSessionCreator(counting()), config=OFF)
 
@@ -208,7 +208,7 @@ def test_a_hook_that_compares_by_value_is_refused(cls):
 
 
 def test_a_hook_need_not_be_hashable():
-    """Hooks are told apart by identity, and nobody looks at their hashes."""
+    """Hooks are compared by identity, and nobody looks at their hashes."""
 
     class NoHash(BeginsHook):
         __hash__ = None  # type: ignore[assignment]

@@ -1,1 +1,1 @@
-"""Who is called in which event, in which order, and what becomes of their errors."""
+"""Calls hooks: the events, their order, and what happens to errors."""

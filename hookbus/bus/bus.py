@@ -1,12 +1,10 @@
-"""Which hooks take part in a session, and in which order each event reaches them."""
+"""Keeps the hooks of a session, and the order in which each event reaches them."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-import pluggy
 
 from hookbus.bus import hookspecs
 from hookbus.bus.caller import Caller, Implementation
@@ -19,7 +17,6 @@ from hookbus.bus.ordering import (
     arrange,
     check_groups,
     check_names,
-    reasons,
 )
 from hookbus.bus.registry import HookFunction, Registration, Registry
 from hookbus.bus.validation import check_object, fault_of, unmarked
@@ -33,9 +30,9 @@ from hookbus.logs import log
 class Bus:
     """The hooks of one session.
 
-    The first registered is called first, in every event; ``tryfirst``, ``trylast`` and
-    ``wrapper`` apply as in pluggy. Inside each of these classes the order is again that of
-    registration, but for what plugins say in ``before = (NAME, ...)`` and ``after``.
+    Every event calls hooks in the order of registration. ``tryfirst``, ``trylast`` and
+    ``wrapper`` apply as in pluggy; within each of these groups, ``before = (NAME, ...)``
+    and ``after`` change the order.
 
     Args:
         kind: the kind of the session.
@@ -45,15 +42,14 @@ class Bus:
         self.kind = kind
         self.current = CurrentHook()
         self._members: dict[str, Registration] = {}
-        self._wishes: dict[str, OrderHints] = {}
+        self._hints: dict[str, OrderHints] = {}
         self._guards: dict[str, ErrorGuard] = {}
         self.failures = FailureLog(self.current, self._members)
         self._registry = Registry()
         self._registry.declare(hookspecs)
         self._observers = Observers()
-        self._callers: dict[tuple[str, Kind], Caller] = {}
-        self.run_callers: dict[Kind, tuple[Caller, Caller]] = {}
-        """The callers of ``before_run`` and ``after_run`` that were compiled, by kind."""
+        self.callers: dict[tuple[str, Kind], Caller] = {}
+        """The callers that are compiled, by event and kind of run."""
 
     @property
     def members(self) -> Mapping[str, Registration]:
@@ -66,34 +62,35 @@ class Bus:
         return dict(self._registry.parameters)
 
     def check_order(self) -> None:
-        """See to it, before the first event, that the hooks' wishes can be met.
+        """Check that the order that hooks ask for is possible.
 
         Raises:
-            PluginError: they contradict each other.
+            PluginError: their ``before`` and ``after`` contradict each other.
         """
-        check_names(self._wishes)
+        check_names(self._hints)
         kinds = [self.kind, *(k for m in self._members.values() for k in m.kinds or ())]
         groups = {
             kind: {event: self._groups(event, kind) for event in self._registry.parameters}
             for kind in dict.fromkeys(kinds)
         }
-        check_groups(groups[self.kind], self._wishes)
+        check_groups(groups[self.kind], self._hints)
 
     def order(self, event: str, kind: Kind | None = None) -> list[OrderedHook]:
-        """Tell who is called in an event, in calling order, and why there.
+        """Return the hooks of an event in calling order, each with its reasons.
 
         Args:
             event: the event's name.
-            kind: that of the run, by default the session's.
+            kind: the kind of the run, by default the session's.
 
         Raises:
             UsageError: there is no such kind.
-            PluginError: there is no such event, or the hooks' wishes contradict each other.
+            PluginError: there is no such event, or the order is impossible.
         """
         groups = self._groups(event, kind or self.kind)
         found = []
         for name, group in groups.items():
-            member, because = self._members[name], reasons(name, groups, self._wishes)
+            member, hints = self._members[name], self._hints[name].pairs()
+            because = tuple(f"{key}={n}" for key, n in hints if groups.get(n) == group)
             found.append(OrderedHook(name, member.label, member.origin, group, because))
         return found
 
@@ -101,22 +98,23 @@ class Bus:
         """Declare events: the functions of *module_or_class* marked ``@hookspec``.
 
         Raises:
-            PluginError: there is none, another one declared an event of that name, or a
-                function that waited for the event does not fit it.
+            PluginError: there is no such function, the event is already declared, or a
+                registered implementation does not match it.
         """
         self._registry.declare(module_or_class)
 
     def observe(self, callback: Callable[[Call], object]) -> Callable[[], None]:
-        """Have *callback* told of every call from now on, with answer, error and time.
+        """Call *callback* after every call of a hook, with its answer, error and time.
 
-        It is told of each hook's call when that is over, then of the whole event. Where
-        nobody observes, this costs nothing. A callback that raises is told no more.
+        The callback gets one :class:`hookbus.Call` per hook, and then one for the whole
+        event. Without an observer this costs nothing. A callback that raises is not called
+        again.
 
         Returns:
-            What undoes it.
+            A function that removes the callback.
 
         Raises:
-            ArgumentTypeError: it cannot be called.
+            ArgumentTypeError: *callback* is not callable.
 
         >>> bus, calls = Bus(), []
         >>> undo = bus.observe(calls.append)
@@ -128,25 +126,25 @@ class Bus:
         """
         if not callable(callback):
             raise ArgumentTypeError(
-                f"observe() takes a function of one call, and a {type(callback).__name__} "
-                "is none: write bus.observe(calls.append)"
+                f"observe() takes a function, not a {type(callback).__name__}: write "
+                "bus.observe(calls.append)"
             )
         forget = self._observers.add(callback)
-        self._forget_callers()
+        self.callers.clear()
 
         def undo() -> None:
             forget()
-            self._forget_callers()
+            self.callers.clear()
 
         return undo
 
     def register(self, *members: Registration) -> None:
-        """Let hooks take part; each may declare events, in ``addhooks``, before any does.
+        """Register hooks. ``addhooks`` is called on each of them before any is registered.
 
         Raises:
-            UsageError: a hook object takes part already.
-            PluginError: a name is taken, an implementation does not fit its event, an
-                object compares by value, or what it wishes for its place is no wish.
+            UsageError: a hook object is already registered.
+            PluginError: a name is already used, an implementation does not match its event,
+                an object compares by value, or its ``before`` or ``after`` is invalid.
         """
         functions = {}
         _check_names([*self._members.values(), *members])
@@ -158,29 +156,33 @@ class Bus:
                 self._add_hooks(member)
         for member in members:
             self._register(member, functions[member])
-        self._forget_callers()
+        self.callers.clear()
 
     def unregister(self, name: str) -> None:
-        """Take a hook out.
+        """Unregister a hook.
 
         Raises:
-            KeyError: no hook has the name.
+            KeyError: there is no hook of that name.
         """
         self._registry.unregister(self._members.pop(name).plugin)
         self._guards.pop(name, None)
-        del self._wishes[name]
-        self._forget_callers()
+        del self._hints[name]
+        self.callers.clear()
 
     def guard(self, name: str) -> ErrorGuard | None:
-        """Return what holds back the errors of a hook; None where they end the session."""
+        """Return the guard of a hook's errors, or None if they end the session."""
         return self._guards.get(name)
 
     def configure(self) -> None:
-        """Hand each hook the values of the settings that it declared in ``addoption``."""
+        """Pass each hook the values of the settings that it declared in ``addoption``."""
         members = self._members.items()
         given = {name: m.options for name, m in members if m.options is not None}
+
+        def options_of(name: str) -> tuple[Any, ...] | None:
+            return (given[name],) if name in given else None
+
         if given:
-            self.caller("configure").visit((given,), own=given)
+            self.caller("configure").visit((given,), options_of)
 
     def caller(self, event: str, kind: Kind | None = None) -> Caller:
         """Return the compiled caller of an event, for runs of *kind*.
@@ -190,22 +192,24 @@ class Bus:
             PluginError: there is no such event.
         """
         key = (event, kind or self.kind)
-        if key not in self._callers:
-            self._callers[key] = self._compile(*key)
-        return self._callers[key]
-
-    def around_run(self, kind: Kind) -> tuple[Caller, Caller]:
-        """Return the callers of ``before_run`` and ``after_run`` for runs of *kind*."""
-        if kind not in self.run_callers:
-            pair = self.caller("before_run", kind), self.caller("after_run", kind)
-            self.run_callers[kind] = pair
-        return self.run_callers[kind]
+        if key not in self.callers:
+            implementations = self._ordered(*key)
+            self.callers[key] = Caller(
+                event,
+                self._registry.parameters[event],
+                implementations,
+                self.current,
+                first_result=self._registry.is_first_result(event),
+                answers=self._registry.takes_answers(event),
+                observers=self._observers or None,
+            )
+        return self.callers[key]
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
-        """Send an event to all hooks; return their answers, Nones left out.
+        """Send an event to all hooks; return their answers without the Nones.
 
         Raises:
-            PluginError: there is no such event, or an argument is not one of its own.
+            PluginError: there is no such event, or it has other arguments.
         """
         caller = self.caller(event)
         parameters = self._registry.parameters[event]
@@ -217,59 +221,41 @@ class Bus:
         results = caller.collect(*[arguments[name] for name in parameters])
         return [answer for _, answer in results]
 
-    def _forget_callers(self) -> None:
-        self._callers.clear()
-        self.run_callers.clear()
-
-    def _compile(self, event: str, kind: Kind) -> Caller:
-        implementations = self._ordered(event, kind)
-        return Caller(
-            event,
-            self._registry.parameters[event],
-            implementations,
-            self.current,
-            first_result=event in self._registry.first_result,
-            answers=event not in self._registry.answerless,
-            observers=self._observers or None,
-        )
-
     def _groups(self, event: str, kind: Kind) -> dict[str, str]:
         return {i.plugin: i.group for i in self._ordered(event, kind)}
 
     def _ordered(self, event: str, kind: Kind) -> list[Implementation]:
-        """Sort an event's implementations: by group, then by wishes and registration."""
+        """Return an event's implementations in calling order."""
         if event not in self._registry.parameters:
             hint = did_you_mean(event, self._registry.parameters)
             raise PluginError(f"there is no event {event!r}{hint}")
         check_kind(kind)
         groups: dict[str, dict[str, Implementation]] = {group: {} for group in GROUPS}
-        for name, found in self._registry.implementations(event):
-            member = self._members[name]
+        parameters = self._registry.parameters[event]
+        for found in self._registry.implementations(event):
+            member, guard = self._members[found.plugin_name], self.guard(found.plugin_name)
             if kind in (member.kinds or (self.kind,)):
-                guard = self._guards.get(name)
-                made = _implementation(
-                    found, member, self._registry.parameters[event], guard
-                )
-                groups[made.group][name] = made
+                made = Implementation.of(found, member, parameters, guard)
+                groups[made.group][member.name] = made
         return [
             group[name]
             for group in groups.values()
-            for name in arrange([n for n in self._members if n in group], self._wishes)
+            for name in arrange([n for n in self._members if n in group], self._hints)
         ]
 
     def _register(self, member: Registration, functions: Sequence[HookFunction]) -> None:
         for other in self._members.values():
             if other.plugin is member.plugin:
                 raise UsageError(
-                    f"hook {other.label} is given twice; make a second object of it"
+                    f"hook {other.label} is given twice; create a second object"
                 )
-        wishes = OrderHints.of(member.plugin, member.name, member.label)
+        hints = OrderHints.of(member.plugin, member.name, member.label)
         _admit(self._registry, member, functions)
         for name in unmarked(member.plugin, functions, self._registry.parameters):
             log.warning(
-                f"{name}() looks like a hook and has no @hookimpl", plugin=member.name
+                f"{name}() looks like a hook but has no @hookimpl", plugin=member.name
             )
-        self._members[member.name], self._wishes[member.name] = member, wishes
+        self._members[member.name], self._hints[member.name] = member, hints
 
     def _set_guard(self, member: Registration) -> None:
         policy = member.policy or policy_of(member.plugin, member.label)
@@ -279,10 +265,10 @@ class Bus:
             self._guards[member.name] = guard
 
     def _add_hooks(self, member: Registration) -> None:
+        guard = self.guard(member.name)
         try:
             call_one(member, "addhooks", self, current=self.current)
         except Exception as error:
-            guard = self._guards.get(member.name)
             if guard is None or not guard.drops("addhooks", error):
                 raise
 
@@ -292,8 +278,6 @@ def call_one(
 ) -> Any:
     """Call one plugin's function for one event, outside of any bus.
 
-    An error carries the note that names plugin and event.
-
     Args:
         member: the plugin.
         event: one of core's events.
@@ -301,10 +285,10 @@ def call_one(
         current: holds the name of the hook that is being called.
 
     Returns:
-        What the function answers; None where the plugin has none for the event.
+        The function's answer; None if the plugin has no function for the event.
 
     Raises:
-        PluginError: the function does not fit the event.
+        PluginError: the function does not match the event.
     """
     registry = Registry()
     functions = registry.found_in(member.plugin)
@@ -314,12 +298,9 @@ def call_one(
     known = [found for found in functions if found.event in registry.parameters]
     _admit(registry, member, known)
     parameters = registry.parameters[event]
-    made = [
-        _implementation(impl, member, parameters)
-        for _, impl in registry.implementations(event)
-    ]
-    current = current or CurrentHook()
-    caller = Caller(event, parameters, made, current, answers=False)
+    found = registry.implementations(event)
+    made = [Implementation.of(each, member, parameters) for each in found]
+    caller = Caller(event, parameters, made, current or CurrentHook(), answers=False)
     answers = caller.collect(*args)
     return answers[0][1] if answers else None
 
@@ -339,27 +320,8 @@ def _check_names(members: Iterable[Registration]) -> None:
 def _admit(
     registry: Registry, member: Registration, functions: Sequence[HookFunction]
 ) -> None:
-    """Register a plugin, if its functions fit."""
+    """Register a plugin, if its functions match their events."""
     fault = fault_of(functions, registry.parameters)
     if fault is not None:
         raise PluginError(f"plugin {member.label}: {fault}")
     registry.register(member.plugin, member.name)
-
-
-def _implementation(
-    impl: pluggy.HookImpl,
-    member: Registration,
-    known: tuple[str, ...],
-    guard: ErrorGuard | None = None,
-) -> Implementation:
-    return Implementation(
-        member.name,
-        member.label,
-        impl.function,
-        tuple(impl.argnames),
-        impl.wrapper,
-        # A parameter with a default that the event does not have keeps its default.
-        tuple(name for name in impl.kwargnames if name in known),
-        "tryfirst" if impl.tryfirst else "trylast" if impl.trylast else "",
-        guard,
-    )

@@ -1,21 +1,23 @@
-"""Calls the hooks of one event in order, inside their wrappers, and keeps answers apart.
+"""Calls the hooks of one event in order, inside their wrappers, and separates answers.
 
-pluggy is the registry, this is the caller. What pluggy knows is compiled once into rows of
-(plugin name, function), so that a step looks nothing up, errors and answers bear the name
-of their plugin, and each hook can receive values of its own.
+pluggy is the registry, and this module calls. A caller compiles what pluggy has registered
+into rows of (plugin name, function), so a step needs no lookup, errors and answers carry
+the name of their plugin, and each hook can receive its own values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
 import attrs
+from pluggy import HookImpl
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.bus.error_policy import ErrorGuard
 from hookbus.bus.observers import Observers, is_passing_stop
+from hookbus.bus.registry import Registration
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues
 
@@ -39,11 +41,11 @@ class Implementation:
         plugin: the plugin's name.
         label: its name in messages, with its distribution.
         function: takes the arguments named in *parameters*, by position.
-        parameters: the names of the event's arguments that it takes.
+        parameters: the names of the event's arguments that it takes without a default.
         wrapper: whether it is a generator that wraps the others.
-        defaulted: the names of the arguments that it takes and has defaults for.
-        rank: ``tryfirst``, ``trylast`` or nothing.
-        guard: holds back its errors; None lets them out.
+        defaulted: the names of the event's arguments that it has a default for.
+        rank: ``tryfirst``, ``trylast`` or the empty string.
+        guard: suppresses its errors; None if they end the session.
     """
 
     plugin: str
@@ -55,13 +57,34 @@ class Implementation:
     rank: str = ""
     guard: ErrorGuard | None = None
 
+    @classmethod
+    def of(
+        cls,
+        found: HookImpl,
+        member: Registration,
+        event_parameters: tuple[str, ...],
+        guard: ErrorGuard | None = None,
+    ) -> Implementation:
+        """Return a function that pluggy found in a registered plugin."""
+        return cls(
+            member.name,
+            member.label,
+            found.function,
+            tuple(found.argnames),
+            found.wrapper,
+            # A parameter with a default that the event does not have keeps its default.
+            tuple(name for name in found.kwargnames if name in event_parameters),
+            "tryfirst" if found.tryfirst else "trylast" if found.trylast else "",
+            guard,
+        )
+
     @property
     def group(self) -> str:
-        """The group that it is called in: its rank, separately for wrappers."""
+        """The group in which it is called: its rank, separately for wrappers."""
         return f"wrapper {self.rank}".strip() if self.wrapper else self.rank
 
     def bind(self, event_parameters: tuple[str, ...]) -> Bound:
-        """Return a function that takes all of the event's arguments by position."""
+        """Return a function that takes all arguments of the event by position."""
         function, wanted = self.function, self.parameters
         if wanted == event_parameters:
             return function
@@ -76,20 +99,19 @@ class Implementation:
 
 
 class Caller:
-    """The hooks of one event, compiled; replaced when plugins change.
+    """Calls the hooks of one event; replaced when plugins change.
 
     Args:
         event: the event's name.
         parameters: its arguments, in the order in which calls pass them.
-        implementations: in calling order.
-        current: holds the name of the hook that is being called.
+        implementations: the hooks' functions, in calling order.
+        current: gets the name of the hook that is being called.
         first_result: whether to stop at the first answer that is not None.
         answers: whether the event takes answers; if not, a wrapper need not return them.
-        observers: receive every call; None for nobody.
+        observers: receive every call; None if there are none.
 
     Attributes:
         rows: the plugins' names and functions, in calling order, without wrappers.
-        observers: receive every call; None for nobody.
     """
 
     def __init__(
@@ -124,7 +146,7 @@ class Caller:
         return not self._labels and self.observers is None
 
     def collect(self, *args: Any) -> list[Result]:
-        """Call all with *args*; return the answers that are not None, in order.
+        """Call all hooks with *args*; return the answers that are not None, in order.
 
         Raises:
             PluginError: a wrapper returned no answers.
@@ -141,13 +163,13 @@ class Caller:
         values: Any,
         common: tuple[RunOptions, RunMetadata, int],
     ) -> None:
-        """Call each with *context* and a SessionRunValues of its own.
+        """Call each hook with *context* and a SessionRunValues with its own results.
 
         Args:
             context: the run's context.
-            splits: by plugin, the function that takes its results out of *values*.
+            splits: maps plugins to functions that take their results out of *values*.
             values: the values fetched for all.
-            common: the rest of every SessionRunValues.
+            common: the other fields of every SessionRunValues.
         """
         if self._plain:
             self._deliver(context, splits, values, common)
@@ -163,49 +185,47 @@ class Caller:
     def visit(
         self,
         args: tuple[Any, ...],
-        *,
-        own: Mapping[str, Any] | None = None,
-        only: Container[str] | None = None,
-        started: set[str] | None = None,
-        failures: list[Failure] | None = None,
-    ) -> None:
+        args_of: Callable[[str], tuple[Any, ...] | None],
+        keep_going: bool = False,
+    ) -> list[Failure]:
         """Call each hook for an event that takes no answers.
 
         Args:
-            args: the event's arguments.
-            own: by plugin, the one argument that it gets instead of *args*; plugins that
-                are missing here are not called.
-            only: the names of the plugins to call; None calls all.
-            started: gets the name of each plugin before its call.
-            failures: gets each error, and the others are still called; None raises the
-                first one.
-        """
-        reached: list[bool] = []
-        named = own if own is not None else only
-        asked = self._labels if named is None else named
+            args: the event's arguments, as observers see them.
+            args_of: returns the arguments of one hook just before its call, or None to
+                leave it out.
+            keep_going: whether to call the other hooks after an error, which is raised
+                otherwise.
 
-        def args_of(name: str) -> tuple[Any, ...] | None:
-            if name not in asked:
-                return None
-            if started is not None:
-                started.add(name)
-            return args if own is None else (own[name],)
+        Returns:
+            The errors, each with the name of its hook.
+        """
+        failures: list[Failure] = []
+        reached = False
 
         def inside() -> None:
-            reached.append(True)
+            nonlocal reached
+            reached = True
             for name, call in self.rows:
                 given = args_of(name)
-                if given is not None:
-                    self._attempt(name, call, given, failures)
+                if given is None:
+                    continue
+                try:
+                    self._call(name, call, given)
+                except BaseException as error:
+                    if not keep_going:
+                        raise
+                    failures.append((name, error))
 
         try:
             self._around(inside, args, args_of)
         except BaseException as error:
-            if failures is None:
+            if not keep_going:
                 raise
             failures.append((culprit_of(error, self._current) or self._event, error))
             if not reached:  # a wrapper that fails must not keep the others from the event
                 inside()
+        return failures
 
     def _collect(self, args: tuple[Any, ...]) -> list[Result]:
         current, before = self._current, self._current.name
@@ -258,20 +278,6 @@ class Caller:
         finally:
             current.name = before
 
-    def _attempt(
-        self,
-        name: str,
-        call: Bound,
-        args: tuple[Any, ...],
-        failures: list[Failure] | None,
-    ) -> None:
-        try:
-            self._call(name, call, args)
-        except BaseException as error:
-            if failures is None:
-                raise
-            failures.append((name, error))
-
     def _blame(self, error: BaseException, name: str) -> None:
         label = self._labels.get(name, repr(name))
         blame(error, name, f"raised by plugin {label} in {self._event}()", self._current)
@@ -291,7 +297,7 @@ class Caller:
         Args:
             inside: calls the hooks that are not wrappers.
             args: the event's arguments, as observers see them.
-            args_of: the arguments of one wrapper; None where it is not called.
+            args_of: returns the arguments of one wrapper, or None to leave it out.
             answers: whether the result must be a list of answers.
         """
         if self.observers is None:
@@ -323,7 +329,7 @@ class Caller:
         return result
 
     def _open(self, name: str, call: Bound, args: tuple[Any, ...] | None) -> Wrapper | None:
-        """Run a wrapper up to its yield; return None where it is left out."""
+        """Run a wrapper up to its yield; return None if it is left out."""
         guard = self._guards.get(name)
         if args is None or (guard is not None and guard.skips(self._event)):
             return None
@@ -349,7 +355,7 @@ class Caller:
     ) -> tuple[Any, BaseException | None]:
         """Run a wrapper from its yield to its end; return the result and error after it.
 
-        An error of the wrapper's own that its policy drops changes nothing.
+        If its policy suppresses the wrapper's own error, both stay as they were.
         """
         guard = self._guards.get(name)
         shown = list(result) if guard and isinstance(result, list) else result
@@ -359,7 +365,7 @@ class Caller:
         elif error is None and answers and not self._fits(after):
             error = PluginError(
                 f"plugin {self._labels[name]}: its wrapper of {self._event}() returned "
-                f"{after!r}; a wrapper returns what its yield gave, a list of pairs "
+                f"{after!r}; a wrapper returns the result of its yield, a list of pairs "
                 "(plugin, answer): write answers = yield, and return answers at its end"
             )
             self._blame(error, name)
@@ -410,7 +416,7 @@ class Caller:
 def _is_own(
     error: BaseException | None, failure: BaseException | None
 ) -> TypeGuard[BaseException]:
-    """Return whether a wrapper raised an error other than *failure*, not made from it."""
+    """Return whether an error is the wrapper's own: not *failure*, and not caused by it."""
     if error is None or error is failure:
         return False
     return failure is None or error.__cause__ is not failure

@@ -1,16 +1,16 @@
-"""THE list of events: what each means, when it comes, and what a hook may answer.
+"""Lists the events: when each is called, and what a hook may return.
 
 A hook implements an event as a method (or, in a module plugin, a function) of the
-event's name and takes only the arguments it names. The order of one session is::
+event's name, and takes only the arguments that it names. The order of one session is::
 
     addhooks · configure · begin · after_create_session · (before_run · after_run)* · end ·
     finished
 
-with ``on_exception`` instead of the last two when an error ends it. ``addoption`` comes
-before all of them, when it is found out what the plugin was told.
+with ``on_exception`` instead of the last two if an error ends it. ``addoption`` is called
+before all of them, when the plugin's settings are read.
 
-``before_save``, ``saving`` and ``after_save`` come around every checkpoint;
-``planned_last_step`` when somebody wants to know; ``logged``, ``measured`` and
+``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
+``planned_last_step`` when a hook asks for the last step; ``logged``, ``measured`` and
 ``evaluated`` when a hook emits them.
 """
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 @hookspec
 def addoption(group: OptionGroup) -> None:
-    """Come when a plugin that is no class is set: declare its settings in *group*."""
+    """Called on a plugin that is not a class: declare its settings in *group*."""
 
 
 @hookspec
 def addhooks(bus: EventBus) -> None:
-    """Come before any hook takes part: declare events of one's own, or observe calls.
+    """Called before any hook is registered: declare events, or observe calls.
 
     ``bus.add_events(module)`` declares the functions of a module or class that are marked
-    ``@hookspec``; ``bus.observe(callback)`` has a function told of every call.
+    ``@hookspec``; ``bus.observe(callback)`` reports every call to a function.
     """
 
 
 @hookspec
 def configure(options: Mapping[str, Any]) -> None:
-    """Come once a session, before ``begin``, to a plugin that has ``addoption``.
+    """Called once per session, before ``begin``, on a plugin that has ``addoption``.
 
     *options* maps each setting that it declared to its value.
     """
@@ -58,32 +58,32 @@ def configure(options: Mapping[str, Any]) -> None:
 
 @hookspec
 def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind) -> None:
-    """Come first, once a session, before the graph is finalized.
+    """Called first, once per session, before the graph is finalized.
 
-    The last moment at which nodes can be added to *graph*. *checkpoints* says where and
-    how checkpoints are kept; a saver switches saving on here. *kind* is what the session
-    is for: ``train``, ``eval`` or ``predict``.
+    This is the last chance to add nodes to *graph*. *checkpoints* holds whether and where
+    the session saves; a saver switches saving on here. *kind* is the purpose of the
+    session: ``train``, ``eval`` or ``predict``.
     """
 
 
 @hookspec
 def after_create_session(session: Session, coord: Coordinator) -> None:
-    """Come after each creation of a backend session, its state restored."""
+    """Called after each creation of a backend session, when its state is restored."""
 
 
 @hookspec
 def planned_last_step() -> int | None:
-    """Answer the global step at which this hook will stop the session, if it knows."""
+    """Return the global step at which this hook will stop the session, if it is known."""
 
 
 @hookspec
 def before_run(run_context: SessionRunContext) -> SessionRunArgs | None:
-    """Come before a run; answer with what this hook wants from it, or None."""
+    """Called before a run; return what this hook wants from it, or None."""
 
 
 @hookspec
 def after_run(run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-    """Come after a run that succeeded, with this hook's own results."""
+    """Called after a successful run, with this hook's own results."""
 
 
 @hookspec(firstresult=True)
@@ -93,56 +93,56 @@ def before_save(
     global_step: int,
     run_context: SessionRunContext | None,
 ) -> str | None:
-    """Come before a checkpoint is written; an answer is the reason not to write it.
+    """Called before a checkpoint is written; return a reason to refuse the save.
 
-    *values* maps each variable's name to the value about to be saved. *run_context* is
-    that of the run after which it is saved; None for the first save of a session and
-    the last. The first reason decides; hooks after it are not asked.
+    *values* maps each variable's name to the value about to be saved. *run_context* is the
+    context of the run before the save; None for the first save of a session and the last.
+    The first reason decides; the hooks after it are not called.
     """
 
 
 @hookspec
 def saving(session: Session, global_step: int) -> None:
-    """Come when a checkpoint is about to be written, which no hook has refused."""
+    """Called when a checkpoint is about to be written and no hook has refused it."""
 
 
 @hookspec
 def after_save(session: Session, global_step: int, path: Path) -> str | None:
-    """Come after a checkpoint is safe on disk; an answer is a reason to stop."""
+    """Called after a checkpoint is safe on disk; return a reason to stop."""
 
 
 @hookspec
 def logged(values: Mapping[str, Any], global_step: int) -> None:
-    """Come when a hook has logged *values* for a reader, name to value."""
+    """Called when a hook has logged values; *values* maps names to values."""
 
 
 @hookspec
 def measured(values: Mapping[str, float], global_step: int) -> None:
-    """Come when a hook has measured scalars of its own, for whoever records them."""
+    """Called when a hook has measured scalars, for hooks that record them."""
 
 
 @hookspec
 def evaluated(metrics: Mapping[str, float], global_step: int, name: str | None) -> None:
-    """Come when a hook has evaluated the model: metric to float.
+    """Called when a hook has evaluated the model; *metrics* maps names to floats.
 
-    *global_step* is that of the model that was evaluated. *name* tells one evaluation from
-    another, on other data say; None for the only one.
+    *global_step* is the step of the evaluated model. *name* distinguishes evaluations, for
+    example on other data; None if there is only one.
     """
 
 
 @hookspec
 def end(session: Session, outcome: Outcome) -> None:
-    """Come when the session ended well; *session* can still be read and will be saved."""
+    """Called when the session ended cleanly; *session* can be read and will be saved."""
 
 
 @hookspec
 def finished(session: Session, outcome: Outcome) -> None:
-    """Come after every hook's ``end`` and after the session's last checkpoint."""
+    """Called after every hook's ``end`` and after the session's last checkpoint."""
 
 
 @hookspec
 def on_exception(session: Session, exception: BaseException, outcome: Outcome) -> None:
-    """Come last, instead of ``end``, when an error ended the session.
+    """Called last, instead of ``end``, when an error ended the session.
 
-    The error is on its way to the caller and cannot be swallowed here.
+    The error is on its way to the caller and cannot be suppressed here.
     """

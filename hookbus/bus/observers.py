@@ -1,4 +1,4 @@
-"""Reports every call on the bus to observers, and adds up what the calls took."""
+"""Reports every call on the bus to observers, and adds up the time of the calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Observers:
     def __init__(self) -> None:
         self._callbacks: dict[object, Observer] = {}
         self.elsewhere = 0.0
-        """Seconds that the current call spent in events which it sent itself."""
+        """Seconds that the current call spent in events that it sent itself."""
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
@@ -29,17 +29,21 @@ class Observers:
         """Report calls to *observer* from now on; return a function that ends this."""
         token = object()
         self._callbacks[token] = observer
-        return lambda: self._forget(token)
 
-    def tell(self, call: Call) -> None:
-        """Report a call; an observer that fails gets no further one."""
+        def remove() -> None:
+            self._callbacks.pop(token, None)
+
+        return remove
+
+    def report(self, call: Call) -> None:
+        """Report a call; an observer that fails receives no further calls."""
         for token, observer in list(self._callbacks.items()):
             try:
                 observer(call)
             except Exception as error:
-                self._forget(token)
+                self._callbacks.pop(token, None)
                 log.error(
-                    "an observer failed and receives no further calls",
+                    "an observer failed and is no longer called",
                     observer=getattr(observer, "__qualname__", type(observer).__name__),
                     error=repr(error),
                 )
@@ -71,9 +75,6 @@ class Observers:
         named = dict(zip(parameters, args, strict=True))
         return Watch(self, plugin, event, named, wrapper)
 
-    def _forget(self, token: object) -> None:
-        self._callbacks.pop(token, None)
-
 
 def is_passing_stop(error: BaseException, failure: object) -> bool:
     """Return whether *error* is a StopIteration on its way through a generator.
@@ -100,17 +101,17 @@ class Watch:
     _seconds: float = 0.0
 
     def through(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call, report how it went, and pass its result or error on."""
+        """Call, report the result or error, and pass it on."""
         try:
             result = self.timed(call, *args)
         except BaseException as error:
-            self.tell(None, error)
+            self.report(None, error)
             raise
-        self.tell(result)
+        self.report(result)
         return result
 
     def timed(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call, and count the time as this call's."""
+        """Call, and add the time to this call's."""
         clock = self._observers
         outside, clock.elsewhere = clock.elsewhere, 0.0
         start = time.perf_counter()
@@ -127,8 +128,8 @@ class Watch:
                 self._seconds += seconds - clock.elsewhere
                 clock.elsewhere = outside
 
-    def tell(self, result: Any, error: BaseException | None = None) -> None:
-        """Report the call, which is over."""
+    def report(self, result: Any, error: BaseException | None = None) -> None:
+        """Report the call, which has ended."""
         call = Call(
             self._plugin,
             self._event,
@@ -139,14 +140,14 @@ class Watch:
             self._seconds,
             self._wrapper,
         )
-        self._observers.tell(call)
+        self._observers.report(call)
 
 
 class _WatchedWrapper:
     """Stands in for a wrapper and times it.
 
-    It is not a generator: a generator would turn a StopIteration that passes through it
-    into a RuntimeError.
+    It is not a generator, because a generator would turn a StopIteration that passes
+    through it into a RuntimeError.
     """
 
     def __init__(self, wrapper: Generator[None, Any, Any], watch: Watch) -> None:
@@ -156,31 +157,31 @@ class _WatchedWrapper:
         try:
             self._watch.timed(next, self._wrapper)
         except BaseException as error:
-            self._watch.tell(None, error)
+            self._watch.report(None, error)
             raise
 
     def send(self, result: Any) -> None:
         """Resume after the others succeeded."""
-        self._go_on(self._wrapper.send, result)
+        self._resume(self._wrapper.send, result)
 
     def throw(self, failure: BaseException) -> None:
         """Resume after one of the others failed."""
-        self._go_on(self._wrapper.throw, failure)
+        self._resume(self._wrapper.throw, failure)
 
     def close(self) -> None:
         """Close a wrapper that yielded twice."""
         self._wrapper.close()
 
-    def _go_on(self, go_on: Callable[[Any], None], how: Any) -> None:
+    def _resume(self, resume: Callable[[Any], None], value: Any) -> None:
         try:
-            self._watch.timed(go_on, how)
+            self._watch.timed(resume, value)
         except StopIteration as stop:
-            self._watch.tell(stop.value)
+            self._watch.report(stop.value)
             raise
         except BaseException as error:
-            self._watch.tell(None, how if is_passing_stop(error, how) else error)
+            self._watch.report(None, value if is_passing_stop(error, value) else error)
             raise
-        self._watch.tell(None)
+        self._watch.report(None)
 
 
 _FIRST, _LAST = "before_run", "after_run"
@@ -188,15 +189,9 @@ _FIRST, _LAST = "before_run", "after_run"
 
 @attrs.frozen
 class Line:
-    """The time that one plugin took in one event.
+    """The time of one plugin in one event, in *seconds* over all its *calls*.
 
-    Attributes:
-        plugin: its name.
-        event: the event.
-        calls: the number of calls.
-        seconds: their time in all.
-        share: that time divided by the time of all steps; None for events between steps,
-            at the beginning or at the end.
+    *share* is that time divided by the time of all steps; None for events outside steps.
     """
 
     plugin: str
@@ -234,16 +229,12 @@ class Tracer:
 
     def lines(self) -> list[Line]:
         """Return the sums, the most time first."""
-        lines = [
-            Line(*key, calls, seconds, self._share(key, seconds))
-            for key, (calls, seconds) in self._spent.items()
-        ]
+        lines = []
+        for key, (calls, seconds) in self._spent.items():
+            in_steps = key in self._in_steps and self.step_seconds
+            share = seconds / self.step_seconds if in_steps else None
+            lines.append(Line(*key, calls, seconds, share))
         return sorted(lines, key=lambda line: -line.seconds)
-
-    def _share(self, key: tuple[str, str], seconds: float) -> float | None:
-        if key not in self._in_steps or not self.step_seconds:
-            return None
-        return seconds / self.step_seconds
 
     def report(self) -> None:
         """Log one line for each plugin and event."""

@@ -1,4 +1,4 @@
-"""Which hooks take part, and by which functions; pluggy keeps the record."""
+"""Registers hooks and events with pluggy, and finds the functions that count."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from hookbus.hooks.markers import LIFECYCLE, PROJECT, hookimpl
 
 @attrs.frozen(eq=False)
 class Registration:
-    """A hook that takes part.
+    """A hook that takes part in a session.
 
     Attributes:
-        name: the one name that messages, notes and state keys use.
+        name: the name in messages, notes and state keys.
         plugin: the hook object or module.
         origin: why it takes part, in words.
-        distribution: what shipped it, like ``hookbus-progress 0.1.0``, or None.
-        kinds: the kinds of runs that reach it; None for those of its session.
-        policy: what becomes of its errors; None for what it declares itself.
-        options: what its ``configure`` gets; None where it is not called.
+        distribution: the distribution that ships it, like ``hookbus-progress 0.1.0``, or
+            None.
+        kinds: the kinds of runs that reach it; None for the kind of its session.
+        policy: what happens to its errors; None for the policy that it declares itself.
+        options: the argument of its ``configure``; None if that is not called.
     """
 
     name: str
@@ -41,21 +42,21 @@ class Registration:
 
     @property
     def shipped_by(self) -> str:
-        """Its distribution, or else why it takes part."""
+        """Its distribution, or why it takes part."""
         return self.distribution or self.origin
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.name!r} ({self.shipped_by})"
 
     @classmethod
     def of_core(cls, promise: str, part: Any) -> Registration:
-        """Return the part that the core itself takes in a session.
+        """Return the registration of a hook of the core itself.
 
         Args:
-            promise: the call or the argument that it keeps its word for, like
-                ``Estimator.train()``; it is the name, and no plugin can have such a one.
+            promise: the call or argument that the hook serves, like ``Estimator.train()``.
+                It is the name of the hook; no plugin can have such a name.
             part: the hook object.
         """
         return cls(promise, part, "hookbus itself")
@@ -63,18 +64,14 @@ class Registration:
 
 _PROPERTIES = (property, functools.cached_property)
 MARK = f"{PROJECT}_impl"
-"""The attribute of a function in which ``@hookimpl`` leaves its options."""
+"""The attribute of a function that holds the options of ``@hookimpl``."""
 
 
 @attrs.frozen(eq=False)
 class HookFunction:
-    """One function of a plugin that takes part in an event.
+    """A function of a plugin that implements an event, with its ``@hookimpl`` options.
 
-    Attributes:
-        name: what it is called in the plugin.
-        event: the event, which ``specname`` may call otherwise.
-        function: the function or the bound method.
-        options: those of ``@hookimpl``.
+    *event* differs from *name* if ``specname`` is given.
     """
 
     name: str
@@ -84,7 +81,7 @@ class HookFunction:
 
     @property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
-        """What it takes, ``self`` left out; nothing where Python cannot tell."""
+        """Its parameters without ``self``; empty if Python cannot inspect it."""
         try:
             return tuple(inspect.signature(self.function).parameters.values())
         except (TypeError, ValueError):
@@ -92,35 +89,29 @@ class HookFunction:
 
 
 class Registry(pluggy.PluginManager):
-    """pluggy's manager, taught which undecorated methods count."""
+    """pluggy's manager, which also accepts undecorated methods of hook classes."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
         self.parameters: dict[str, tuple[str, ...]] = {}
-        self.first_result: set[str] = set()
-        self.answerless: set[str] = set()
-        """The events that are declared ``-> None``."""
-        self._declared: dict[str, tuple[str, Any]] = {}
+        """The names of each declared event's arguments."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """Return the options of a function that takes part, else None."""
+        """Return the options of a function that implements an event, or None."""
         if name.startswith("_"):
             return None
         if isinstance(getattr(type(plugin), name, None), _PROPERTIES):
             return None  # reading it would run it
-        if not isinstance(plugin, types.ModuleType) and name in LIFECYCLE:
-            own = getattr(type(plugin), name, None)
-            if own is getattr(SessionRunHook, name):
-                return None
-            method = getattr(plugin, name, None)
-            marked = super().parse_hookimpl_opts(plugin, name)
-            if marked is None and inspect.isroutine(method):
-                return _PLAIN
+        marked = super().parse_hookimpl_opts(plugin, name)
+        if isinstance(plugin, types.ModuleType) or name not in LIFECYCLE:
             return marked
-        return super().parse_hookimpl_opts(plugin, name)
+        if getattr(type(plugin), name, None) is getattr(SessionRunHook, name):
+            return None
+        plain = marked is None and inspect.isroutine(getattr(plugin, name, None))
+        return _PLAIN if plain else marked
 
     def found_in(self, plugin: Any) -> list[HookFunction]:
-        """Return the functions of a plugin that take part in events."""
+        """Return the functions of a plugin that implement events."""
         found = []
         for name in dir(plugin):
             options = self.parse_hookimpl_opts(plugin, name)
@@ -132,49 +123,52 @@ class Registry(pluggy.PluginManager):
     def declare(self, module_or_class: types.ModuleType | type) -> None:
         """Declare events: the functions of *module_or_class* marked ``@hookspec``.
 
-        What is declared already, by the same function, is so once.
+        To declare the same function again has no effect.
 
         Raises:
-            PluginError: there is none, somebody else declared one of that name, or a
-                function that waited for one does not fit it.
+            PluginError: there is no such function, another one declared an event of that
+                name, or a registered implementation does not match it.
         """
         specs = self._specs_of(module_or_class)
         if not specs:
-            raise PluginError(f"{module_or_class!r} declares no event: mark one @hookspec")
-        for name in specs.keys() & self._declared.keys():
-            where, function = self._declared[name]
-            if function is not specs[name]:
-                raise PluginError(
-                    f"the event {name!r} is declared twice, by {where} and by "
-                    f"{module_or_class.__name__}; rename one"
-                )
+            raise PluginError(
+                f"{module_or_class!r} declares no event: mark its functions @hookspec"
+            )
         new = types.ModuleType(module_or_class.__name__)
         for name, function in specs.items():
-            if name not in self._declared:
-                self._note(name, function, module_or_class.__name__)
+            if name not in self.parameters:
                 setattr(new, name, function)
-        if vars(new).keys() & specs.keys():
-            self._add(new)
-
-    def _add(self, module: types.ModuleType) -> None:
+            elif self._spec(name).function is not function:
+                raise PluginError(
+                    f"the event {name!r} is declared twice, by "
+                    f"{self._spec(name).namespace.__name__} and by {new.__name__}; rename "
+                    "one"
+                )
+        added = {name: vars(new)[name] for name in specs if name in vars(new)}
+        for name, function in added.items():
+            parameters = inspect.signature(function).parameters
+            self.parameters[name] = tuple(p for p in parameters if p != "self")
         try:
-            self.add_hookspecs(module)
+            if added:
+                self.add_hookspecs(new)
         except pluggy.PluginValidationError as error:  # in a plugin that was there before
             raise PluginError(" ".join(str(error).split())) from error
 
-    def _note(self, name: str, function: Callable[..., Any], where: str) -> None:
-        self._declared[name] = where, function
-        signature = inspect.signature(function)
-        self.parameters[name] = tuple(p for p in signature.parameters if p != "self")
-        if signature.return_annotation in (None, "None"):
-            self.answerless.add(name)
-        if getattr(function, f"{PROJECT}_spec")["firstresult"]:
-            self.first_result.add(name)
+    def implementations(self, event: str) -> list[pluggy.HookImpl]:
+        """Return the functions registered for an event, in no order."""
+        return list(getattr(self.hook, event).get_hookimpls())
 
-    def implementations(self, event: str) -> list[tuple[str, pluggy.HookImpl]]:
-        """Return who takes part in an event, in no order: plugin's name, and function."""
-        found = getattr(self.hook, event).get_hookimpls()
-        return [(impl.plugin_name, impl) for impl in found]
+    def is_first_result(self, event: str) -> bool:
+        """Return whether the first answer to an event decides."""
+        return bool(self._spec(event).opts["firstresult"])
+
+    def takes_answers(self, event: str) -> bool:
+        """Return whether an event is declared with another result than None."""
+        signature = inspect.signature(self._spec(event).function)
+        return signature.return_annotation not in (None, "None")
+
+    def _spec(self, event: str) -> Any:
+        return getattr(self.hook, event).spec
 
     def _specs_of(self, module_or_class: Any) -> dict[str, Any]:
         declared = [*vars(module_or_class), *dir(module_or_class)]  # dir() sorts
@@ -188,7 +182,7 @@ class Registry(pluggy.PluginManager):
 
 @hookimpl
 def _plain() -> None:
-    """Carry the options of an implementation that was not decorated."""
+    """Hold the options of an implementation that is not decorated."""
 
 
 _PLAIN = getattr(_plain, MARK)

@@ -1,4 +1,4 @@
-"""What is wrong with a plugin, found before any event comes."""
+"""Checks plugins before any event is called."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Events = Mapping[str, tuple[str, ...]]
 def check_object(
     plugin: Any, label: str, origin: str, functions: Sequence[HookFunction]
 ) -> None:
-    """Refuse what is no hook object.
+    """Check that *plugin* is a hook object or a module.
 
     Args:
         plugin: the object or module.
-        label: how messages call it.
+        label: its name in messages.
         origin: why it takes part.
-        functions: those of it that take part in events.
+        functions: its functions that implement events.
 
     Raises:
-        ArgumentTypeError: it takes part in no event.
+        ArgumentTypeError: it implements no event.
         UsageError: it is a class.
         PluginError: it compares by value.
     """
@@ -40,19 +40,20 @@ def check_object(
         )
     if not functions and not isinstance(plugin, SessionRunHook | types.ModuleType):
         raise ArgumentTypeError(
-            f"{origin} has {plugin!r}, which is no hook: it has no method of any event"
+            f"{origin} contains {plugin!r}, which is not a hook: it has no method for any "
+            "event"
         )
     cls = type(plugin)
     definer = next(c for c in cls.__mro__ if "__eq__" in vars(c))
     if definer is not object:
         raise PluginError(
-            f"plugin {label}: {cls.__name__} compares by value; hooks are told apart by "
+            f"plugin {label}: {cls.__name__} compares by value, but hooks are compared by "
             "identity: declare it with @attrs.define(eq=False)"
         )
 
 
 def fault_of(functions: Iterable[HookFunction], events: Events) -> str | None:
-    """Say what keeps a plugin's functions from taking part, or return None."""
+    """Return what is wrong with a plugin's functions, or None."""
     names: dict[str, str] = {}
     for found in functions:
         fault = next(_faults(found, events), None)
@@ -68,11 +69,11 @@ def fault_of(functions: Iterable[HookFunction], events: Events) -> str | None:
 
 
 def unmarked(plugin: Any, functions: Iterable[HookFunction], events: Events) -> list[str]:
-    """Return the functions of a plugin that look like hooks and lack ``@hookimpl``.
+    """Return the functions of a plugin that look like hooks but lack ``@hookimpl``.
 
-    A helper may well be called ``saving``. So only a function counts that the plugin
-    itself defines, and that takes what the event of its name has to give, or stands in for
-    a marked one of a base class.
+    A helper may be called ``saving``. So a function counts only if the plugin itself
+    defines it, and if it takes arguments of the event of its name or overrides a marked
+    function of a base class.
     """
     marked = {found.name for found in functions}
     return [
@@ -92,23 +93,23 @@ def _faults(found: HookFunction, events: Events) -> Iterator[str]:
 def _faults_of_marks(found: HookFunction, events: Events) -> Iterator[str]:
     options = found.options
     if found.event not in events and not options.get("optionalhook"):
-        yield f"{found.event!r} is no event{did_you_mean(found.event, events)}"
+        yield f"{found.event!r} is not an event{did_you_mean(found.event, events)}"
     if options.get("hookwrapper"):
         yield (
             f"{found.name}() is an old-style hookwrapper; use @hookimpl(wrapper=True), and "
             "yield once"
         )
     if options.get("tryfirst") and options.get("trylast"):
-        yield f"{found.name}() has both tryfirst and trylast; drop one"
+        yield f"{found.name}() has both tryfirst and trylast; remove one"
 
 
 def _faults_of_kind(found: HookFunction) -> Iterator[str]:
     function = found.function
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield f"{found.name}() is async; events are plain calls: write def"
+        yield f"{found.name}() is async, but events are plain calls: write def"
     elif found.options.get("wrapper"):
         if not inspect.isgeneratorfunction(function):
-            yield f"{found.name}() has wrapper=True and no yield; a wrapper yields once"
+            yield f"{found.name}() has wrapper=True but no yield; a wrapper yields once"
     elif inspect.isgeneratorfunction(function):
         yield (
             f"{found.name}() yields, so a call of it would do nothing; mark a wrapper "
@@ -124,18 +125,18 @@ def _faults_of_parameters(found: HookFunction, known: tuple[str, ...]) -> Iterat
         name = parameter.name
         if parameter.kind is parameter.KEYWORD_ONLY:
             yield (
-                f"{found.name}() takes {name!r} by keyword only; events pass arguments by "
-                "position"
+                f"{found.name}() takes {name!r} by keyword only, but events pass arguments "
+                "by position"
             )
         if name not in known and _is_needed(parameter):
             yield (
-                f"{found.name}() takes {name!r}, which {found.event!r} has not"
+                f"{found.name}() takes {name!r}, which {found.event!r} does not have"
                 f"{did_you_mean(name, known)}; it has {', '.join(known) or 'no argument'}"
             )
 
 
 def _receiver(function: Any) -> str | None:
-    """Return the name of the parameter that gets the object of a method."""
+    """Return the name of the first parameter of a method, which gets the object."""
     if not inspect.ismethod(function) or isinstance(function.__self__, type):
         return None
     return next(iter(inspect.signature(function.__func__).parameters), None)
@@ -155,7 +156,7 @@ def _looks_like_hook(plugin: Any, name: str, known: tuple[str, ...]) -> bool:
         return False
     if any(hasattr(vars(owner)[name], MARK) for owner in owners[1:]):
         return True
-    if not known:  # only core's own event is called so that no helper would be
+    if not known:  # a helper would hardly have the name of an event of the core
         return hasattr(hookspecs, name)
     own = inspect.signature(function).parameters.values()
     fits = all(p.name in (*known, "self") or not _is_needed(p) for p in own)
@@ -163,11 +164,11 @@ def _looks_like_hook(plugin: Any, name: str, known: tuple[str, ...]) -> bool:
 
 
 def _definers(plugin: Any, name: str) -> list[Any]:
-    """Return who defines a function of that name: the module, or classes, nearest first."""
+    """Return the module, or the classes, nearest first, that define a function."""
     if isinstance(plugin, types.ModuleType):
         function = vars(plugin).get(name)
         return [plugin] if getattr(function, "__module__", "") == plugin.__name__ else []
-    if name in LIFECYCLE:  # counts as it is
+    if name in LIFECYCLE:  # these need no mark
         return []
     classes = type(plugin).__mro__
     return [cls for cls in classes if name in vars(cls) and cls is not SessionRunHook]

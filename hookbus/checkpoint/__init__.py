@@ -1,1 +1,1 @@
-"""How a session's state gets onto the disk and back, whole or not at all."""
+"""Writes the state of a session to disk, and restores it, as a whole."""

@@ -1,4 +1,4 @@
-"""Who turns values into bytes: a codec, found by name in an entry-point group."""
+"""Finds codecs, which convert values to bytes, in an entry-point group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Codec(Protocol):
         """
 
     def read(self, directory: Path) -> dict[str, Any]:
-        """Read what :meth:`write` wrote."""
+        """Read the structure that :meth:`write` wrote."""
 
 
 def codecs() -> dict[str, EntryPoint]:
@@ -40,10 +40,10 @@ def codecs() -> dict[str, EntryPoint]:
 
 
 def load_codec(name: str | None = None) -> tuple[str, Codec]:
-    """Load the codec *name*, or, for writing, the first one installed.
+    """Load the codec *name*, or by default the first one installed.
 
     Raises:
-        CheckpointError: it is not installed, or does not load.
+        CheckpointError: it is not installed, or cannot be loaded.
     """
     installed = codecs()
     if not installed or (name is not None and name not in installed):
@@ -57,5 +57,6 @@ def load_codec(name: str | None = None) -> tuple[str, Codec]:
         return chosen.name, cast("Codec", chosen.load()())
     except ImportError as error:
         raise CheckpointError(
-            f"the checkpoint codec {chosen.name!r} ({chosen.value}) does not load: {error}"
+            f"the checkpoint codec {chosen.name!r} ({chosen.value}) cannot be loaded: "
+            f"{error}"
         ) from error

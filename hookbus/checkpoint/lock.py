@@ -1,4 +1,4 @@
-"""Who may write into a directory of checkpoints: one session at a time."""
+"""Locks a directory of checkpoints, so that one session at a time writes into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookbus.errors import UsageError
 
 try:
     import fcntl
-except ImportError:  # where there is none, two writers cannot be told apart
+except ImportError:  # without it, another process cannot be noticed
     fcntl = None  # type: ignore[assignment]
 
 LOCK_NAME = ".writing"
@@ -19,10 +19,10 @@ _taking = threading.Lock()
 
 
 class DirectoryLock:
-    """Held by the session that saves into a directory.
+    """The lock of the session that saves into a directory.
 
-    The lock is the process's own: it is gone when the process dies, however it dies, and a
-    forked child, like a data loader's worker that outlives it, does not keep it.
+    It belongs to the process: it is released when the process dies, however it dies, and a
+    forked child that outlives the process, like a data loader's worker, does not keep it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,16 +34,16 @@ class DirectoryLock:
 
         Raises:
             UsageError: another session saves into the directory.
-            OSError: the directory takes no files.
+            OSError: no file can be created in the directory.
         """
-        with _taking:  # the system's lock does not tell threads apart
+        with _taking:  # the system's lock does not distinguish threads
             if self._directory in _held:
                 raise self._taken("another session of this process")
             self._descriptor = self._locked()
             _held.add(self._directory)
 
     def _locked(self) -> int:
-        """Lock the file against other processes, and write down whose it is."""
+        """Lock the file against other processes, and write the process id into it."""
         path = self._directory / LOCK_NAME
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if fcntl is not None:
@@ -58,7 +58,7 @@ class DirectoryLock:
         return descriptor
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._descriptor is not None:
             _held.discard(self._directory)
             os.close(self._descriptor)
@@ -66,6 +66,6 @@ class DirectoryLock:
 
     def _taken(self, by: str) -> UsageError:
         return UsageError(
-            f"{by} saves checkpoints into {self._directory}; two would take each other's "
-            "for their own: wait for it to end, or give another checkpoint_dir"
+            f"{by} is already saving checkpoints into {self._directory}, and only one "
+            "session can: wait for it to end, or give another checkpoint_dir"
         )

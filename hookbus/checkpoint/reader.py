@@ -1,7 +1,8 @@
-"""How checkpoints are found and read by whoever only looks."""
+"""Finds and reads checkpoints without changing anything on disk."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import attrs
 
 from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.manifest import Manifest
-from hookbus.checkpoint.store import Store, StoredCheckpoint
+from hookbus.checkpoint.store import Store
 from hookbus.errors import CheckpointError, NoGoodCheckpointError
 
 
@@ -20,9 +21,9 @@ class CheckpointInfo:
 
     Attributes:
         path: its directory, like ``runs/digits/ckpt-120``.
-        global_step: the step that it holds.
-        ended: how the session ended that saved it, like ``completed``; None where it saved
-            and went on, or was killed.
+        global_step: the step of the checkpoint.
+        ended: how the session that saved it ended, like ``completed``; None if it had not
+            ended when it saved, or was killed.
     """
 
     path: Path
@@ -31,11 +32,11 @@ class CheckpointInfo:
 
 
 def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
-    """Return the newest good checkpoint in *directory*, None where there is none.
+    """Return the newest good checkpoint in *directory*, or None if there is none.
 
-    It changes nothing there, and may be called while another process saves. A good one
-    has an unaltered manifest, and each file in the size that stands there; the content is
-    compared only when a session restores it.
+    It changes nothing there, and may be called while another process saves. A good
+    checkpoint has an unaltered manifest, and its files have the sizes in it. The contents
+    are verified only when a session restores it.
 
     Raises:
         CheckpointError: the directory cannot be read.
@@ -46,9 +47,9 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     """
     try:
         for found in Store(directory).found():
-            manifest = _good_manifest(found)
-            if manifest is not None:
-                return CheckpointInfo(found.path, found.step, manifest.ended)
+            with contextlib.suppress(CheckpointError):  # its owner may be removing it
+                ended = found.manifest(contents=False).ended
+                return CheckpointInfo(found.path, found.step, ended)
     except OSError as error:
         raise CheckpointError(
             f"cannot read the checkpoints in {directory}: {error}"
@@ -56,27 +57,9 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     return None
 
 
-def _good_manifest(found: StoredCheckpoint) -> Manifest | None:
-    """Look at one checkpoint, which its owner may just be removing."""
-    try:
-        manifest = Manifest.read(found.path)
-        sizes = {name: (found.path / name).stat().st_size for name in manifest.files}
-    except (CheckpointError, FileNotFoundError, NotADirectoryError):
-        return None
-    wanted = {name: record.bytes for name, record in manifest.files.items()}
-    good = manifest.global_step == found.step and sizes == wanted
-    return manifest if good else None
-
-
 @attrs.frozen(eq=False)
 class Restored:
-    """What came back from a checkpoint and is still to be handed out.
-
-    Attributes:
-        path: where it lies.
-        state: its content.
-        manifest: its description.
-    """
+    """The contents of a checkpoint."""
 
     path: Path
     state: Mapping[str, Any]
@@ -84,10 +67,10 @@ class Restored:
 
 
 def read_checkpoint(path: str | Path) -> Restored:
-    """Read one checkpoint that was named.
+    """Read the checkpoint at *path*.
 
     Raises:
-        NoGoodCheckpointError: it is not there, or damaged.
+        NoGoodCheckpointError: it is missing or damaged.
     """
     path = Path(path)
     try:
@@ -102,7 +85,7 @@ def variables_at(source: str | Path) -> Mapping[str, Any]:
     """Return the variables of a checkpoint, or of the newest one in a directory.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: there is no checkpoint, or it is damaged.
     """
     found = latest_checkpoint(source)
     path = found.path if found is not None else Path(source)

@@ -29,26 +29,18 @@ from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.logs import log, shown
 
 
-def input_goes_on(ended: str | None) -> bool:
-    """Return whether a session goes on in the input of the one before it.
+def continues_input(ended: str | None) -> bool:
+    """Return whether a session continues in the input of the previous one.
 
-    It starts from the beginning where that one used the input up, or its caller left it.
-
-    Args:
-        ended: how that one ended; None if it did not.
+    It starts from the beginning if the previous session used the input up, or if its
+    caller left the loop. *ended* is how that session ended; None if it did not.
     """
     return ended not in ("completed", "end_of_input")
 
 
 @attrs.frozen(eq=False)
 class Snapshot:
-    """The values of one save, read once.
-
-    Attributes:
-        variables: the backend's variables by name.
-        tracked: the states of a custom loop's objects by name.
-        version: the version of the backend session that *variables* belong to.
-    """
+    """The values of one save, read once, and the version of the session at that time."""
 
     variables: Mapping[str, Any]
     tracked: Mapping[str, Any]
@@ -67,16 +59,16 @@ class Saver:
     """Writes and reads the checkpoints of one session.
 
     Attributes:
-        checkpoints: the directory and how many to keep, as hooks decided.
+        checkpoints: the directory and the number of checkpoints to keep.
         hooks: the hooks that have a state, by name.
         tracking: the objects of a custom loop.
         epochs: the position of a custom loop in its input.
         versions: the versions of everything that takes part, for the manifest.
-        resumes_input: takes how the session before ended, or None; returns whether this
-            one goes on in its input.
+        resumes_input: takes how the previous session ended, or None; returns whether this
+            one continues in its input.
         last_step: the step that was restored or saved last, or None.
         last_path: the directory of that checkpoint.
-        ended: how the session ended, once that checkpoint says so.
+        ended: how the session ended, once that is recorded in the checkpoint.
     """
 
     checkpoints: Checkpoints
@@ -84,7 +76,7 @@ class Saver:
     tracking: Tracking
     epochs: EpochIterator
     versions: Mapping[str, str]
-    resumes_input: Callable[[str | None], bool] = input_goes_on
+    resumes_input: Callable[[str | None], bool] = continues_input
     last_step: int | None = None
     last_path: Path | None = None
     ended: str | None = None
@@ -122,7 +114,7 @@ class Saver:
             self._codec = load_codec()
 
     def close(self) -> None:
-        """Let other sessions save into the directory."""
+        """Allow other sessions to save into the directory."""
         if self._lock is not None:
             self._lock.release()
 
@@ -132,16 +124,16 @@ class Saver:
         """Load the newest good checkpoint: variables, step, input positions.
 
         Args:
-            session: what to load it into.
+            session: the session to load it into.
             training: whether the graph must have all variables of the checkpoint, and the
-                session goes on in its input.
+                session may continue in the input.
             path: load this checkpoint instead.
 
         Returns:
-            The checkpoint, or None where there never was one.
+            The checkpoint, or None if there never was one.
 
         Raises:
-            NoGoodCheckpointError: there are checkpoints, none of them good.
+            NoGoodCheckpointError: there are checkpoints, but none of them is good.
             CheckpointMismatchError: another graph wrote it.
         """
         self.last_step, self._held = None, None
@@ -156,18 +148,16 @@ class Saver:
         return restored
 
     def hold_position(self, session: Session) -> None:
-        """Keep the present position of input and generators for the last checkpoint.
+        """Keep the current position of input and generators for the last checkpoint.
 
-        Called when the training is over. Evaluations and hooks that end may still pull
-        values and draw numbers, and a resumed session must not miss those.
+        Called when the training has ended. Evaluations and hooks may still pull values and
+        draw numbers, and a resumed session must not miss those.
         """
-        if self.checkpoints.enabled_by is None:
-            return
-        if self._held is None or self._held[0] != session.version:
-            self._held = session.version, self._position_now(session)
+        if self.checkpoints.enabled_by is not None:
+            self._held = session.version, self._position(session)
 
     def snapshot(self, session: Session) -> Snapshot:
-        """Read the values of a save; each tracked object gives its state once."""
+        """Read the values of a save; the state of each tracked object is read once."""
         variables, tracked = self._variables(session), self.tracking.state_dict()
         return Snapshot(variables, tracked, session.version)
 
@@ -209,17 +199,14 @@ class Saver:
         self.ended = kind
 
     def is_safe(self, session: Session) -> bool:
-        """Return whether the last checkpoint holds all that the session holds."""
+        """Return whether the last checkpoint contains the current state."""
         version = session.version
         return self.last_step == session.global_step and self._last_version == version
 
     def _position(self, session: Session) -> Mapping[str, Any]:
-        """Return where input and generators stand, or stood when the training was over."""
+        """Return the position of input and generators, or the one that is kept."""
         if self._held is not None and self._held[0] == session.version:
             return self._held[1]
-        return self._position_now(session)
-
-    def _position_now(self, session: Session) -> dict[str, Any]:
         return {
             "inputs": session.positions(),
             "passes": self.epochs.state_dict(),
@@ -234,30 +221,28 @@ class Saver:
         return {name: value for name, value in values.items() if name in held}
 
     def _newest(self) -> Restored | None:
-        """Read the newest good checkpoint; set bad ones aside."""
+        """Read the newest good checkpoint, and rename bad ones."""
         if self.checkpoints.directory is None:
             return None
+        store = self.store
         try:
-            return self._newest_good(self.store)
+            seen = bool(store.found()) or store.had_any()
+            for path, manifest in store.good():
+                codec = load_codec(manifest.codec)[1]
+                try:
+                    return Restored(path, codec.read(path), manifest)
+                except CheckpointError as error:
+                    store.set_aside(path, str(error))
         except OSError as error:
             raise CheckpointError(
-                f"cannot read the checkpoints in {self.store.directory}: {error}; they "
-                "were left as they are"
+                f"cannot read the checkpoints in {store.directory}: {error}; they were "
+                "not changed"
             ) from error
-
-    def _newest_good(self, store: Store) -> Restored | None:
-        seen = bool(store.found()) or store.had_any()
-        for path, manifest in store.good():
-            codec = load_codec(manifest.codec)[1]
-            try:
-                return Restored(path, codec.read(path), manifest)
-            except CheckpointError as error:
-                store.set_aside(path, str(error))
         if seen:
             raise NoGoodCheckpointError(
-                f"{store.directory} has checkpoints and not one of them is good (see the "
-                "warnings above); they were kept: remove the directory to start anew, or "
-                "give another checkpoint_dir"
+                f"{store.directory} contains checkpoints, but none of them is good (see "
+                "the warnings above). They were kept: to start from the beginning, remove "
+                "the directory, or give another checkpoint_dir"
             )
         return None
 
@@ -299,15 +284,18 @@ def _compare(
 
 
 def _report_dtypes(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Warn of variables that come back in another dtype than their initial value has.
+    """Warn of variables whose saved values have another dtype than their initial values.
 
-    Training may have changed it, so this is no reason to refuse a checkpoint.
+    Training may have changed the dtype, so this is not an error.
     """
     for name in here.keys() & saved.keys():
         first, now = (getattr(values[name], "dtype", None) for values in (here, saved))
         if first is not None and now is not None and first != now:
             log.warning(
-                "restored in another dtype", variable=name, graph=str(first), saved=str(now)
+                "restored with another dtype",
+                variable=name,
+                graph=str(first),
+                saved=str(now),
             )
 
 

@@ -1,8 +1,8 @@
 """Writes, replaces and prunes checkpoints on disk, so that a crash loses none.
 
-Each is a directory ``ckpt-STEP``. It is written under a temporary name beside its place,
-synced, completed with a manifest and renamed; the parent is synced; only then are old ones
-removed. Whenever a crash comes, the newest complete checkpoint can be found.
+A checkpoint is a directory ``ckpt-STEP``. It is written under a temporary name in the same
+directory, synced, completed with a manifest and renamed; the parent is synced; only then
+are old checkpoints removed. So the newest complete checkpoint survives a crash at any time.
 """
 
 from __future__ import annotations
@@ -22,33 +22,43 @@ from hookbus.logs import log, shown
 
 _COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
 _ABANDONED = re.compile(r"ckpt-\d+\.(tmp|gone)-\d+")
+_UNFINISHED = re.compile(r"\..+\.tmp-\d+-\d+")
 _BAD = re.compile(r"ckpt-\d+(\.old)?\.bad(-\d+)?")
 
 
 @attrs.frozen
 class StoredCheckpoint:
-    """A directory that has the name of a checkpoint; its content may be bad."""
+    """A directory that has the name of a checkpoint; its contents may be bad."""
 
     step: int
     path: Path
     old: bool
 
+    def manifest(self, contents: bool = True) -> Manifest:
+        """Return its manifest, after a check of the files' sizes and, if asked, hashes.
+
+        Raises:
+            CheckpointError: the checkpoint is not good.
+            UsageError: another version of hookbus wrote it.
+        """
+        manifest = Manifest.read(self.path)
+        manifest.verify(self.path, contents)
+        if manifest.global_step != self.step:
+            raise CheckpointError(f"its manifest says step {manifest.global_step}")
+        return manifest
+
 
 @attrs.frozen
 class Store:
-    """The checkpoints in one directory.
-
-    Attributes:
-        directory: their parent; made at the first write.
-    """
+    """The checkpoints in one directory, which is created at the first write."""
 
     directory: Path = attrs.field(converter=Path)
 
     def prepare(self) -> None:
-        """Make the directory and check that it can be written.
+        """Create the directory and check that it can be written.
 
         Raises:
-            CheckpointDirectoryError: it cannot be made or written.
+            CheckpointDirectoryError: it cannot be created or written.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -65,13 +75,12 @@ class Store:
         """Return all directories named like complete checkpoints, the newest first."""
         if not self.directory.is_dir():
             return []
-        matches = (
-            (_COMPLETE.fullmatch(path.name), path) for path in self.directory.iterdir()
-        )
-        all_found = [
-            StoredCheckpoint(int(m[1]), path, bool(m[2])) for m, path in matches if m
+        found = [
+            StoredCheckpoint(int(match[1]), path, bool(match[2]))
+            for path in self.directory.iterdir()
+            if (match := _COMPLETE.fullmatch(path.name))
         ]
-        return sorted(all_found, key=lambda f: (f.step, not f.old), reverse=True)
+        return sorted(found, key=lambda f: (f.step, not f.old), reverse=True)
 
     def had_any(self) -> bool:
         """Return whether a checkpoint was ever set aside here as bad."""
@@ -83,14 +92,11 @@ class Store:
         """Yield each checkpoint that verifies, the newest first; report the others."""
         for candidate in self.found():
             try:
-                manifest = Manifest.read(candidate.path)
-                manifest.verify(candidate.path)
-                if manifest.global_step != candidate.step:
-                    raise CheckpointError(f"it holds step {manifest.global_step}")
+                manifest = candidate.manifest()
             except CheckpointError as error:
                 self.set_aside(candidate.path, str(error))
-                continue
-            yield candidate.path, manifest
+            else:
+                yield candidate.path, manifest
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Report a bad checkpoint and rename it, so that no session restores it."""
@@ -112,14 +118,14 @@ class Store:
         """Write a checkpoint.
 
         Args:
-            manifest: its description; the sizes and hashes of its files are filled in.
-            fill: writes the files into the directory it is given.
+            manifest: its description; the store fills in the sizes and hashes of files.
+            fill: writes the files into the directory that it gets.
 
         Returns:
             The checkpoint's directory, and its complete manifest.
 
         Raises:
-            CheckpointError: the disk refuses; the checkpoints saved before are intact.
+            CheckpointError: it cannot be written; earlier checkpoints are intact.
         """
         step = manifest.global_step
         path = self.directory / f"ckpt-{step}"
@@ -137,23 +143,22 @@ class Store:
             _sync(temporary / MANIFEST_NAME)
             _sync(temporary)
             self._move_in(temporary, path)
-        except (OSError, CheckpointError) as error:
+        except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if not isinstance(error, OSError | CheckpointError):
+                raise
             why = error.strerror if isinstance(error, OSError) else error
             raise CheckpointError(
                 f"cannot write the checkpoint of step {step} into {self.directory}: "
-                f"{why}; the ones saved before are still there"
+                f"{why}; earlier checkpoints are still there"
             ) from error
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         return path, manifest
 
     def rewrite_manifest(self, path: Path, manifest: Manifest) -> None:
         """Replace a checkpoint's manifest in one rename and leave its files untouched.
 
         Raises:
-            CheckpointError: the disk refuses; the old manifest is still there.
+            CheckpointError: it cannot be written; the old manifest is intact.
         """
         temporary = path / f"{MANIFEST_NAME}.tmp"
         try:
@@ -163,7 +168,7 @@ class Store:
             _sync(path)
         except OSError as error:
             raise CheckpointError(
-                f"cannot note in {path} how the session ended: {error.strerror}"
+                f"cannot record in {path} how the session ended: {error.strerror}"
             ) from error
 
     def prune(self, keep: int, newest: Path) -> None:
@@ -185,10 +190,12 @@ class Store:
             shutil.rmtree(gone, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove what interrupted saves left; only the holder of the lock may call it."""
+        """Remove the remains of interrupted saves; the caller must hold the lock."""
         for path in self.directory.iterdir():
             if _ABANDONED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
+            elif _UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def _move_in(self, temporary: Path, path: Path) -> None:
         old = path.with_name(f"{path.name}.old")

@@ -1,4 +1,4 @@
-"""Tracks the objects of a custom loop: checkpoints hold their states."""
+"""Tracks the objects of a custom loop, whose states checkpoints contain."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Tracked:
     Attributes:
         get: returns the state to save.
         put: takes a state from a checkpoint and returns the value for the caller.
-        value: the value for the caller where nothing is restored.
-        fork: for a random generator, returns the state of a separate stream; else None.
+        value: the value for the caller if nothing is restored.
+        fork: for a random generator, returns the state of a separate stream; otherwise
+            None.
     """
 
     get: Callable[[], Any]
@@ -85,17 +86,17 @@ class Tracking:
         self._checked = False
 
     def restore_from(self, saved: Mapping[str, Any]) -> None:
-        """Have objects restored from *saved* as they are tracked."""
+        """Restore objects from *saved* when they are tracked."""
         self._saved = saved
 
     def add(self, name: str, thing: Any) -> Any:
         """Track one object; return it, restored if the checkpoint has it.
 
         Raises:
-            UsageError: the name is taken, or the object cannot be tracked.
+            UsageError: the name is already used, or the object cannot be tracked.
         """
         if name in self._tracked:
-            raise UsageError(f"{name!r} is tracked already; track each object once")
+            raise UsageError(f"{name!r} is already tracked; track each object once")
         if self._checked:
             raise UsageError(
                 f"{name!r} is tracked too late: track it before the first step"
@@ -109,26 +110,24 @@ class Tracking:
         """Check, at the first step, that a restored checkpoint has the same names.
 
         Raises:
-            CheckpointMismatchError: other names are tracked than the checkpoint has.
+            CheckpointMismatchError: the tracked names differ from the checkpoint's.
         """
         if self._checked:
             return
         self._checked = True
-        if self._saved is None:
+        here, saved, self._saved = self._tracked, self._saved, None
+        if saved is None:
             return
-        gone = [
-            f"{n!r} is only in the checkpoint"
-            for n in self._saved
-            if n not in self._tracked
+        faults = [
+            f"{name!r} is only in the checkpoint" for name in saved if name not in here
         ]
-        new = [
-            f"{n!r} is not in the checkpoint" for n in self._tracked if n not in self._saved
+        faults += [
+            f"{name!r} is not in the checkpoint" for name in here if name not in saved
         ]
-        self._saved = None
-        if gone or new:
+        if faults:
             raise CheckpointMismatchError(
-                "session.track() has other names than the checkpoint that was restored: "
-                f"{'; '.join(gone + new)}. Track the same names as before, or give another "
+                "the tracked names differ from those in the restored checkpoint: "
+                f"{'; '.join(faults)}. Track the same names as before, or give another "
                 "checkpoint_dir"
             )
 
@@ -153,7 +152,7 @@ class Tracking:
                 self._tracked[name].put(value)
 
     def fork(self) -> dict[str, Any]:
-        """Return the states of separate streams; the generators stay where they are."""
+        """Return the states of separate streams; the generators do not change."""
         forked = {name: t.fork() for name, t in self._generators() if t.fork is not None}
         return {**random_state.fork(), "tracked": forked}
 
@@ -162,7 +161,7 @@ class Tracking:
 
 
 def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers and arrays inside a state, each with a name that leads to it."""
+    """Yield the numbers and arrays inside a state, each with its path as its name."""
     if isinstance(state, Mapping):
         for key, value in state.items():
             yield from leaves(f"{name}.{key}", value)

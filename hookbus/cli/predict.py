@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from hookbus.checkpoint.files import replacing
 from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out
 from hookbus.cli.output import discard
 from hookbus.config.keys import listed
 from hookbus.config.parser import ParsedFlags
 from hookbus.errors import UsageError
 from hookbus.estimator.estimator import Estimator
-from hookbus.files import replacing
 from hookbus.logs import log
 
 _STDOUT = "-"

@@ -158,7 +158,7 @@ def _names(hint: Any) -> tuple[str, str]:
         return "|".join(choices), f"one of {', '.join(choices)}"
     if _is_list(hint):
         form, words = _names(next(_items(hint)))
-        return f"{form},...", f"a list of which each is {words}"
+        return f"{form},...", f"a list in which each item is {words}"
     if isinstance(hint, type) and issubclass(hint, PurePath):
         return "PATH", "a path"
     return _NAMES.get(hint, _OBJECT)

@@ -83,7 +83,7 @@ class Estimator:
         warm_start_from: str | Path | None = None,
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
-            raise ArgumentTypeError(f"config is a RunConfig, given: {config!r}")
+            raise ArgumentTypeError(f"config must be a RunConfig, given: {config!r}")
         self._model, self._warm_start_from = ModelFn(model_fn), warm_start_from
         self._config = with_directory(config or RunConfig(), model_dir)
         self._params = dict(copy.deepcopy(check_params(params)))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.files import replacing
+from hookbus.checkpoint.files import replacing
 from hookbus.logs import log
 from hookbus.validation import numeric
 

@@ -86,7 +86,9 @@ class EstimatorSpec:
             raise UsageError(f"mode={self.mode!r}: expected one of {', '.join(_MODES)}")
         self._check_required()
         if self.scaffold is not None and not isinstance(self.scaffold, Scaffold):
-            raise ArgumentTypeError(f"scaffold is a Scaffold, given: {self.scaffold!r}")
+            raise ArgumentTypeError(
+                f"scaffold must be a Scaffold, given: {self.scaffold!r}"
+            )
         self._check_metrics()
 
     def _check_required(self) -> None:
@@ -104,12 +106,14 @@ class EstimatorSpec:
     def _check_metrics(self) -> None:
         if not isinstance(self.eval_metric_ops, Mapping):
             raise ArgumentTypeError(
-                "eval_metric_ops is a dict, name to metric, given: "
+                "eval_metric_ops must be a dict, name to metric, given: "
                 f"{self.eval_metric_ops!r}"
             )
         for name in self.eval_metric_ops:
             if not isinstance(name, str):
-                raise ArgumentTypeError(f"the name of a metric is a str, given: {name!r}")
+                raise ArgumentTypeError(
+                    f"the name of a metric must be a str, given: {name!r}"
+                )
         for name in self.RESERVED:
             if name in self.eval_metric_ops:
                 raise UsageError(
@@ -167,7 +171,7 @@ def _node(graph: Graph, given: Any, field: str) -> Node:
     """
     asker = f"{field} of the EstimatorSpec"
     if not isinstance(given, Node | str):
-        raise ArgumentTypeError(f"{asker} is a node or its name, given: {given!r}")
+        raise ArgumentTypeError(f"{asker} must be a node or its name, given: {given!r}")
     return graph.resolve(given, asker)
 
 

@@ -30,7 +30,7 @@ def choose_predictions(predictions: Any, keys: Sequence[str] | str | None) -> An
             "predict_keys argument is not valid in case of non-dict predictions."
         )
     if not isinstance(keys, Iterable):
-        raise ArgumentTypeError(f"predict_keys is a list of keys, given: {keys!r}")
+        raise ArgumentTypeError(f"predict_keys must be a list of keys, given: {keys!r}")
     wanted = [keys] if isinstance(keys, str) else list(keys)
     for key in wanted:
         if key not in predictions:

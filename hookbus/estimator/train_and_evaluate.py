@@ -26,7 +26,7 @@ from hookbus.validation import check_name, check_number, check_seconds
 
 def _check_function(input_fn: Any) -> None:
     if not callable(input_fn):
-        raise ArgumentTypeError(f"input_fn is a function, given: {input_fn!r}")
+        raise ArgumentTypeError(f"input_fn must be a function, given: {input_fn!r}")
 
 
 def _exporters(given: Any) -> tuple[Exporter, ...]:

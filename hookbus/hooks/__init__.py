@@ -1,1 +1,1 @@
-"""What a hook is, and all that one is handed: context, outcome, timer, coordinator."""
+"""Defines hooks, and the objects that they get: context, outcome, timer, coordinator."""

@@ -1,4 +1,4 @@
-"""What hooks see of checkpoints: where they lie, and the listeners around each save."""
+"""Defines what hooks see of checkpoints: the directory, and listeners to saves."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 
 
 class CheckpointSaverListener:
-    """Told by the checkpoint-saver before and after each save; override what you need."""
+    """Called by checkpoint-saver before and after each save. Override what you need."""
 
     def begin(self) -> None:
-        """Come with the saver's own ``begin``."""
+        """Called in the saver's own ``begin``."""
 
     def before_save(self, session: Session, global_step_value: int) -> None:
-        """Come before a checkpoint is written, when no hook has refused it."""
+        """Called before a checkpoint is written, when no hook has refused it."""
 
     def after_save(self, session: Session, global_step_value: int) -> bool | None:
-        """Come when the checkpoint is safe on disk; True asks to stop training.
+        """Called when the checkpoint is safe on disk; return True to stop training.
 
-        The answer counts for saves after a run, not for the first and the last one.
+        The result applies to saves after a run, not to the first and the last save.
         """
 
     def end(self, session: Session, global_step_value: int) -> None:
-        """Come when the session has ended well, after its last checkpoint."""
+        """Called when the session has ended cleanly, after its last checkpoint."""
 
 
 @attrs.define(eq=False)
 class Checkpoints:
-    """Where and whether a session saves; hooks get it in ``begin``.
+    """Whether and where a session saves; hooks get it in ``begin``.
 
     Attributes:
-        directory: where checkpoints lie, or None while nobody has said.
+        directory: the directory of the checkpoints, or None if it is not set yet.
         enabled_by: the hook that switched saving on, or None.
-        max_to_keep: how many are kept; None keeps all.
+        max_to_keep: the number of checkpoints to keep; None keeps all.
     """
 
     directory: Path | None
-    _asks: Requests
-    _turn: CurrentHook
+    _requests: Requests
+    _current_hook: CurrentHook
     enabled_by: str | None = None
     max_to_keep: int | None = 5
 
@@ -56,13 +56,13 @@ class Checkpoints:
         """Switch saving on; the session then also saves at its end.
 
         Args:
-            directory: where; by default the session's ``checkpoint_dir``.
-            max_to_keep: how many to keep; None or 0 keeps all.
+            directory: where to save; by default the session's ``checkpoint_dir``.
+            max_to_keep: the number of checkpoints to keep; None or 0 keeps all.
 
         Raises:
-            UsageError: there is no directory, or there are two.
+            UsageError: no directory is set, or two different ones.
         """
-        who = self._turn.name
+        who = self._current_hook.name
         if directory is None and self.directory is None:
             raise UsageError(
                 f"{who} has no directory to save into: give the session "
@@ -72,33 +72,29 @@ class Checkpoints:
             here = Path(directory).absolute()
             if self.directory is not None and here != self.directory:
                 raise UsageError(
-                    f"{who} would save into {directory}, and the session's "
-                    f"checkpoint_dir is {self.directory}; a session has one directory"
+                    f"{who} would save into {directory}, but the session's "
+                    f"checkpoint_dir is {self.directory}; give only one"
                 )
-            self.directory = Path(directory).absolute()
+            self.directory = here
         self.enabled_by, self.max_to_keep = who, max_to_keep or None
 
     def request_save(self, why: str) -> None:
         """Ask for a checkpoint outside a run; it is written after the next event or run."""
-        self._asks.request_save(self._turn.name, why, anyway=True)
+        self._requests.request_save(self._current_hook.name, why, anyway=True)
 
 
 def check_listeners(given: Iterable[Any] | None) -> tuple[CheckpointSaverListener, ...]:
-    """Return the listeners that an argument holds.
+    """Return the listeners of an argument as a tuple.
 
     Raises:
-        ArgumentTypeError: it is no list, or one of them is no listener.
+        ArgumentTypeError: it is not a list of listeners.
     """
-    if not isinstance(given, Iterable | None):
-        raise _no_listener(given)
-    listeners = tuple(given or ())
-    for listener in listeners:
-        if not isinstance(listener, CheckpointSaverListener):
-            raise _no_listener(listener)
+    is_list = isinstance(given, Iterable | None)
+    listeners = tuple(given or ()) if is_list else ()
+    wrong = [each for each in listeners if not isinstance(each, CheckpointSaverListener)]
+    if wrong or not is_list:
+        raise ArgumentTypeError(
+            "saving_listeners must be a list of CheckpointSaverListener, given: "
+            f"{(wrong[0] if is_list else given)!r}"
+        )
     return listeners
-
-
-def _no_listener(given: Any) -> ArgumentTypeError:
-    return ArgumentTypeError(
-        f"saving_listeners must be a list of CheckpointSaverListener, given: {given!r}"
-    )

@@ -1,4 +1,4 @@
-"""Presents one run to hooks: what is asked for, what came back, how to ask for more."""
+"""Presents one run to hooks: its requests, its results, and how to make requests."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class CurrentHook:
-    """The name of the hook that is being called, so that a request knows who made it."""
+    """The name of the hook that is being called, which a request records."""
 
     name: str = NOBODY
 
 
 @attrs.define(eq=False)
 class Requests:
-    """What hooks asked for and the session did not do yet.
+    """The requests of hooks that the session has not served yet.
 
     Attributes:
         pending: whether there is anything to do, or to forget before the next run.
-        stop: the stop asked for in the current run.
-        deferred_stop: a stop asked for in a run that is being repeated.
-        deferred_to: the step at which that run began; the stop takes effect when a run is
-            over that began there or later.
+        stop: the stop requested in the current run.
+        deferred_stop: a stop requested in a run that is being repeated.
+        deferred_to: the step at which that run began; the stop takes effect after a run
+            that began there or later.
         save: the plugin that asked for a checkpoint, and why.
-        save_anyway: the same, whatever becomes of the run.
-        writes: variable to the plugin that assigned it, and the value.
+        save_anyway: the same, even if the run fails.
+        writes: maps each variable to the plugin that assigned it, and the value.
     """
 
     pending: bool = False
@@ -50,7 +50,7 @@ class Requests:
     _writers: dict[str, str] = attrs.field(factory=dict)
 
     def new_run(self) -> None:
-        """Forget what was asked for in a run that failed, and who wrote which variable."""
+        """Forget the requests of a run that failed, and the writers of variables."""
         self.stop = self.save = None
         if self._writers:
             self._writers.clear()
@@ -58,15 +58,15 @@ class Requests:
         self.pending = bool(self.save_anyway or self.deferred_stop)
 
     def request_stop(self, who: str, why: str) -> None:
-        """Ask for the end of the session; the first one to ask is named in the outcome."""
+        """Ask for the end of the session; the outcome names the first hook that asked."""
         self.pending = True
         if self.stop is None:
             self.stop = Stop(who, why)
 
     def request_save(self, who: str, why: str, anyway: bool = False) -> None:
-        """Ask for a checkpoint; one is written however many ask.
+        """Ask for a checkpoint; several requests write one.
 
-        *anyway* asks for it whatever becomes of the run.
+        *anyway* asks for it even if the run fails.
         """
         self.pending = True
         if anyway and self.save_anyway is None:
@@ -75,7 +75,7 @@ class Requests:
             self.save = (who, why)
 
     def assign(self, who: str, values: Mapping[str, Any]) -> None:
-        """Ask for variables to be written; one party a variable and run."""
+        """Ask for variables to be written, each by one party per run."""
         self.pending = True
         for name, value in values.items():
             other = self._writers.setdefault(name, who)
@@ -87,38 +87,38 @@ class Requests:
             self.writes[name] = (who, value)
 
     def defer_stop(self, began: int) -> None:
-        """Keep a stop asked for in a run which began at *began* and is repeated."""
+        """Keep a stop from a run that began at *began* and is repeated."""
         if self.stop is not None and (
             self.deferred_stop is None or began < self.deferred_to
         ):
             self.deferred_stop, self.deferred_to, self.pending = self.stop, began, True
 
     def due_stop(self, began: int) -> Stop | None:
-        """Return the stop that takes effect after a run which began at *began*."""
+        """Return the stop that takes effect after a run that began at *began*."""
         if self.stop is None and began >= self.deferred_to:
             return self.deferred_stop
         return self.stop
 
     def take_save(self) -> tuple[str, str] | None:
         """Return who asked for a checkpoint and why, and forget it."""
-        wish = self.save or self.save_anyway
+        save = self.save or self.save_anyway
         self.save = self.save_anyway = None
-        return wish
+        return save
 
     def take_writes(self) -> dict[str, tuple[str, Any]]:
-        """Return the pending writes, name to (who, value), and forget them."""
+        """Return the pending writes, (plugin, value) by variable, and forget them."""
         writes, self.writes = self.writes, {}
         return writes
 
 
 class RunServices(Protocol):
-    """What a run's context asks of the session, which is made once and not in each step."""
+    """The services of the session to the contexts of its runs."""
 
     session: Session
     requests: Requests
     current_hook: CurrentHook
     current_run: SessionRunContext | None
-    """The run that goes on; requests through the context of another one do nothing."""
+    """The current run; requests through the context of another one have no effect."""
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""
@@ -134,7 +134,7 @@ class RunServices(Protocol):
 
 
 class SessionRunContext:
-    """One run, as hooks see it: what was asked for, and the ways to ask for more.
+    """One run, as hooks see it: its requests, and methods to make more requests.
 
     One object serves all hooks in both phases of a run.
 
@@ -169,7 +169,7 @@ class SessionRunContext:
 
     @property
     def last_step(self) -> int | None:
-        """The global step at which the session is expected to end, where known."""
+        """The global step at which the session is expected to end, or None if unknown."""
         return self._services.last_step()
 
     @property
@@ -180,8 +180,8 @@ class SessionRunContext:
     def request_stop(self, reason: str = "asked to stop") -> None:
         """Ask for the end of the session after this run.
 
-        All hooks still get this run's ``after_run``; it cannot be withdrawn. Like every
-        request, it does nothing through the context of a run that is over.
+        All hooks still get this run's ``after_run``. The request cannot be withdrawn.
+        Through the context of an earlier run it has no effect, like every request.
         """
         services = self._services
         if services.current_run is self:
@@ -196,12 +196,12 @@ class SessionRunContext:
     def assign(self, values: Mapping[Node | str, Any]) -> None:
         """Ask for variables to be set.
 
-        Asked in ``before_run``, it is committed with the run's own updates and not seen
-        by its reads; asked in ``after_run``, it is committed before the next run and
-        before any save.
+        An assignment from ``before_run`` is committed with the run's own updates and is
+        not visible to its reads. An assignment from ``after_run`` is committed before the
+        next run and before any save.
 
         Raises:
-            UnknownNodeError: no node has the name.
+            UnknownNodeError: there is no node of that name.
             GraphError: a node is not a variable, or is the global step, or the value has
                 another shape than the variable.
             WriteConflictError: another party writes the same variable in this run.
@@ -214,8 +214,8 @@ class SessionRunContext:
     def wait(self, seconds: float) -> bool:
         """Wait inside the run; return whether the whole time passed.
 
-        A signal that ends the session, or a stop of its coordinator, ends the wait at
-        once, also when it came before. Any other way to wait would not notice them.
+        A signal that ends the session, or a stop of its coordinator, ends the wait early,
+        even one from before the call. Other ways of waiting do not notice them.
         """
         return pause(seconds, self._services.is_ending)
 
@@ -229,7 +229,7 @@ class SessionRunContext:
 
 @attrs.define(eq=False)
 class SessionRunValues:
-    """The results of one run for one hook. Hooks only read it.
+    """The results of one run for one hook. Do not modify it.
 
     Attributes:
         results: the values, in the structure of the hook's fetches; None without fetches.

@@ -1,4 +1,4 @@
-"""How threads that belong to a session stop together and report what went wrong."""
+"""Coordinates the threads of a session: they stop together and report their errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ExcInfo: TypeAlias = (
 
 
 class Coordinator:
-    """Lets threads ask each other to stop; hooks get one in ``after_create_session``.
+    """Stops threads together; hooks get the session's in ``after_create_session``.
 
     Args:
-        clean_stop_exception_types: exceptions that mean a plain stop when a thread
+        clean_stop_exception_types: exceptions that count as a clean stop when a thread
             reports them; by default end of input, as in TensorFlow.
 
     >>> coord = Coordinator()
@@ -53,12 +53,12 @@ class Coordinator:
         return self._error
 
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
-        """Ask everybody to stop; the first error reported is kept for ``join``.
+        """Ask all threads to stop. The first reported error is kept for ``join``.
 
         Args:
-            ex: the error, or what ``sys.exc_info()`` returns; None for a plain stop. An
-                error reported after the join has nobody left to raise it: it is raised
-                here.
+            ex: the error, or the result of ``sys.exc_info()``; None for a clean stop. An
+                error reported after the join is raised here, because no later call would
+                raise it.
         """
         if isinstance(ex, tuple):
             ex = ex[1]
@@ -74,29 +74,29 @@ class Coordinator:
                 self._stop.set()
 
     def should_stop(self) -> bool:
-        """Say whether a stop was asked for."""
+        """Return whether a stop was requested."""
         return self._stop.is_set()
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait, at most *timeout* seconds, for a stop; say whether it came."""
+        """Wait, at most *timeout* seconds, for a stop; return whether it was requested."""
         return self._stop.wait(timeout)
 
     def clear_stop(self) -> None:
-        """Start anew: forget the stop, its error and the join."""
+        """Clear the stop, its error and the join."""
         with self._lock:
             self._error, self.joined = None, False
             self._stop.clear()
 
     @contextlib.contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """Report what the block raises, and go on after it."""
+        """Report an error of the block, and continue after the block."""
         try:
             yield
         except BaseException as error:
             self.request_stop(error)
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Have *thread* waited for by the next ``join``."""
+        """Make the next ``join`` wait for *thread*."""
         with self._lock:
             self._threads.append(thread)
 
@@ -111,13 +111,13 @@ class Coordinator:
         stop_grace_period_secs: float = 120.0,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Wait for the threads, and raise what one of them reported.
+        """Wait for the threads, and raise the error that one of them reported.
 
-        Waits as long as the threads live until a stop is asked for, then at most
+        Waits while the threads run and no stop is requested, then at most
         *stop_grace_period_secs* seconds more.
 
         Raises:
-            ThreadsStillRunningError: some live on, unless *ignore_live_threads*.
+            ThreadsStillRunningError: some still run, unless *ignore_live_threads*.
         """
         me = threading.current_thread()
         waited = [t for t in (*self._threads, *threads) if t is not me]
@@ -125,8 +125,6 @@ class Coordinator:
             pass
         deadline = time.monotonic() + stop_grace_period_secs
         for thread in waited:
-            if not thread.is_alive():
-                continue
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self.joined = True

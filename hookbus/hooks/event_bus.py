@@ -1,4 +1,4 @@
-"""The bus as a hook sees it: declares events, emits them, tells of every call."""
+"""Defines the bus as a hook sees it: it declares events, emits them, reports calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Call:
         event: the event's name.
         arguments: all arguments of the event, by name, whether the hook takes them or
             not. The ``run_values`` of the whole ``after_run`` have no results.
-        result: what it answered; for the whole event a list of pairs (plugin, answer),
-            None for the events that take no answer.
-        error: what left it, also where the hook's policy held it back; or None.
-        start: when it began, in seconds of ``time.perf_counter``.
-        seconds: how long it took: the hook's own time, without that of others to which it
-            sent an event, and for a wrapper without what it wraps.
-        wrapper: whether it is one.
+        result: what the hook returned; for the whole event a list of pairs (plugin,
+            answer), or None for an event that takes no answer.
+        error: the exception that the hook raised, even if ``on_error`` suppressed it; or
+            None.
+        start: when the call began, in seconds of ``time.perf_counter``.
+        seconds: the hook's own time, without the hooks to which it sent an event, and for
+            a wrapper without the calls that it wraps.
+        wrapper: whether the hook is a wrapper.
     """
 
     plugin: str | None
@@ -38,7 +39,7 @@ class Call:
 
 
 class EventBus(Protocol):
-    """Declares events, emits them and reports calls; ``addhooks`` hands it to a hook.
+    """Declares events, emits them and reports calls; hooks get it in ``addhooks``.
 
     :class:`hookbus.Bus` is the one that a session has.
     """

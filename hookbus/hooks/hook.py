@@ -1,4 +1,4 @@
-"""Defines a hook, the kinds of sessions it serves, and what it may want of a run."""
+"""Defines a hook, the kinds of sessions it serves, and its requests to a run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
 
 
 def check_kind(kind: str | None) -> None:
-    """Refuse an unknown kind.
-
-    Raises:
-        UsageError: *kind* is not one of the four.
-    """
+    """Raise UsageError for an unknown kind."""
     kinds = get_args(Kind)
     if kind is not None and kind not in kinds:
         raise UsageError(
@@ -38,8 +34,8 @@ class SessionRunArgs:
     Args:
         fetches: a node, its name, or any nesting of list, tuple, namedtuple, dict and
             attrs classes of these; None for nothing.
-        feed_dict: node or name to the value that it has in this run.
-        options: how to run; options of several askers are merged.
+        feed_dict: maps nodes or names to their values in this run.
+        options: how to run; the options of several hooks are merged.
     """
 
     fetches: Any = None
@@ -48,20 +44,20 @@ class SessionRunArgs:
 
 
 class SessionRunHook:
-    """The class to subclass for a hook; override what you need.
+    """Base class for hooks; override what you need.
 
     Each method may take fewer arguments than shown: a hook gets those it names. Methods
     for other events than these six need ``@hookbus.hookimpl``. A hook with state has the
-    methods ``state_dict()`` and ``load_state_dict(state)``; every
-    checkpoint holds what the first returns, under the hook's name. ``load_state_dict`` may
-    also take ``ended``: the kind of outcome with which the session that saved it ended, or
-    None.
+    methods ``state_dict()`` and ``load_state_dict(state)``; every checkpoint contains the
+    result of the first, under the hook's name. ``load_state_dict`` may also take ``ended``:
+    the kind of outcome of the session that saved it, or None.
 
-    Attributes that decide how the session treats it, of the class or of one object:
+    Attributes, of the class or of one object, that control how the session treats the hook:
 
     * ``on_error``: the policy for an exception that leaves one of its events: ``raise``
-      (default) ends the session, ``warn`` drops the event, ``quarantine:N`` also switches
-      the hook off after N failures, 3 without a number. It is also a setting.
+      (default) ends the session, ``warn`` skips the event for this hook, ``quarantine:N``
+      also switches the hook off after N failures, 3 if no number is given. It is also a
+      setting.
     * ``only_observes``: True for a hook that changes nothing: it feeds and assigns
       nothing, pulls no input, draws no number from a global generator. False by default.
     * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it is
@@ -70,7 +66,8 @@ class SessionRunHook:
     Class attributes, for settings that come from flags:
 
     * ``main_setting``: the field that ``--NAME VALUE`` sets; by default the first.
-    * ``default_settings``: values for settings that nobody gives.
+    * ``default_settings``: values that apply if a flag switches the plugin on and nothing
+      else sets them.
     * ``exclusive_settings``: groups of fields of which giving one clears the others
       that come from weaker sources.
     * ``kinds``: the kinds of sessions and runs it serves when flags switch it on.
@@ -83,23 +80,23 @@ class SessionRunHook:
     on_error: ClassVar[str] = "raise"
     only_observes: ClassVar[bool] = False
 
-    # Each may be overridden with any of its event's arguments, which a type checker
-    # accepts only of a method that takes everything.
+    # A type checker accepts an override with any of its event's arguments only if the
+    # method here takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """``begin(graph, checkpoints, kind)``: add nodes; later is too late."""
+        """``begin(graph, checkpoints, kind)``: the last chance to add nodes."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
-        """``after_create_session(session, coord)``: a backend session is ready."""
+        """``after_create_session(session, coord)``: the backend session exists."""
 
     def before_run(self, *args: Any, **kwargs: Any) -> SessionRunArgs | None:
         """``before_run(run_context)``: return what you want from this run, or None."""
 
     def after_run(self, *args: Any, **kwargs: Any) -> None:
-        """``after_run(run_context, run_values)``: react to what you asked for."""
+        """``after_run(run_context, run_values)``: react to the results."""
 
     def end(self, *args: Any, **kwargs: Any) -> None:
-        """``end(session, outcome)``: finish; the session ended well."""
+        """``end(session, outcome)``: finish; the session ended cleanly."""
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
         """``on_exception(session, exception, outcome)``: finish after an error."""

@@ -1,17 +1,17 @@
-"""How an event is declared and implemented: pluggy's two markers."""
+"""Defines pluggy's two markers, for declaring and implementing events."""
 
 from __future__ import annotations
 
 import pluggy
 
 PROJECT = "hookbus"
-"""The name under which hookbus' markers and entry points are found."""
+"""The project name of hookbus' markers, and its entry-point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 """Declares an event; for plugins that add events of their own."""
 
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a method or function as taking part in the event of its name.
+"""Marks a method or function as an implementation of the event of its name.
 
 Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``, ``optionalhook`` and
 ``specname``.

@@ -1,4 +1,4 @@
-"""What a plugin without a class can be told: the settings that it declares itself."""
+"""Declares the settings of a plugin that is not a class."""
 
 from __future__ import annotations
 
@@ -17,13 +17,9 @@ RESERVED = ("on_error",)
 
 @attrs.frozen
 class Option:
-    """One setting that a plugin declares.
+    """One setting that a plugin declares with :meth:`OptionGroup.add`.
 
-    Attributes:
-        name: how ``options[name]`` and the flag ``--PLUGIN-NAME`` call it.
-        type: what its text is turned into.
-        default: its value where nobody sets it; ``inspect.Parameter.empty`` for none.
-        help: what it means, in one line.
+    *default* is ``inspect.Parameter.empty`` for a setting without a default.
     """
 
     name: str
@@ -33,7 +29,7 @@ class Option:
 
 
 class OptionGroup:
-    """Where a plugin declares its settings, in its ``addoption``.
+    """Declares the settings of a plugin, in its ``addoption``.
 
     A setting called ``every`` of the plugin ``sampler`` is ``--sampler-every``,
     ``-o sampler.every=`` and the key ``every`` in the plugin's section of a file.
@@ -53,7 +49,7 @@ class OptionGroup:
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """What was declared, by name, in the order of declaration."""
+        """The declared settings by name, in the order of declaration."""
         return MappingProxyType(self._options)
 
     def add(
@@ -67,13 +63,13 @@ class OptionGroup:
 
         Args:
             name: an identifier, like ``every``.
-            type: what the text is turned into: ``int``, ``float``, ``bool``, ``str``, or
-                another type that a field of a hook class may have.
-            default: its value where nobody sets it; without one it must be set.
-            help: what it means, in one line.
+            type: the type that the text is converted to: ``int``, ``float``, ``bool``,
+                ``str``, or another type that a field of a hook class may have.
+            default: the value if it is not set; without a default it has to be set.
+            help: its description, in one line.
 
         Raises:
-            PluginError: the name is no identifier, taken, or one that every plugin has.
+            PluginError: the name is not an identifier, is already used, or is reserved.
         """
         fault = self._fault(name)
         if fault is not None:
@@ -82,7 +78,7 @@ class OptionGroup:
 
     def _fault(self, name: str) -> str | None:
         if not isinstance(name, str) or not name.isidentifier():
-            return "is no identifier; give a name like 'every'"
+            return "is not an identifier; give a name like 'every'"
         if name in RESERVED:
-            return "is one that every plugin has; give it another name"
+            return "is a setting of every plugin; give it another name"
         return "is declared twice" if name in self._options else None

@@ -1,4 +1,4 @@
-"""When something periodic is due, and how one waits so that a signal is heard."""
+"""Decides when a periodic action is due, and waits so that a signal is noticed."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ import attrs
 from hookbus.errors import UsageError
 from hookbus.hooks.outcome import was_cut_short
 
-_LOOK_EVERY = 0.05
+_CHECK_EVERY_SECS = 0.05
 
 
 def pause(seconds: float, hurry: Callable[[], bool]) -> bool:
-    """Wait; return whether it was to the end.
+    """Wait; return whether the whole time passed.
 
-    Args:
-        seconds: how long.
-        hurry: says whether to stop waiting, as after a signal.
+    *hurry* returns whether to stop waiting, for example after a signal.
     """
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if hurry():
             return False
-        time.sleep(min(left, _LOOK_EVERY))
+        time.sleep(min(left, _CHECK_EVERY_SECS))
     return True
 
 
 @attrs.define(eq=False)
 class SecondOrStepTimer:
-    """Tells whether a step is due, and remembers when one last was.
+    """Decides whether a step is due, and records the last time.
 
-    Exactly one of the two periods is given; the values are not checked, as in
-    TensorFlow (0 seconds means at every new step). The clock is one that nobody sets:
-    TensorFlow's saved nothing for an hour where the wall clock was set back by one.
+    Exactly one of the two periods is given; the values are not checked, as in TensorFlow
+    (0 seconds means at every new step). The clock is monotonic. TensorFlow's timer used
+    the wall clock, and saved nothing for an hour when that was set back by one.
 
     Args:
         every_secs: the period in seconds.
         every_steps: the period in global steps.
-        named: what a hook calls the two settings, for the message.
+        named: the names of the two settings of a hook, for the message.
 
     Raises:
         UsageError: neither or both periods are given.
@@ -66,7 +64,7 @@ class SecondOrStepTimer:
             raise UsageError(f"Can not provide both every_secs and every_steps.{hint}")
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Say whether *step* is due, without recording anything."""
+        """Return whether *step* is due, without recording anything."""
         last = self._last_step
         if last is None:
             return True
@@ -80,7 +78,7 @@ class SecondOrStepTimer:
         """Record *step* as triggered now.
 
         Returns:
-            Seconds and steps since the trigger before, ``(None, None)`` at the first.
+            Seconds and steps since the previous trigger, ``(None, None)`` at the first.
         """
         now = time.monotonic()
         last, then = self._last_step, self._last_time
@@ -98,26 +96,26 @@ class SecondOrStepTimer:
         self._last_step, self._last_time = None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a hook keeps in checkpoints, so that its period goes on.
+        """Return the state that a hook keeps in checkpoints, so its period continues.
 
-        Where that is in steps, the clock does not come into it: two trainings that do the
-        same keep the same.
+        With a period in steps the state does not depend on the clock, so equal trainings
+        have equal states.
         """
         if self._last_step is None or self.every_secs is None:
             return {"step": self._last_step}
         return {"step": self._last_step, "secs": time.monotonic() - self._last_time}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None = None) -> None:
-        """Go on with the period of a session that was cut short.
+        """Continue the period of an interrupted session.
 
-        After one that was over the period begins anew. A timer that has triggered keeps
-        what it knows: in a recovery the session goes back, and what it did before stays
-        done (TensorFlow's timers survive a recovery, too).
+        After a session that ended by itself, the period restarts. A timer that has already
+        triggered keeps its own state: in a recovery the session goes back, but what was
+        done stays done (TensorFlow's timers survive a recovery, too).
 
         Args:
-            state: what :meth:`state_dict` gave; a period in seconds is one of training,
-                so a pause between two sessions does not count.
-            ended: what the hook's ``load_state_dict`` is told.
+            state: the result of :meth:`state_dict`. A period in seconds counts the time
+                of training, without the pause between two sessions.
+            ended: the argument ``ended`` of the hook's ``load_state_dict``.
         """
         if self._last_step is None and state["step"] is not None and was_cut_short(ended):
             self._last_step = state["step"]

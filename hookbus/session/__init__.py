@@ -1,1 +1,1 @@
-"""MonitoredSession and its life: open, run, act, recover, end."""
+"""Runs a session, from its start to its end."""

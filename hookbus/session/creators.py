@@ -1,4 +1,4 @@
-"""Who makes backend sessions, and what has to happen before one can be used."""
+"""Creates backend sessions, and makes them ready for use."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from hookbus.logs import log
 
 @attrs.define(eq=False)
 class Scaffold:
-    """How a session is initialized, and what of it is summarized and saved.
+    """Defines how a session is initialized, and which nodes are summarized and saved.
 
     Args:
-        graph: what the nodes belong to.
-        init_op: fetched once where nothing is restored; a train op with ``increment=0``
-            that gives variables their first values.
+        graph: the graph of the nodes.
+        init_op: fetched once if nothing is restored; a train op with ``increment=0`` that
+            sets the first values of variables.
         init_feed_dict: feeds for *init_op*.
-        init_fn: called as ``init_fn(scaffold, session)`` after *init_op*, where nothing is
+        init_fn: called as ``init_fn(scaffold, session)`` after *init_op*, if nothing is
             restored.
-        ready_op: a node; the session is ready when its value is None or empty, else the
+        ready_op: a node; the session is ready if its value is None or empty, otherwise the
             value names what is missing.
-        ready_for_local_init_op: the same, asked before *local_init_op*.
+        ready_for_local_init_op: the same, fetched before *local_init_op*.
         local_init_op: fetched in every new session, restored or not.
-        summary_op: the nodes that the summary-saver writes when it is told none.
-        saver: the variables that checkpoints hold; None for all.
-        copy_from_scaffold: another one, whose pieces stand where none is given here.
+        summary_op: the nodes that the summary-saver writes if it is given none.
+        saver: the variables that checkpoints contain; None for all.
+        copy_from_scaffold: another scaffold, which provides the arguments that are not
+            given.
         local_init_feed_dict: feeds for *local_init_op*.
 
     Raises:
-        UsageError: *copy_from_scaffold* is no Scaffold.
+        UsageError: *copy_from_scaffold* is not a Scaffold.
 
     >>> graph = Graph()
     >>> w = graph.variable("w", 0.0)
@@ -77,29 +78,26 @@ class Scaffold:
         if not isinstance(source, Scaffold):
             raise ArgumentTypeError("copy_from_scaffold is not a Scaffold instance.")
         for field in attrs.fields(Scaffold):
-            if field.name not in ("graph", "copy_from_scaffold"):
-                mine = getattr(self, field.name)
-                theirs = getattr(source, field.name)
-                setattr(self, field.name, theirs if mine is None else mine)
+            if getattr(self, field.name) is None:
+                setattr(self, field.name, getattr(source, field.name))
 
     def finalize(self) -> Scaffold:
         """Look up all nodes that are named, then finalize the graph; return self.
 
         Raises:
-            UnknownNodeError: a piece names no node.
+            UnknownNodeError: an argument names a node that does not exist.
         """
-        pieces = ("init_op", "local_init_op", "ready_op", "ready_for_local_init_op")
-        for piece in pieces:
-            wanted = getattr(self, piece)
-            if wanted is not None:
-                for leaf in leaves_of(structure_of(wanted)):
-                    self.graph.resolve(leaf, f"{piece} of the scaffold")
-        for piece in ("init_feed_dict", "local_init_feed_dict"):
-            for node in getattr(self, piece) or ():
-                self.graph.resolve(node, f"{piece} of the scaffold")
+        for name in ("init_op", "local_init_op", "ready_op", "ready_for_local_init_op"):
+            fetches = getattr(self, name)
+            if fetches is not None:
+                for leaf in leaves_of(structure_of(fetches)):
+                    self.graph.resolve(leaf, f"{name} of the scaffold")
+        for name in ("init_feed_dict", "local_init_feed_dict"):
+            for node in getattr(self, name) or ():
+                self.graph.resolve(node, f"{name} of the scaffold")
         if isinstance(self.saver, str):
             raise UsageError(
-                f"saver of the scaffold is {self.saver!r}; give a list of names"
+                f"the scaffold's saver is {self.saver!r}; give a list of variable names"
             )
         for node in self.saver or ():
             self.graph.variable_named(node, "saver of the scaffold")
@@ -108,20 +106,20 @@ class Scaffold:
 
     @property
     def saved_names(self) -> frozenset[str] | None:
-        """The names of the variables that checkpoints hold; None for all."""
+        """The names of the variables that checkpoints contain; None for all."""
         if self.saver is None:
             return None
         return frozenset(self.graph.resolve(node).name for node in self.saver)
 
     def initialize(self, session: Session) -> None:
-        """Give a session that restored nothing its first values."""
+        """Set the first values of a session that restored nothing."""
         if self.init_op is not None:
             session.run(self.init_op, self.init_feed_dict)
         if self.init_fn is not None:
             self.init_fn(self, session)
 
     def prepare_locally(self, session: Session) -> str | None:
-        """Run what every new session runs; return what is still missing, or None."""
+        """Run the local initialization; return what is still missing, or None."""
         missing = _missing(session, self.ready_for_local_init_op)
         if missing is not None:
             return f"not ready for local init: {missing}"
@@ -130,22 +128,9 @@ class Scaffold:
             session.run(self.local_init_op, self.local_init_feed_dict)
         return _missing(session, self.ready_op)
 
-    def make_ready(self, session: Session) -> None:
-        """Run what every new session runs.
-
-        Raises:
-            NotReadyError: it is not ready then.
-        """
-        missing = self.prepare_locally(session)
-        if missing is not None:
-            raise NotReadyError(
-                f"Init operations did not make model ready: {missing}. "
-                f"Init op: {self.init_op}, init fn: {self.init_fn}"
-            )
-
 
 def _missing(session: Session, ready: Node | str | None) -> str | None:
-    """Return what a ready op names as missing; None, and an empty value, are nothing."""
+    """Return what a ready op reports as missing, or None."""
     if ready is None:
         return None
     value = session.run(ready)
@@ -156,13 +141,13 @@ def _missing(session: Session, ready: Node | str | None) -> str | None:
 
 
 class SessionCreator(Protocol):
-    """Makes backend sessions for one graph, a new one after each preemption.
+    """Creates backend sessions for one graph, a new one after each preemption.
 
     Attributes:
-        graph: what the sessions run.
-        scaffold: how they are initialized.
-        checkpoint_dir: where they are restored from, or None.
-        checkpoint_filename_with_path: the one checkpoint they are restored from, or None.
+        graph: the graph that the sessions run.
+        scaffold: initializes them.
+        checkpoint_dir: the directory to restore from, or None.
+        checkpoint_filename_with_path: the one checkpoint to restore, or None.
     """
 
     graph: Graph
@@ -174,22 +159,45 @@ class SessionCreator(Protocol):
         """Make a backend session with initial values."""
 
     def prepare(self, session: Session, restored: bool, hurry: Callable[[], bool]) -> None:
-        """Initialize a session, or, where it was restored, only what is local.
+        """Initialize a session; if it was restored, run only its local initialization.
 
-        *hurry* says whether to wait no longer, as after a signal.
+        *hurry* returns whether to stop waiting, for example after a signal.
         """
 
 
-class ChiefSessionCreator:
-    """Makes the backend session of the process that initializes and restores.
+class _GraphSessionCreator:
+    """Creates backend sessions of one graph with one scaffold."""
+
+    checkpoint_dir: str | Path | None = None
+    checkpoint_filename_with_path: str | Path | None = None
+
+    def __init__(
+        self,
+        graph: Graph,
+        scaffold: Scaffold | None,
+        backend: Callable[[Graph], Session],
+    ) -> None:
+        if scaffold is not None and scaffold.graph is not graph:
+            raise UsageError("the scaffold belongs to another graph than the session")
+        self.graph = graph
+        self.scaffold = scaffold or Scaffold(graph)
+        self._backend = backend
+
+    def create_session(self) -> Session:
+        """Make a backend session with initial values."""
+        return self._backend(self.graph)
+
+
+class ChiefSessionCreator(_GraphSessionCreator):
+    """Creates the backend session of the process that initializes and restores.
 
     Args:
-        graph: what to run.
-        scaffold: how to initialize it.
-        checkpoint_dir: where to restore from, if there is anything.
+        graph: the graph to run.
+        scaffold: initializes the session.
+        checkpoint_dir: where to restore from, if it contains a checkpoint.
         checkpoint_filename_with_path: one checkpoint to restore instead, a directory like
             ``runs/digits/ckpt-120``.
-        backend: makes a bare backend session of a graph.
+        backend: creates a backend session of a graph.
 
     Raises:
         UsageError: both places to restore from are given.
@@ -207,15 +215,9 @@ class ChiefSessionCreator:
             raise UsageError(
                 "Can not provide both checkpoint_dir and checkpoint_filename_with_path."
             )
-        self.graph = graph
-        self.scaffold = _for_graph(graph, scaffold)
+        super().__init__(graph, scaffold, backend)
         self.checkpoint_dir = checkpoint_dir
         self.checkpoint_filename_with_path = checkpoint_filename_with_path
-        self._backend = backend
-
-    def create_session(self) -> Session:
-        """Make a backend session with initial values."""
-        return self._backend(self.graph)
 
     def prepare(
         self,
@@ -223,29 +225,32 @@ class ChiefSessionCreator:
         restored: bool,
         hurry: Callable[[], bool],  # noqa: ARG002 (it never waits)
     ) -> None:
-        """Initialize a session that restored nothing; see to it that it is ready.
+        """Initialize a session that restored nothing; check that it is ready.
 
         Raises:
-            NotReadyError: it is not.
+            NotReadyError: it is not ready.
         """
+        scaffold = self.scaffold
         if not restored:
-            self.scaffold.initialize(session)
-        self.scaffold.make_ready(session)
+            scaffold.initialize(session)
+        missing = scaffold.prepare_locally(session)
+        if missing is not None:
+            raise NotReadyError(
+                f"Init operations did not make model ready: {missing}. "
+                f"Init op: {scaffold.init_op}, init fn: {scaffold.init_fn}"
+            )
 
 
-class WorkerSessionCreator:
-    """Makes the backend session of a process that waits until the chief is done.
+class WorkerSessionCreator(_GraphSessionCreator):
+    """Creates the backend session of a process that waits for the chief's initialization.
 
     Args:
-        graph: what to run.
-        scaffold: its ready ops say whether the model is ready.
-        max_wait_secs: how long to wait for it, in seconds.
-        recovery_wait_secs: how long to sleep between two looks, in seconds.
-        backend: makes a bare backend session of a graph.
+        graph: the graph to run.
+        scaffold: its ready ops return whether the model is ready.
+        max_wait_secs: the longest time to wait, in seconds.
+        recovery_wait_secs: the time between two checks, in seconds.
+        backend: creates a backend session of a graph.
     """
-
-    checkpoint_dir: str | Path | None = None
-    checkpoint_filename_with_path: str | Path | None = None
 
     def __init__(
         self,
@@ -255,15 +260,9 @@ class WorkerSessionCreator:
         recovery_wait_secs: float = 30.0,
         backend: Callable[[Graph], Session] = EmbeddedSession,
     ) -> None:
-        self.graph = graph
-        self.scaffold = _for_graph(graph, scaffold)
+        super().__init__(graph, scaffold, backend)
         self._max_wait = max_wait_secs
         self._wait = recovery_wait_secs
-        self._backend = backend
-
-    def create_session(self) -> Session:
-        """Make a backend session with initial values."""
-        return self._backend(self.graph)
 
     def prepare(
         self,
@@ -274,8 +273,8 @@ class WorkerSessionCreator:
         """Wait until the scaffold finds the session ready.
 
         Raises:
-            DeadlineExceededError: it is not, in time.
-            SessionInterruptedError: a signal came meanwhile.
+            DeadlineExceededError: it is not ready in time.
+            SessionInterruptedError: a signal arrived during the wait.
         """
         left = self._max_wait
         while (missing := self.scaffold.prepare_locally(session)) is not None:
@@ -287,13 +286,9 @@ class WorkerSessionCreator:
                 )
             log.info("waiting for the model to be ready", missing=missing)
             if not pause(self._wait, hurry):
-                raise SessionInterruptedError("a signal came while a worker waited")
-
-
-def _for_graph(graph: Graph, scaffold: Scaffold | None) -> Scaffold:
-    if scaffold is not None and scaffold.graph is not graph:
-        raise UsageError("scaffold is made for another graph than that of the session")
-    return scaffold or Scaffold(graph)
+                raise SessionInterruptedError(
+                    "a signal arrived while the worker was waiting"
+                )
 
 
 def chief(
@@ -302,22 +297,22 @@ def chief(
     checkpoint_dir: str | Path | None = None,
     path: str | Path | None = None,
 ) -> ChiefSessionCreator:
-    """Return a creator for a graph, or, without one, for a loop of one's own."""
-    if graph is not None and not isinstance(graph, Graph):
+    """Return a creator for a graph, or, without one, for a custom loop."""
+    if graph is None:
+        reports = ReportGraph()
+        return ChiefSessionCreator(reports, scaffold, checkpoint_dir, path, ReportSession)
+    if not isinstance(graph, Graph):
         raise ArgumentTypeError(
-            f"graph is a {type(graph).__name__}; the first argument of a session is its "
-            "Graph (a session creator is given as session_creator=)"
+            "expected a Graph as the first argument of a session, not a "
+            f"{type(graph).__name__} (pass a session creator as session_creator=)"
         )
-    if graph is not None:
-        return ChiefSessionCreator(graph, scaffold, checkpoint_dir, path)
-    own = ReportGraph()
-    return ChiefSessionCreator(own, scaffold, checkpoint_dir, path, ReportSession)
+    return ChiefSessionCreator(graph, scaffold, checkpoint_dir, path)
 
 
 def warm(graph: Graph, scaffold: Scaffold | None, source: str | Path) -> Scaffold:
-    """Return a scaffold that gives variables their values in another checkpoint.
+    """Return a scaffold that, if nothing is restored, takes variables from a checkpoint.
 
-    It does so where nothing is restored, for the variables that both have.
+    It sets the variables that the graph and the checkpoint *source* have in common.
     """
     before = None if scaffold is None else scaffold.init_fn
     values = variables_at(source)

@@ -1,12 +1,16 @@
-"""Finishes a session: tells each hook how it ended, saves, closes, records it."""
+"""Finishes a session: notifies the hooks, saves, closes, records the outcome."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import attrs
 
 from hookbus.bus.caller import Failure
+from hookbus.checkpoint.files import replacing
 from hookbus.config.config import SessionRecord
 from hookbus.errors import END_OF_INPUT
 from hookbus.hooks.outcome import (
@@ -14,8 +18,6 @@ from hookbus.hooks.outcome import (
     clean_outcome,
     failed_outcome,
     is_clean_end,
-    log_late_preemption,
-    write_outcome,
 )
 from hookbus.logs import log, shown
 from hookbus.session.requests import save
@@ -25,20 +27,19 @@ from hookbus.session.state import Phase, SessionState
 
 
 def finish(state: SessionState, reached: BaseException | None) -> None:
-    """Finish the session, once.
-
-    Args:
-        state: the session.
-        reached: the exception that reached the exit of its block, or None.
+    """Finish the session, once; *reached* is the error that left its block, or None.
 
     Raises:
-        BaseException: an error of one hook's ``end`` as it is, the error of a thread, or
-            an error of the input.
+        BaseException: the error of one hook's ``end``, of a thread or of the input.
         BaseExceptionGroup: errors of several hooks.
     """
-    state.phase = Phase.CLOSED
+    began, state.phase = state.phase is not Phase.NEW, Phase.CLOSED
     error, clean = _decide(state, reached)
-    outcome = state.outcome = _outcome(state, error, clean)
+    if clean:
+        outcome = clean_outcome(state.stop, state.input_end, state.global_step)
+    else:
+        outcome = failed_outcome(error, state.global_step, state.bus.current)
+    state.outcome = outcome
     failures: list[BaseException] = []
     try:
         try:
@@ -49,7 +50,7 @@ def finish(state: SessionState, reached: BaseException | None) -> None:
         finally:
             thread_error = _close_backend(state)
             state.saver.close()
-            if state.graph_entered:
+            if began:
                 state.creator.graph.leave()
             _record(state, error, outcome)
         _raise_failures(failures, thread_error)
@@ -63,9 +64,9 @@ def finish(state: SessionState, reached: BaseException | None) -> None:
 def _decide(
     state: SessionState, reached: BaseException | None
 ) -> tuple[BaseException | None, bool]:
-    """Return the error that the session ends with, or None, and whether it ends well.
+    """Return the error that ends the session, or None, and whether the end is clean.
 
-    A session that never became ready does not end well.
+    The end of a session that never became ready is not clean.
     """
     clean = state.first_step is not None and is_clean_end(reached)
     backend = state.backend
@@ -78,28 +79,22 @@ def _decide(
             state.end_input(reached)
         state.stop_by_signal()
         state.hold_position()
-    except BaseException as late:  # an input that cannot tell its position
+    except BaseException as late:  # the position of an input cannot be read
         return (late, False) if clean else (reached, False)
     return reached, clean
 
 
-def _outcome(state: SessionState, error: BaseException | None, clean: bool) -> Outcome:
-    if clean:
-        return clean_outcome(state.stop, state.input_end, state.global_step)
-    return failed_outcome(error, state.global_step, state.bus.current)
-
-
 def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
-    """Call every ``end``, save what they left, call ``finished``; return the errors."""
+    """Call every ``end``, save, call every ``finished``; return the errors."""
     assert state.backend is not None
     session, saver = state.backend.session, state.saver
     who = saver.checkpoints.enabled_by
-    failures = _tell(state, "end", outcome)
+    failures = [error for _, error in _tell(state, "end", session, outcome)]
     if who is not None:
         failures += _attempt(lambda: save(state, who, f"end: {outcome.kind}", None))
-    failures += _tell(state, "finished", outcome)
-    # A start that ran nothing leaves the mark of the session before it, except at the end
-    # of input, and in a call that had nothing left to do: it must not go on again.
+    failures += [error for _, error in _tell(state, "finished", session, outcome)]
+    # A session that ran nothing keeps the mark of the previous one, except at the end of
+    # input, and in a call that had nothing left to do: it must not continue again.
     over = outcome.kind == "end_of_input" or (
         state.one_call and outcome.kind in ("completed", "stopped")
     )
@@ -109,45 +104,43 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     return failures
 
 
-def _tell(state: SessionState, event: str, outcome: Outcome) -> list[BaseException]:
-    assert state.backend is not None
-    failures: list[Failure] = []
-    arguments = (state.backend.session, outcome)
-    state.bus.caller(event).visit(arguments, only=state.begun, failures=failures)
-    return [error for _, error in failures]
+def _tell(state: SessionState, event: str, *arguments: Any) -> list[Failure]:
+    """Call all hooks that began; return their errors."""
+
+    def args_of(name: str) -> tuple[Any, ...] | None:
+        return arguments if name in state.begun else None
+
+    return state.bus.caller(event).visit(arguments, args_of, keep_going=True)
 
 
 def _tell_exception(state: SessionState, error: BaseException, outcome: Outcome) -> None:
     session = state.backend.session if state.backend is not None else None
-    failures: list[Failure] = []
-    arguments = (session, error, outcome)
-    state.bus.caller("on_exception").visit(arguments, only=state.begun, failures=failures)
-    for name, other in failures:
+    for name, other in _tell(state, "on_exception", session, error, outcome):
         log.error("a hook failed in on_exception", hook=name, error=repr(other))
         error.add_note(f"hookbus: on_exception() of {name!r} failed: {other!r}")
 
 
 def _close_backend(state: SessionState) -> BaseException | None:
-    """Close the backend session; return what one of its threads failed with."""
+    """Close the backend session; return the error of one of its threads, or None."""
     if state.backend is None:
         return None
     error = state.backend.close(state.grace)
     if error is not None and recoverable(state, error) is not None:
-        log_late_preemption(error)
+        log.error("error while closing the session", error=repr(error))
         return None
     return error
 
 
 def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
-    """Write down how the session ended: for the command, in outcome.json, in the log."""
+    """Record how the session ended: for the command, in outcome.json, in the log."""
     saver = state.saver
     saved = saver.last_step == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
     state.config.records.append(record)
-    # An evaluation, or a start that failed, says nothing about the training here.
+    # An evaluation, or a failed start, is not the end of the training in this directory.
     trained = state.kind == "train" and state.first_step is not None
     if trained and saver.checkpoints.directory is not None:
-        write_outcome(outcome, saver.checkpoints.directory)
+        _write_outcome(outcome, saver.checkpoints.directory)
     state.bus.failures.report()
     extra = {"checkpoint": shown(saver.last_path)} if saver.last_path is not None else {}
     log.info("session ended", **attrs.asdict(outcome), **extra)
@@ -155,13 +148,23 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
         state.tracer.report()
 
 
+def _write_outcome(outcome: Outcome, directory: Path) -> None:
+    """Write ``outcome.json`` into a checkpoint directory; it replaces the previous one."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with replacing(directory / "outcome.json") as file:
+            file.write_text(json.dumps(attrs.asdict(outcome), indent=2) + "\n", "utf-8")
+    except OSError as error:
+        log.warning("cannot write how the session ended", why=str(error))
+
+
 def _raise_failures(
     failures: list[BaseException], thread_error: BaseException | None
 ) -> None:
-    """Raise the error of a thread first; the others stay with it as notes."""
+    """Raise the error of a thread first, with the others as notes."""
     if thread_error is not None:
         for failure in failures:
-            thread_error.add_note(f"hookbus: beside it, at the end: {failure!r}")
+            thread_error.add_note(f"hookbus: another error at the end: {failure!r}")
         if failures and thread_error.__context__ is None:
             thread_error.__context__ = failures[0]
         raise thread_error
@@ -172,11 +175,11 @@ def _raise_failures(
 
 
 def _hand_on_signal(state: SessionState, outcome: Outcome) -> None:
-    """Raise a signal again that came too late to be why the session ended."""
+    """Raise a signal again that arrived too late to end the session."""
     saver, signals = state.saver, state.signals
     served = outcome.kind in KINDS.values()
     if signals.unheard is not None and not served and saver.ended is not None:
-        # The program never hears of this end, so the next session must go on from here.
+        # The program never sees this end, so the next session must continue from here.
         saver.mark_ended(outcome.step, KINDS[signals.unheard])
     signals.restore(served)
 

@@ -1,4 +1,4 @@
-"""Gives the session of a training loop: runs steps with hooks around them, to its end."""
+"""Runs a training loop: steps with hooks around them, to the end of the session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.config.config import Config
 from hookbus.errors import (
     END_OF_INPUT,
+    ArgumentTypeError,
     SessionClosedError,
     SessionInterruptedError,
     UsageError,
@@ -36,32 +37,33 @@ from hookbus.session.start import (
     repeat,
 )
 from hookbus.session.state import Phase, SessionState
-from hookbus.session.step import CustomLoop, Step, StepContext, check_step_fn
+from hookbus.session.step import Step, StepContext, check_step_fn
 
 
 class MonitoredSession:
-    """A session whose runs reach hooks, and that recovers from preemptions.
+    """A session that calls hooks around its runs, and recovers from preemptions.
 
-    Making one calls every hook's ``begin``, finalizes the graph, creates and restores the
-    backend session and calls ``after_create_session``; leaving its block calls ``end`` or
-    ``on_exception``, exactly one of them for each hook that began.
+    Its construction calls every hook's ``begin``, finalizes the graph, creates and restores
+    the backend session and calls ``after_create_session``. Leaving its block calls ``end``
+    or ``on_exception``, exactly one of them for each hook that began.
 
     Args:
         graph: the graph to run; without one the session serves a custom loop, with
             :meth:`track`, :meth:`iterate` and :meth:`step`.
-        session_creator: makes the backend sessions, by default a
+        session_creator: creates the backend sessions; by default a
             :class:`ChiefSessionCreator` without a checkpoint directory.
         hooks: hook objects, called after all plugins, in this order.
         stop_grace_period_secs: the seconds to wait at the end for the threads that hooks
             registered with the coordinator.
         config: which plugins are on; by default the process's.
         kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
-        recovery: how often a preempted session is opened again.
+        recovery: how often a preempted session is opened again; by default
+            ``Recovery()``.
 
     Raises:
-        UsageError: arguments, flags or settings do not fit.
-        PluginError: a plugin that is on does not load, or a hook does not fit.
-        CheckpointError: the checkpoints cannot be read, or not be written.
+        UsageError: arguments, flags or settings are invalid.
+        PluginError: a plugin that is on cannot be loaded, or a hook is invalid.
+        CheckpointError: the checkpoints cannot be read or cannot be written.
 
     >>> graph = Graph()
     >>> w = graph.variable("w", 1.0)
@@ -91,8 +93,8 @@ class MonitoredSession:
         creator = session_creator or chief(graph)
         if graph is not None and creator.graph is not graph:
             raise UsageError(
-                "the session is given one graph, and its session_creator another; name it "
-                "in one place"
+                "the session and its session_creator have different graphs; give the "
+                "graph in one place"
             )
         self._start(
             new_session(
@@ -106,9 +108,8 @@ class MonitoredSession:
         )
 
     def _start(self, state: SessionState) -> None:
-        """Begin the session; one that fails at it is finished, too."""
+        """Begin the session; if that fails, finish it."""
         self._state = state
-        self._custom_loop = CustomLoop(state)
         enter_session(state)
         try:
             begin(state)
@@ -145,17 +146,17 @@ class MonitoredSession:
         *,
         kind: Kind | None = None,
     ) -> Any:
-        """Run part of the graph once, hooks before and after it.
+        """Run part of the graph once, and call the hooks before and after.
 
-        Before it returns, the session does what hooks asked for: it writes variables,
-        saves a checkpoint, stops. After a preemption it opens the backend again from the
+        Before it returns, the session does what hooks asked for: it assigns variables,
+        saves a checkpoint, or stops. After a preemption it opens the backend again from the
         newest good checkpoint and repeats the run.
 
-        In a custom loop it returns, between two steps, what was reported last.
+        In a custom loop it returns, between two steps, the last reported values.
 
         Args:
             fetches: a node, its name, or any nesting of these.
-            feed_dict: node or name to value.
+            feed_dict: maps nodes or names to values.
             options: how to run.
             run_metadata: gets the backend's record of a traced run.
             kind: the purpose of the run, by default the session's; an ``aux`` run reaches
@@ -168,11 +169,16 @@ class MonitoredSession:
             OutOfRangeError: an input has ended.
             RunAfterStopError: a hook asked to stop before.
             SessionClosedError: the session is closed.
-            SessionInterruptedError: a signal came; the session's block ends well with it.
+            SessionInterruptedError: a signal has arrived; the session's block catches the
+                error.
         """
         state = self._state
         if state.custom_loop:
-            return self._custom_loop.read(fetches, feed_dict)
+            if state.in_step:
+                raise UsageError(
+                    "run() inside step(): report what the step computes instead"
+                )
+            return state.usable("aux").session.run(fetches, feed_dict)
         if kind is not None:
             check_kind(kind)
         if state.bus.current.name is not NOBODY:
@@ -197,7 +203,7 @@ class MonitoredSession:
         return repeat(state, cause, lambda new: self._run_on(new, *request), done)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Call a function that runs the backend session with or without hooks.
+        """Call a function that runs the backend session, with or without hooks.
 
         After a preemption anywhere in it the whole function is called again.
 
@@ -205,11 +211,11 @@ class MonitoredSession:
             step_fn: takes ``step_context``, or ``self`` and ``step_context``.
 
         Returns:
-            The function's result.
+            The result of *step_fn*.
 
         Raises:
             UsageError: the function has other parameters.
-            StopIteration: it asked to stop; the session's block ends well with it.
+            StopIteration: *step_fn* asked to stop; the session's block catches the error.
         """
         check_step_fn(step_fn)
         state = self._state
@@ -225,8 +231,10 @@ class MonitoredSession:
                 kind: Kind | None = None,
             ) -> Any:
                 state.usable(kind)
-                request = (fetches, feed_dict, options, run_metadata, kind or state.kind)
-                return self._run_on(backend, *request)
+                kind = kind or state.kind
+                return self._run_on(
+                    backend, fetches, feed_dict, options, run_metadata, kind
+                )
 
             return step_fn(StepContext(backend.session, run_with_hooks))
 
@@ -243,10 +251,10 @@ class MonitoredSession:
         fetches: Any = None,
         feed_dict: Mapping[Node | str, Any] | None = None,
     ) -> Iterator[Any]:
-        """Train until the session stops or the input ends; yield each run's values.
+        """Train until a hook stops the session or the input ends; yield each run's values.
 
-        Each iteration is one run of all the graph's train ops, together with *fetches*.
-        When the generator ends, the session's block goes on after the loop.
+        Each iteration runs all train ops of the graph, together with *fetches*. When the
+        generator ends, the block continues after the loop.
         """
         graph = self.graph
         if graph is None:
@@ -259,13 +267,13 @@ class MonitoredSession:
         if not names and not inputs_of(graph, graph.resolve_all(fetches, "the caller")):
             raise UsageError(
                 "loop() would never end: the graph has no train op (made by "
-                "graph.train_op) and what is fetched reads no input"
+                "graph.train_op) and the fetches read no input"
             )
         request = names if fetches is None else (fetches, names)
         while not self.should_stop():
             try:
                 values = self.run(request, feed_dict)
-            except SessionInterruptedError:  # the signal came after should_stop()
+            except SessionInterruptedError:  # the signal arrived after should_stop()
                 return
             except END_OF_INPUT as error:
                 self._state.end_input(error)
@@ -273,39 +281,48 @@ class MonitoredSession:
             yield None if fetches is None else values[0]
 
     def track(self, /, **things: Any) -> Any:
-        """Save objects of a custom loop with every checkpoint, and restore them at once.
+        """Save objects of a custom loop with every checkpoint.
+
+        If the restored checkpoint contains them, they are restored immediately.
 
         Args:
-            things: name to object: anything with ``state_dict`` and ``load_state_dict``,
-                an array, a NumPy Generator, or a pair of functions ``(get, set)``.
+            things: the objects by name: anything with ``state_dict`` and
+                ``load_state_dict``, an array, a NumPy Generator, or a pair of functions
+                ``(get, set)``.
 
         Returns:
-            The value to go on with, restored if a checkpoint has it; a dict of several.
+            The value to continue with, restored or not; for several objects a dict by name.
 
         Raises:
-            UsageError: an object cannot be tracked, or its name is taken.
+            UsageError: an object cannot be tracked, or its name is already used.
         """
         self._check_custom_loop("track()")
-        return self._custom_loop.track(things)
+        tracking = self._state.saver.tracking
+        values = {name: tracking.add(name, thing) for name, thing in things.items()}
+        return next(iter(values.values())) if len(values) == 1 else values
 
     def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Yield the values of a custom loop's input; stop when the session stops.
+        """Iterate over the input of a custom loop; end when the session stops.
 
-        Checkpoints hold the position. A loop that was killed starts at its top again, and
-        the session skips the values whose steps are done.
+        Checkpoints contain the position: a loop that was killed starts from the beginning,
+        and skips the values that it has already used.
 
         Args:
-            iterable: gives the same values each time the program starts; a shuffle
-                belongs inside it.
+            iterable: yields the same values in every run of the program; shuffle inside
+                it.
         """
         self._check_custom_loop("iterate()")
-        return self._custom_loop.iterate(iterable, self.should_stop)
+        if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
+            raise ArgumentTypeError(
+                f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
+            )
+        return self._state.saver.epochs.iterate(iterable, self.should_stop)
 
     def step(self, *, kind: Kind | None = None) -> Step:
-        """Return a block around the computation of one step of a custom loop.
+        """Run one step of a custom loop as a block.
 
-        Entering it calls ``before_run``. Leaving it normally counts the step and calls
-        ``after_run``. An error in it leaves it; the session fails and is not retried.
+        Entering the block calls ``before_run``. Leaving it normally counts the step and
+        calls ``after_run``. An error leaves the block; the step is not retried.
 
         Args:
             kind: the purpose of the step, by default the session's.
@@ -316,10 +333,10 @@ class MonitoredSession:
         self._check_custom_loop("step()")
         check_kind(kind)
         self._refuse_inside_event()
-        return Step(self._custom_loop, kind or self.kind)
+        return Step(self._state, kind or self.kind)
 
     def should_stop(self) -> bool:
-        """Return whether to leave the loop: closed, stopped, or at the end of input."""
+        """Return whether the loop should end: closed, stopped, or at the end of input."""
         state = self._state
         backend = state.backend
         if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
@@ -336,10 +353,10 @@ class MonitoredSession:
         return False
 
     def close(self) -> None:
-        """End the session as at the end of its block, with nothing raised.
+        """End the session, like leaving its block without an error.
 
         Raises:
-            SessionClosedError: it is closed already.
+            SessionClosedError: it is already closed.
         """
         if self._is_closed:
             raise SessionClosedError("Session is already closed.")
@@ -370,19 +387,19 @@ class MonitoredSession:
         return values
 
     def _refuse_inside_event(self) -> None:
-        """Refuse a run inside an event: it would take away what hooks asked for."""
+        """Refuse a run inside an event: it would forget the requests of hooks."""
         who = self._state.bus.current.name
         if who is not NOBODY:
             raise UsageError(
-                f"hook {who!r} runs the session that it is called by; run_context.session."
-                "run() runs the backend without any hook"
+                f"hook {who!r} cannot run the session that calls it; use run_context."
+                "session.run(), which calls no hook"
             )
 
     def _check_custom_loop(self, what: str) -> None:
         if self._is_closed:
-            raise SessionClosedError(f"{what} on a session that is closed; make a new one")
+            raise SessionClosedError(f"{what} on a closed session; create a new one")
         if not self._state.custom_loop:
             raise UsageError(
-                f"{what} is for a custom loop, and this session has a graph: use run() or "
+                f"{what} is for a custom loop, but this session has a graph: use run() or "
                 "loop()"
             )

@@ -1,4 +1,4 @@
-"""Does what hooks asked for: assigns variables, saves, stops; once, and only here."""
+"""Serves the requests of hooks: assigns variables, saves a checkpoint, stops."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from hookbus.session.state import SessionState
 def act(
     state: SessionState, context: SessionRunContext | None, saving: bool = True
 ) -> None:
-    """Do all that was asked for.
+    """Serve all requests; *context* is that of the run that has just ended, if any.
 
-    Args:
-        state: the session.
-        context: the context of the run that has just ended; None outside a run.
-        saving: whether a checkpoint can be written now; if not, the request stays.
+    A request for a checkpoint stays unless *saving*.
     """
     assert state.backend is not None
     requests, session = state.requests, state.backend.session
@@ -24,9 +21,9 @@ def act(
         session.write({name: value for name, (_, value) in writes.items()})
         for name, (who, _) in writes.items():
             log.debug("variable assigned", variable=name, by=who)
-    wish = requests.take_save() if saving else None
-    if wish is not None:
-        save(state, *wish, context)
+    requested = requests.take_save() if saving else None
+    if requested is not None:
+        save(state, *requested, context)
     began = session.global_step - 1 if context is None else context.global_step
     stop = requests.due_stop(began)
     if stop is not None:
@@ -34,7 +31,7 @@ def act(
 
 
 def act_after_run(state: SessionState, context: SessionRunContext) -> None:
-    """Do what hooks, or a signal, asked for in a run that succeeded."""
+    """Serve the requests of hooks, or of a signal, after a successful run."""
     if state.signals.came() and state.stop is None:
         state.stop_by_signal()
         state.requests.request_save(state.signals.name, "a signal came")
@@ -47,17 +44,16 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
 def save(
     state: SessionState, who: str, why: str, context: SessionRunContext | None
 ) -> None:
-    """Write a checkpoint, unless the last one holds everything or a hook refuses.
-
-    The values are read once, before the first hook looks at them.
-    """
+    """Write a checkpoint, unless the last one is up to date or a hook refuses."""
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
     step = session.global_step
     if saver.is_safe(session):
         return
     if saver.checkpoints.enabled_by is None:
-        log.info("a checkpoint was asked for, and no saver is on", by=who, why=why)
+        log.info(
+            "a checkpoint was requested, but no plugin saves checkpoints", by=who, why=why
+        )
         return
     snapshot, veto = saver.snapshot(session), bus.caller("before_save")
     if not veto.reaches_nobody:

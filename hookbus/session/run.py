@@ -1,7 +1,7 @@
-"""Runs one step: asks the hooks, executes once, tells them.
+"""Runs one step: asks the hooks, executes once, and calls them with the results.
 
-The caller and the hooks ask for fetches and feed values. Their union is a request; the plan
-of a request is made once and serves every run that asks for the same.
+The caller and the hooks ask for fetches and feed values. Their union is a request. The plan
+of a request is made once and serves every run with the same request.
 """
 
 from __future__ import annotations
@@ -61,22 +61,16 @@ class RunPlan:
 PendingRun: TypeAlias = tuple[
     SessionRunContext, RunRequest, Mapping[str, Any], RunOptions, RunMetadata
 ]
-"""A run whose hooks were asked: its context, request, feeds, options and metadata."""
+"""A run between its halves: its context, request, feeds, options and metadata."""
 
 
 class HookedSession:
     """One backend session on the bus, from its creation to its end.
 
-    Args:
-        bus: the hooks.
-        requests: collects what hooks ask for.
-        signals: knows whether a signal came.
-        session: the backend session.
-
     Attributes:
         session: the backend session.
         coord: stops and joins the threads that hooks registered.
-        requests: collects what hooks ask for.
+        requests: collects the requests of hooks.
         current_hook: names the hook that is being called.
         current_run: the context of the current run, or of the last one.
     """
@@ -117,13 +111,14 @@ class HookedSession:
         metadata: RunMetadata | None,
         kind: Kind,
     ) -> PendingRun:
-        """Do the first half of a run: ask the hooks and unite what is wanted."""
+        """Do the first half of a run: ask the hooks and unite the requests."""
         context = SessionRunContext(
             self, fetches, feed_dict, self.session.global_step, kind
         )
         if self.requests.pending:
             self.requests.new_run()
-        before_run, _ = self._bus.run_callers.get(kind) or self._bus.around_run(kind)
+        bus = self._bus
+        before_run = bus.callers.get(("before_run", kind)) or bus.caller("before_run", kind)
         asked = before_run.collect(context)
         plain = feed_dict is None and options is None and metadata is None
         if plain and asked == self._same_asked and fetches == self._same_fetches:
@@ -146,7 +141,7 @@ class HookedSession:
     def execute(
         self, pending: PendingRun, feeds: Mapping[str, Any], advance: int = 0
     ) -> Any:
-        """Do the second half: execute, tell the hooks, return the caller's values.
+        """Do the second half: execute, call the hooks, return the caller's values.
 
         Args:
             pending: the result of :meth:`ask`.
@@ -161,8 +156,8 @@ class HookedSession:
         if advance:
             session.global_step += advance
             session.version += 1
-        kind = context.kind
-        _, after_run = self._bus.run_callers.get(kind) or self._bus.around_run(kind)
+        bus, kind = self._bus, context.kind
+        after_run = bus.callers.get(("after_run", kind)) or bus.caller("after_run", kind)
         common = (options, metadata, session.global_step)
         after_run.deliver(context, plan.hook_splits, values, common)
         return plan.split(values)
@@ -191,9 +186,9 @@ class HookedSession:
         return name
 
     def preemption(self, error: BaseException) -> BaseException | None:
-        """Return the preemption behind an error of this session, if there is one.
+        """Return the preemption that caused an error of this session, or None.
 
-        A thread may have met it first; the coordinator holds the cause then.
+        If a thread met it first, the coordinator holds it.
         """
         for candidate in (error, self.coord.exception):
             if isinstance(candidate, self.session.preemption_errors):
@@ -210,8 +205,8 @@ class HookedSession:
             error = reported
         try:
             self.session.close()
-        except Exception as failed:  # nobody uses it again; its successor must not suffer
-            log.warning("the backend session does not close", why=repr(failed))
+        except Exception as failed:  # it is not used again, and must not stop its successor
+            log.warning("cannot close the backend session", why=repr(failed))
         return error
 
     def _plan(self, request: RunRequest, feeds: Mapping[str, Any]) -> RunPlan:
@@ -245,7 +240,7 @@ class HookedSession:
         askers_of: Mapping[str, Mapping[str, None]],
         fed: frozenset[str],
     ) -> UnfedPlaceholderError:
-        """Name the fetch that needs the placeholder, and the party that asked for it."""
+        """Add the fetch that needs the placeholder, and the party that asked for it."""
         for name, askers in askers_of.items():
             try:
                 self.session.compile([name], fed)
@@ -267,10 +262,10 @@ class HookedSession:
 def _read_requests(
     fetches: Any, asked: Sequence[tuple[str, Any]]
 ) -> tuple[RunRequest, bool, bool]:
-    """Return the request without feeds, and two facts about it.
+    """Return the request without feeds, and whether it is special or fixed.
 
-    The first is whether it has more than fetches: feeds, options, or a foreign type. The
-    second is whether all fetches are plain names, which cannot change later.
+    A special request has feeds, options, or a foreign type. All fetches of a fixed one are
+    plain names, which cannot change later.
     """
     fixed = fetches.__class__ is str
     wanted = fetches if fixed else structure_of(fetches)
@@ -295,7 +290,7 @@ def _read_requests(
 
 
 def _check_request(name: str, request: Any) -> bool:
-    """Accept foreign requests too, as TF does: anything with the three attributes."""
+    """Accept any object with the three attributes, as TF does."""
     if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
         return True
     error = PluginError(

@@ -1,4 +1,4 @@
-"""Notices signals: a handler sets a flag, and the session looks at it between events."""
+"""Notices signals: a handler sets a flag, and the session checks it between events."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SignalWatch:
 
     The first signal only sets a flag, in every open session. A second SIGINT
     raises KeyboardInterrupt. A Python handler that the program installed before is called
-    as well, and is put back at the end. Python has no handlers outside the main thread; a
+    as well, and is restored at the end. Python has no handlers outside the main thread; a
     session there catches nothing. A forked child ignores its parent's handlers.
 
     Attributes:
-        received: the number of the signal that came, or None.
+        received: the number of the signal that arrived, or None.
     """
 
     def __init__(self) -> None:
@@ -34,23 +34,23 @@ class SignalWatch:
         self._layer: _Layer | None = None
 
     def came(self) -> bool:
-        """Return whether a signal came."""
+        """Return whether a signal has arrived."""
         return self.received is not None
 
     @property
     def name(self) -> str:
-        """The name of the signal that came, like ``SIGTERM``."""
+        """The name of the signal that arrived, like ``SIGTERM``."""
         return signal.Signals(self.received).name if self.received else ""
 
     def install(self) -> None:
-        """Start to watch, where Python allows it."""
+        """Start watching, in the main thread only."""
         if _in_main_thread():
             self._layer = _top_layer()
             self._layer.watches.append(self)
 
     @property
     def unheard(self) -> int | None:
-        """The signal that came, if it reached this session and nothing else."""
+        """The signal that arrived, if it reached only this session."""
         alone = self._layer is not None and self._layer.is_alone(self, self.received)
         return self.received if alone else None
 
@@ -59,7 +59,7 @@ class SignalWatch:
 
         Args:
             served: whether the session ended because of the signal. If it did not, and
-                the signal reached nothing else, it is raised again for the program.
+                the signal reached only this session, it is raised again for the program.
         """
         unheard = None if served else self.unheard
         layer, self._layer = self._layer, None
@@ -72,8 +72,8 @@ class SignalWatch:
 class _Layer:
     """The handlers of the sessions that were opened on top of one another.
 
-    Where a program installs a handler of its own over them, sessions opened after that are
-    a layer above it.
+    If a program installs its own handler over them, the sessions opened after that are a
+    new layer.
     """
 
     def __init__(self) -> None:
@@ -98,10 +98,10 @@ class _Layer:
         return self.watches == [watch] and not own and _in_main_thread()
 
     def remove(self, watch: SignalWatch) -> None:
-        """Forget *watch*; with the last one put the earlier handlers back."""
+        """Forget *watch*; with the last one restore the earlier handlers."""
         self.watches.remove(watch)
-        # From another thread handlers cannot be put back. They pass everything on then,
-        # until the next session takes them over.
+        # Another thread cannot restore handlers. They then pass every signal on, until the
+        # next session replaces them.
         if self.watches or not _in_main_thread():
             return
         for number, before in self._previous.items():

@@ -1,7 +1,8 @@
-"""Begins a session: calls the hooks, opens the backend, opens it again when preempted."""
+"""Begins a session: calls the hooks, and opens the backend, again after a preemption."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.hook_state import load_hooks, stateful, states_of
-from hookbus.checkpoint.saver import Saver, input_goes_on
+from hookbus.checkpoint.saver import Saver, continues_input
 from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
 from hookbus.hooks.checkpoints import Checkpoints
@@ -33,26 +34,25 @@ from hookbus.session.state import Phase, SessionState
 
 T = TypeVar("T")
 Done: TypeAlias = tuple[Any, int]
-"""The values of a run that succeeded, and the global step after it."""
+"""The values of a successful run, and the global step after it."""
 
 
-class _OpenSessions(threading.local):
-    """The current hooks of the sessions that are open in this thread."""
-
-    def __init__(self) -> None:
-        self.hooks: list[CurrentHook] = []
+_thread = threading.local()
 
 
-_open_sessions = _OpenSessions()
+def _current_hooks() -> list[CurrentHook]:
+    """Return the current hooks of the sessions that are open in this thread."""
+    hooks: list[CurrentHook] = vars(_thread).setdefault("hooks", [])
+    return hooks
 
 
 def current_config() -> Config:
     """Return the process's Config; inside an event of another session, an empty one.
 
-    Flags are for the session that the user sees. A plugin may open one of its own, for an
-    evaluation say; if flags applied to that, a plugin that opens itself would never end.
+    Flags are for the session that the user sees. A plugin may open another one, for example
+    for an evaluation. If flags applied to that, its plugins would open sessions for ever.
     """
-    if any(hook.name != NOBODY for hook in _open_sessions.hooks):
+    if any(hook.name != NOBODY for hook in _current_hooks()):
         return Config(autoload=False, header=False)
     return Config.current()
 
@@ -68,19 +68,19 @@ def new_session(
     shows_backend: bool = False,
     one_call: bool = False,
 ) -> SessionState:
-    """Make the parts of a session; nothing runs yet.
+    """Create the parts of a session; nothing runs yet.
 
-    *hooks* take part in their order. The other arguments are attributes of the state.
+    *hooks* are registered in their order. The other arguments are attributes of the state.
 
     Raises:
-        UsageError, PluginError: a hook does not fit.
+        UsageError, PluginError: a hook is invalid.
     """
     bus, tracer = Bus(kind), Tracer() if config.trace else None
     if tracer is not None:
         bus.observe(tracer.take)
     try:
         bus.register(*hooks)
-    except BaseException as error:  # there will be no session that could record it
+    except BaseException as error:  # no session will exist to record it
         outcome = failed_outcome(error, 0, bus.current)
         config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
         raise
@@ -93,7 +93,7 @@ def new_session(
         tracking,
         EpochIterator(tracking),
         versions(hooks),
-        was_cut_short if one_call else input_goes_on,
+        was_cut_short if one_call else continues_input,
     )
     custom_loop = isinstance(creator.graph, ReportGraph)
     return SessionState(
@@ -104,7 +104,7 @@ def new_session(
         requests=requests,
         saver=saver,
         signals=SignalWatch(),
-        # Only the caller of a custom loop could do its step again.
+        # Only the caller of a custom loop could repeat its step.
         recovery=None if custom_loop else recovery,
         grace=grace,
         custom_loop=custom_loop,
@@ -115,17 +115,17 @@ def new_session(
 
 
 def begin(state: SessionState) -> None:
-    """Go through the events up to the first run.
+    """Call the events up to the first run.
 
     Raises:
-        PluginError: the hooks' wishes for their order contradict each other.
-        CheckpointError: the checkpoints cannot be read, or not be written.
+        PluginError: the order that the hooks ask for is impossible.
+        CheckpointError: the checkpoints cannot be read or cannot be written.
     """
     bus, creator = state.bus, state.creator
     bus.check_order()
     bus.configure()
     creator.graph.enter()
-    state.graph_entered, state.phase = True, Phase.BEGUN
+    state.phase = Phase.BEGUN
     _call_begin(state)
     creator.scaffold.finalize()
     state.saver.prepare(creator.scaffold.saved_names, creator.graph.unsaved)
@@ -136,22 +136,22 @@ def begin(state: SessionState) -> None:
 
 
 def enter_session(state: SessionState) -> None:
-    """Watch signals, and note that the session is open in this thread."""
+    """Watch signals, and record that the session is open in this thread."""
     state.signals.install()
-    _open_sessions.hooks.append(state.bus.current)
+    _current_hooks().append(state.bus.current)
 
 
 def leave_session(state: SessionState) -> None:
-    """Note that the session is closed, in whichever thread it was opened."""
-    if state.bus.current in _open_sessions.hooks:
-        _open_sessions.hooks.remove(state.bus.current)
+    """Record that the session is closed, if this thread opened it."""
+    with contextlib.suppress(ValueError):
+        _current_hooks().remove(state.bus.current)
 
 
 def open_backend(state: SessionState) -> HookedSession:
-    """Open a backend session; try again where it is preempted before it is ready.
+    """Open a backend session; try again if it is preempted before it is ready.
 
     Raises:
-        BaseException: the preemption, where the session does not recover from any more.
+        BaseException: the preemption, if the session does not recover from it.
     """
     while True:
         cause = _try_to_open(state)
@@ -185,14 +185,14 @@ def repeat(
     what: Callable[[HookedSession], T],
     done: Done | None = None,
 ) -> T:
-    """Do again what a preemption cut short, on a new backend session, until done.
+    """Repeat a call that a preemption interrupted, on a new backend session.
 
     Args:
         state: the session.
         cause: the preemption.
         what: the function to call again.
-        done: its values and the step after it, where the preemption came only later. If
-            the checkpoint has that step, it is not done again.
+        done: its values and the step after it, if the preemption came only after the run.
+            If the checkpoint contains that step, the call is not repeated.
     """
     while True:
         backend = recover(state, cause)
@@ -208,9 +208,9 @@ def repeat(
 
 
 def recoverable(state: SessionState, error: BaseException) -> BaseException | None:
-    """Return the preemption behind an error, if the session recovers from it.
+    """Return the preemption that caused an error, if the session recovers from it.
 
-    A session that shows its backend raises it instead.
+    A session that shows its backend raises the preemption instead.
     """
     found = state.backend.preemption(error) if state.backend is not None else None
     if state.recovery is not None:
@@ -221,12 +221,17 @@ def recoverable(state: SessionState, error: BaseException) -> BaseException | No
 
 
 def _call_begin(state: SessionState) -> None:
-    """Call all ``begin``s; a hook without one has begun when its turn is over."""
+    """Call all ``begin``s; a hook without one begins after the hooks before it."""
     caller, order = state.bus.caller("begin"), list(state.bus.members)
     silent = set(order) - {name for name, _ in caller.rows}
+    arguments = (state.creator.graph, state.saver.checkpoints, state.kind)
+
+    def args_of(name: str) -> tuple[Any, ...]:
+        state.begun.add(name)
+        return arguments
+
     try:
-        arguments = (state.creator.graph, state.saver.checkpoints, state.kind)
-        caller.visit(arguments, started=state.begun)
+        caller.visit(arguments, args_of)
     except BaseException:
         reached = max(map(order.index, state.begun), default=-1)
         state.begun.update(silent.intersection(order[: reached + 1]))
@@ -235,7 +240,7 @@ def _call_begin(state: SessionState) -> None:
 
 
 def _try_to_open(state: SessionState) -> BaseException | None:
-    """Open a backend session and do what hooks asked for; return a preemption of that."""
+    """Open a backend session and serve the hooks' requests; return a preemption."""
     try:
         session = state.creator.create_session()
     except PREEMPTION_ERRORS as error:
@@ -264,7 +269,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
 
 
 def _prepare(state: SessionState, backend: HookedSession) -> None:
-    """Restore or initialize a backend session, in this order, and tell the hooks."""
+    """Restore or initialize a backend session in this order, and notify the hooks."""
     session, creator, saver = backend.session, state.creator, state.saver
     training = state.kind == "train"
     path = creator.checkpoint_filename_with_path
@@ -272,19 +277,19 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     restored = saver.restore(session, training, path)
     if restored is None:
         _restore_pristine(state)
-    # 2. Whatever the scaffold initializes.
+    # 2. The initialization of the scaffold.
     creator.prepare(session, restored is not None, state.signals.came)
     # 3. The states of hooks.
     if restored is not None and training:
         load_hooks(saver.hooks, restored.state.get("hooks", {}), restored.manifest.ended)
     state.bus.caller("after_create_session").collect(session, backend.coord)
-    # 4. Generators last: whatever drew numbers before must not matter.
+    # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
         random_state.restore(restored.state.get("random", {}))
 
 
 def _restore_pristine(state: SessionState) -> None:
-    """Have a session that restores nothing start as the first one did."""
+    """Start a session that restores nothing in the state of the first one."""
     hooks = state.saver.hooks
     if state.pristine is None:
         state.pristine = copy.deepcopy(states_of(hooks)), random_state.capture()

@@ -1,15 +1,14 @@
-"""Serves steps that the caller computes: in a custom loop, or in a step function."""
+"""Runs steps that the caller computes: in a custom loop, or in a step function."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from hookbus.backend.protocol import Session
 from hookbus.backend.reports import Reports, ReportSession
-from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.graph.node import Node
+from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
@@ -23,7 +22,7 @@ class StepContext:
 
     Attributes:
         session: the backend session; runs through it reach no hook.
-        run_with_hooks: ``session.run`` of the monitored session; any number of calls.
+        run_with_hooks: does what ``session.run`` does; may be called several times.
     """
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
@@ -31,20 +30,16 @@ class StepContext:
         self.run_with_hooks = run_with_hooks
 
     def request_stop(self) -> NoReturn:
-        """Leave the step function at once, and with it the session's block.
+        """Leave the step function immediately, and the session's block with it.
 
         Raises:
-            StopIteration: always; for the block it is a clean end.
+            StopIteration: always; the session's block catches it as a clean end.
         """
         raise StepFnStop("step_fn has requested the iterations to stop.")
 
 
 def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
-    """Check that a step function takes the one parameter ``step_context``.
-
-    Raises:
-        UsageError: it takes others.
-    """
+    """Raise UsageError unless a step function takes the one parameter ``step_context``."""
     try:
         names = list(inspect.signature(step_fn).parameters)
     except (TypeError, ValueError):
@@ -57,25 +52,25 @@ def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
 
 
 class Step:
-    """One step of a custom loop: ``before_run`` going in, ``after_run`` coming out.
+    """One step of a custom loop. Entering it calls ``before_run``, leaving ``after_run``.
 
     Attributes:
         feeds: the values that hooks feed in this step, by name.
     """
 
-    def __init__(self, loop: CustomLoop, kind: Kind) -> None:
+    def __init__(self, state: SessionState, kind: Kind) -> None:
         self.feeds: Mapping[str, Any] = {}
-        self._loop = loop
+        self._state = state
         self._kind = kind
         self._reports = Reports()
         self._pending: PendingRun | None = None
         self._cancelled = False
 
     def report(self, /, **values: Any) -> None:
-        """Report values of this step to the hooks.
+        """Make values of this step available to hooks.
 
         Args:
-            values: name to value; a callable is called only if a hook fetches the name.
+            values: the values by name. A callable is called only if a hook fetches it.
 
         Raises:
             UsageError: a name is reported twice, or the step is not entered.
@@ -85,11 +80,11 @@ class Step:
 
     @property
     def summary(self) -> Summaries[Any]:
-        """Reports values for summaries, as :attr:`Graph.summary` does in a graph."""
+        """Reports summaries of this step, as :attr:`Graph.summary` does in a graph."""
         return Summaries(self._summarize)
 
     def cancel(self) -> None:
-        """Leave the step without ``after_run`` and without counting it."""
+        """Leave the step without counting it and without ``after_run``."""
         self._cancelled = True
 
     def _summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
@@ -98,91 +93,35 @@ class Step:
 
     def _check_entered(self, what: str) -> None:
         if self._pending is None:
-            raise UsageError(f"{what} belongs into the block of its step")
+            raise UsageError(f"call {what} inside the block of its step")
 
     def __enter__(self) -> Step:
+        state = self._state
+        if state.in_step:
+            raise UsageError("step() inside step(): leave the first step first")
+        # A value that would be lost still gets its step, even after a signal.
+        backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
+        state.saver.tracking.check()
+        act(state, None)
         self._reports, self._cancelled = Reports(), False
-        self._pending = pending = self._loop.enter(self._kind)
-        self.feeds = pending[2]
+        self._pending = pending = backend.ask([], None, None, None, self._kind)
+        self.feeds, state.in_step = pending[2], True
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pending, self._pending = self._pending, None
+        state, state.in_step = self._state, False
         if error is not None or pending is None:
-            self._loop.abandon()
-        elif self._cancelled:
-            self._loop.cancel(pending)
-        else:
-            self._loop.leave(pending, self._reports)
-
-
-class CustomLoop:
-    """Serves the steps of a custom loop: the caller computes, the session tells the hooks.
-
-    Args:
-        state: the session.
-    """
-
-    def __init__(self, state: SessionState) -> None:
-        self._state = state
-        self._in_step = False
-
-    def track(self, things: Mapping[str, Any]) -> Any:
-        """Track objects; return the one, or a dict of several."""
-        tracking = self._state.tracking
-        values = {name: tracking.add(name, thing) for name, thing in things.items()}
-        return next(iter(values.values())) if len(values) == 1 else values
-
-    def iterate(
-        self, iterable: Iterable[Any], should_stop: Callable[[], bool]
-    ) -> Iterator[Any]:
-        """Yield the values of one epoch, until the session stops."""
-        if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
-            raise ArgumentTypeError(
-                f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
-            )
-        return self._state.saver.epochs.iterate(iterable, should_stop)
-
-    def read(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None) -> Any:
-        """Return what the last step reported."""
-        if self._in_step:
-            raise UsageError("run() inside step(): report what the step computes instead")
-        return self._state.usable("aux").session.run(fetches, feed_dict)
-
-    def enter(self, kind: Kind) -> PendingRun:
-        """Ask the hooks what they want of a step."""
-        if self._in_step:
-            raise UsageError("step() inside step(): leave the first one before")
-        state = self._state
-        # A value that would be lost still gets its step, though a signal has come.
-        backend = state.usable("aux" if state.saver.epochs.pending else kind)
-        state.tracking.check()
-        act(state, None)
-        pending = backend.ask([], None, None, None, kind)
-        self._in_step = True
-        return pending
-
-    def abandon(self) -> None:
-        """Leave a step that an error cut short."""
-        self._in_step = False
-
-    def cancel(self, pending: PendingRun) -> None:
-        """Leave a step that does not count; its value of the input is used up."""
-        self._leave(pending)
-        act(self._state, None, saving=False)
-
-    def leave(self, pending: PendingRun, reports: Reports) -> None:
-        """Count a step and tell the hooks about it."""
-        self._leave(pending)
-        backend = self._state.usable("aux")
+            return
+        if self._kind == state.kind:
+            state.saver.epochs.step_done()
+        if self._cancelled:
+            act(state, None, saving=False)
+            return
+        backend = state.usable("aux")
         assert isinstance(backend.session, ReportSession)
         context, _, feeds, _, _ = pending
-        # A hook sees its own feed, whatever the loop made of it.
-        backend.session.last = given = reports.fed(feeds)
-        backend.execute(pending, given, advance=1 if context.kind == "train" else 0)
-        act_after_run(self._state, context)
-
-    def _leave(self, pending: PendingRun) -> None:
-        self._in_step = False
-        if pending[0].kind == self._state.kind:
-            self._state.saver.epochs.step_done()
+        # A hook sees its own feed, even if the loop used another value.
+        backend.session.last = given = self._reports.fed(feeds)
+        backend.execute(pending, given, advance=1 if self._kind == "train" else 0)
+        act_after_run(state, context)

@@ -1,4 +1,4 @@
-"""Gives the sessions for training, and the session that shows its backend."""
+"""Provides the session for training, and the session that shows its backend."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from hookbus.session.start import current_config, new_session
 
 
 class SingularMonitoredSession(MonitoredSession):
-    """A monitored session for one process: the caller sees errors of the backend.
+    """A monitored session for one process, whose caller sees errors of the backend.
 
     Args:
         graph: the graph to run; without one the session serves a custom loop.
         hooks: hook objects, called after all plugins, in this order.
         scaffold: initializes the backend session.
-        checkpoint_dir: the directory to restore from, if it has a checkpoint.
+        checkpoint_dir: the directory to restore from, if it contains a checkpoint.
         stop_grace_period_secs: as in :class:`MonitoredSession`.
         checkpoint_filename_with_path: the checkpoint to restore instead.
         config: as in :class:`MonitoredSession`.
@@ -73,11 +73,11 @@ class SingularMonitoredSession(MonitoredSession):
 
 
 _Settings: TypeAlias = dict[str, tuple[Any, Precedence, str]]
-"""Field of a plugin to its value, how strong that is, and the argument that gives it."""
+"""Maps fields of a plugin to a value, its precedence, and the argument that gives it."""
 
 
 class Unset(enum.Enum):
-    """The default of an argument for which None has a meaning of its own."""
+    """The default of an argument for which None has another meaning."""
 
     UNSET = "unset"
 
@@ -96,14 +96,14 @@ class MonitoredTrainingSession(MonitoredSession):
 
     Args:
         graph: the graph to run; without one the session serves a custom loop.
-        is_chief: whether this process initializes, restores and saves. Another one has
-            only *hooks* and plugins, and waits until its scaffold is ready.
+        is_chief: whether this process initializes, restores and saves. Otherwise the
+            session has only *hooks* and plugins, and waits until its scaffold is ready.
         checkpoint_dir: the directory to restore from and to save into.
         scaffold: initializes the backend session, and names what to summarize and to save.
         hooks: hook objects, called last, in this order.
         chief_only_hooks: hook objects, called first, in this order.
-        save_checkpoint_secs: seconds between checkpoints; 600 by default. None or 0, with
-            no steps given either, saves none.
+        save_checkpoint_secs: seconds between checkpoints; 600 by default. None or 0,
+            without steps, saves none.
         save_checkpoint_steps: steps between checkpoints, instead of seconds.
         save_summaries_steps: steps between summaries; 100 by default. None or 0 writes
             none.
@@ -112,7 +112,7 @@ class MonitoredTrainingSession(MonitoredSession):
         log_step_count_steps: steps between measurements of the speed; 100 by default,
             None for none.
         stop_grace_period_secs: as in :class:`MonitoredSession`.
-        max_wait_secs: the seconds that a process which is not chief waits.
+        max_wait_secs: the seconds that a process waits for its chief.
         recovery: as in :class:`MonitoredSession`.
         config: as in :class:`MonitoredSession`.
 
@@ -190,7 +190,7 @@ class MonitoredTrainingSession(MonitoredSession):
         )
 
     def _core_hooks(self) -> Sequence[Registration]:
-        """Return the core's own hooks, which no flag switches off and which come last."""
+        """Return the core's own hooks, which are called last; no flag affects them."""
         return ()
 
 
@@ -216,7 +216,7 @@ def _periods(
     unit: str,
     default: float,
 ) -> _Settings:
-    """Return a pair of periods as TF resolves it; empty where nothing is to be done.
+    """Return a pair of periods as TF resolves it; empty if nothing is to be done.
 
     Neither given: *default* in its *unit*. One given: the other is None. Both: both are
     passed on, and the hook refuses them.

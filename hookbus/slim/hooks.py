@@ -329,7 +329,7 @@ def _graph_of(train_op: Node | str, graph: Graph | None) -> Graph:
     if graph is None:
         raise UsageError(f"train_op is {train_op!r}: give its graph with graph=")
     if not isinstance(graph, Graph):
-        raise ArgumentTypeError(f"graph is a Graph, given: {graph!r}")
+        raise ArgumentTypeError(f"graph must be a Graph, given: {graph!r}")
     return graph
 
 

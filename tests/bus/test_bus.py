@@ -120,7 +120,7 @@ def test_the_same_object_twice_is_refused() -> None:
 
 
 def test_a_hook_that_compares_by_value_is_refused() -> None:
-    """Hooks are told apart by identity; the message says how to declare that."""
+    """Hooks are compared by identity; the message says how to declare that."""
 
     @attrs.define
     class Equal(SessionRunHook):
@@ -137,7 +137,9 @@ def test_an_unknown_event_is_refused_with_a_suggestion() -> None:
         @hookimpl
         def after_runn(self) -> None: ...
 
-    with pytest.raises(PluginError, match=r"'p0'.*'after_runn' is no event.*'after_run'"):
+    with pytest.raises(
+        PluginError, match=r"'p0'.*'after_runn' is not an event.*'after_run'"
+    ):
         bus(Typo())
 
 
@@ -257,7 +259,7 @@ def test_a_hook_that_joins_late_is_called_from_then_on() -> None:
     called(made)
     made.register(Member("new", answering(), "hooks="))
     assert called(made) == ["p0", "new"]
-    assert [name for name, _ in made.around_run("train")[0].rows] == ["p0", "new"]
+    assert [name for name, _ in made.caller("before_run", "train").rows] == ["p0", "new"]
 
 
 def test_emit_wants_exactly_the_events_arguments() -> None:

@@ -132,7 +132,9 @@ def test_cores_events_cannot_be_declared_anew() -> None:
 def test_a_module_declares_events_too() -> None:
     """Functions of a module are marked in the same way; one without any is an error."""
     module = types.ModuleType("my_events")
-    with pytest.raises(PluginError, match="declares no event: mark one @hookspec"):
+    with pytest.raises(
+        PluginError, match="declares no event: mark its functions @hookspec"
+    ):
         Bus().add_events(module)
 
     @hookspec
@@ -248,11 +250,11 @@ def test_settings_are_declared_in_order() -> None:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("", "is no identifier"),
-        ("every-step", "is no identifier"),
-        ("2nd", "is no identifier"),
-        (7, "is no identifier"),
-        ("on_error", "is one that every plugin has"),
+        ("", "is not an identifier"),
+        ("every-step", "is not an identifier"),
+        ("2nd", "is not an identifier"),
+        (7, "is not an identifier"),
+        ("on_error", "is a setting of every plugin"),
         ("every", "is declared twice"),
     ],
 )

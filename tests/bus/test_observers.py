@@ -258,7 +258,7 @@ def test_who_does_not_observe_pays_nothing() -> None:
 def test_an_observer_can_be_called() -> None:
     """What cannot be called is refused at once, not at the first event."""
     made = bus()
-    with pytest.raises(ArgumentTypeError, match=r"takes a function .* int is none"):
+    with pytest.raises(ArgumentTypeError, match=r"takes a function, not a int: write"):
         made.observe(3)
     assert made.caller("begin").observers is None
 

@@ -85,11 +85,11 @@ class Both:
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
-        (Misspelt, "'befor_run' is no event; did you mean 'before_run'"),
-        (MisspeltElsewhere, "'befor_run' is no event; did you mean 'before_run'"),
+        (Misspelt, "'befor_run' is not an event; did you mean 'before_run'"),
+        (MisspeltElsewhere, "'befor_run' is not an event; did you mean 'before_run'"),
         (
             Foreign,
-            r"after_run\(\) takes 'values', which 'after_run' has not; did you mean "
+            r"after_run\(\) takes 'values', which 'after_run' does not have; did you mean "
             "'run_values'.; it has run_context, run_values",
         ),
         (Keyword, r"before_run\(\) takes 'run_context' by keyword only"),
@@ -98,10 +98,10 @@ class Both:
         (WrapperBesides, r"around\(\) and before_run\(\) both implement 'before_run'"),
         (Yielding, r"before_run\(\) yields.* mark a wrapper @hookimpl\(wrapper=True\)"),
         (YieldingMarked, r"logged\(\) yields"),
-        (NotYielding, r"before_run\(\) has wrapper=True and no yield"),
-        (Async, r"before_run\(\) is async; events are plain calls: write def"),
+        (NotYielding, r"before_run\(\) has wrapper=True but no yield"),
+        (Async, r"before_run\(\) is async, but events are plain calls: write def"),
         (AsyncYielding, r"before_run\(\) is async"),
-        (Both, r"before_run\(\) has both tryfirst and trylast; drop one"),
+        (Both, r"before_run\(\) has both tryfirst and trylast; remove one"),
     ],
 )
 def test_a_function_that_cannot_work_is_refused(plugin: type, message: str) -> None:
@@ -135,7 +135,7 @@ def forgotten(capsys: Any, plugin: Any) -> list[str]:
     """Return the functions that lack a decorator, as the warnings tell them."""
     bus(plugin)
     lines = capsys.readouterr().err.splitlines()
-    assert all("looks like a hook and has no @hookimpl plugin=p0" in line for line in lines)
+    assert all("looks like a hook but has no @hookimpl plugin=p0" in line for line in lines)
     return [line.partition("] ")[2].partition("()")[0] for line in lines]
 
 

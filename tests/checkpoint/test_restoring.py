@@ -75,7 +75,7 @@ def test_no_good_checkpoint_is_an_error_each_time(tmp_path, killed, opened, name
     for step in (0, 1):
         remove(tmp_path / f"ckpt-{step}" / "manifest.json")
     for _ in range(3):
-        with pytest.raises(hookbus.NoGoodCheckpointError, match="not one of them is good"):
+        with pytest.raises(hookbus.NoGoodCheckpointError, match="none of them is good"):
             opened(tmp_path)
         assert names(tmp_path) == ["ckpt-0.bad", "ckpt-1.bad"]
 
@@ -95,7 +95,7 @@ def test_an_unknown_format_stops_the_session(tmp_path, killed, opened, names):
     killed(tmp_path, 2)
     later = attrs.evolve(Manifest.read(tmp_path / "ckpt-2"), format=99)
     Store(tmp_path).rewrite_manifest(tmp_path / "ckpt-2", later)
-    with pytest.raises(hookbus.UsageError, match=r"ckpt-2 has the checkpoint format 99"):
+    with pytest.raises(hookbus.UsageError, match=r"ckpt-2 has checkpoint format 99"):
         opened(tmp_path)
     assert names(tmp_path) == ["ckpt-0", "ckpt-1", "ckpt-2"]
 
@@ -254,7 +254,7 @@ def test_hooks_that_are_gone_or_new_are_reported(tmp_path, trained, capsys):
     other = type("Newcomer", (Recorder,), {})()
     trained(tmp_path, 0, other)
     logged = capsys.readouterr().err
-    assert "the state of a hook that is not here hook=recorder" in logged
+    assert "the state of a hook that is not on hook=recorder" in logged
     assert "no state for this hook" in logged
     assert "hook=newcomer" in logged
     assert other.ended == "not told"
@@ -273,6 +273,6 @@ def test_another_dtype_is_told_and_taken_over(tmp_path, opened, capsys):
         assert session.run_step_fn(
             lambda step_context: step_context.session.run("w").dtype
         ) == np.dtype("f8")
-    assert "restored in another dtype variable=w graph=float32 saved=float64" in (
+    assert "restored with another dtype variable=w graph=float32 saved=float64" in (
         capsys.readouterr().err
     )

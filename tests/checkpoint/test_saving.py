@@ -275,4 +275,6 @@ def test_of_sessions_in_threads_one_saves_into_a_directory(tmp_path, counting):
     others = {text for text in found if text != "saved"}
     assert len(others) == 1, others
     (message,) = others
-    assert message.startswith("another session of this process saves checkpoints into")
+    assert message.startswith(
+        "another session of this process is already saving checkpoints into"
+    )

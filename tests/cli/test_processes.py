@@ -25,6 +25,7 @@ FLAGS = {
     "why": ["why", "watcher"],
     "hooks": ["hooks", "-p", "watcher"],
     "new": ["new", "demo-hook"],
+    "help": ["help", "run"],
 }
 LOOP = """
 import sys

@@ -155,7 +155,7 @@ def test_train_and_evaluate_needs_checkpoints(monkeypatch):
 def test_the_name_of_a_metric_is_a_str():
     """It is told before anything runs."""
     made = estimator(eval_metric_ops={1: ("done", "loss")})
-    with pytest.raises(TypeError, match="the name of a metric is a str, given: 1"):
+    with pytest.raises(TypeError, match="the name of a metric must be a str, given: 1"):
         made.train(numbers(1))
 
 

@@ -110,7 +110,7 @@ def test_only_variables_can_be_saved(node):
 
 def test_one_name_is_no_saver():
     """A bare name would be read letter by letter."""
-    with pytest.raises(hookbus.UsageError, match=r"saver of the scaffold is 'w'.*list"):
+    with pytest.raises(hookbus.UsageError, match=r"the scaffold's saver is 'w'.*list"):
         Scaffold(small_graph(), saver="w").finalize()
 
 

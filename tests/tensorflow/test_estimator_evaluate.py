@@ -68,7 +68,7 @@ def test_a_number_of_batches_is_above_0(steps):
 
 def test_a_hook_that_is_none_is_a_type_error():
     """As in train."""
-    with pytest.raises(TypeError, match="hooks= has 5, which is no hook"):
+    with pytest.raises(TypeError, match="hooks= contains 5, which is not a hook"):
         trained().evaluate(numbers(3), hooks=[5])
 
 

@@ -268,7 +268,7 @@ def test_what_is_no_listener_is_a_type_error(config, listener):
 
 def test_a_hook_that_is_none_is_a_type_error():
     """The message names the argument."""
-    with pytest.raises(TypeError, match="hooks= has 5, which is no hook"):
+    with pytest.raises(TypeError, match="hooks= contains 5, which is not a hook"):
         estimator().train(numbers(9), [5], steps=1)
 
 

@@ -38,7 +38,7 @@ FULL = {"loss": "loss", "train_op": "train", "predictions": "tenfold"}
 @pytest.mark.parametrize("config", [5, {"save_summary_steps": 5}, "run"], ids=repr)
 def test_the_config_is_a_run_config(config):
     """The message names the argument."""
-    with pytest.raises(ValueError, match="config is a RunConfig, given: "):
+    with pytest.raises(ValueError, match="config must be a RunConfig, given: "):
         Estimator(model(), RUN, config)
 
 
@@ -265,14 +265,14 @@ def test_what_is_no_hook_is_a_type_error(field):
         "prediction_hooks": lambda: next(made.predict(numbers(3))),
     }
     estimator().train(numbers(1))
-    with pytest.raises(TypeError, match=f"{field}= has 5, which is no hook"):
+    with pytest.raises(TypeError, match=f"{field}= contains 5, which is not a hook"):
         calls.get(field, lambda: made.train(numbers(3)))()
 
 
 @pytest.mark.parametrize("scaffold", [5, "init", SessionRunHook()], ids=type)
 def test_a_scaffold_is_a_scaffold(scaffold):
     """Anything else is a TypeError."""
-    with pytest.raises(TypeError, match="scaffold is a Scaffold, given"):
+    with pytest.raises(TypeError, match="scaffold must be a Scaffold, given"):
         EstimatorSpec("train", **FULL, scaffold=scaffold)
 
 

@@ -82,7 +82,7 @@ def trained(
 @pytest.mark.parametrize("input_fn", [None, 5, []], ids=repr)
 def test_an_input_fn_is_a_function(cls, input_fn):
     """Anything else is a TypeError that names it."""
-    with pytest.raises(TypeError, match="input_fn is a function"):
+    with pytest.raises(TypeError, match="input_fn must be a function"):
         cls(input_fn)
 
 

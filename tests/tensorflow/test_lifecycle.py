@@ -276,7 +276,7 @@ def test_a_hook_cannot_run_the_session_that_it_is_called_by(
     """It is refused, whatever the kind, and the message says what to use instead."""
     acts = doing(method, lambda: use(session))
     session = open_session(acts)
-    text = r"'doing' runs the session that it is called by; run_context\.session\.run"
+    text = r"'doing' cannot run the session that calls it; use run_context\.session\.run"
     with pytest.raises(hookbus.UsageError, match=text), session:
         session.run("train")
     assert session.outcome.who == "doing"
@@ -310,7 +310,7 @@ def test_a_hook_listed_twice_is_refused(calls, hook, open_session):
 
 
 def test_two_hooks_of_one_class_each_get_their_own_results(open_session):
-    """Hooks are told apart by identity, not by class."""
+    """Hooks are compared by identity, not by class."""
 
     class Asks(SessionRunHook):
         def __init__(self, fetches: Any) -> None:

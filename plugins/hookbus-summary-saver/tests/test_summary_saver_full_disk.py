@@ -152,7 +152,7 @@ def test_a_recovery_on_a_full_disk_goes_on(train, steps_in):
     """The directory is asked of before the first step only; no record is forgotten."""
     done = train({11: "no", 21: "any"}, last=30, preempted_at=15)
     assert done.returncode == ExitCode.OK, done.stderr
-    assert "preempted; the session is opened again" in done.stderr
+    assert "preempted; reopening the session" in done.stderr
     assert steps_in() == [*range(1, 11), *range(21, 31)]
 
 

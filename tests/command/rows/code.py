@@ -258,7 +258,7 @@ ON_ERROR = [
             f"no policy: {place}",
             installed="raiser",
             code=4,
-            tells=f"ERROR: {source}: 'wrn' is no policy for errors: …did you mean 'warn'?",
+            tells=f"ERROR: {source}: 'wrn' is not an error policy: …did you mean 'warn'?",
             **row,
         )
         for place, source, row in (

@@ -270,7 +270,7 @@ MISFITS = [
         "a function that is marked and no event",
         installed="typo",
         code=3,
-        tells="plugin 'typo' …'before_rum' is no event; …'before_run'…typo.py:3)",
+        tells="plugin 'typo' …'before_rum' is not an event; …'before_run'…typo.py:3)",
         situation="unknown hook",
     ),
     Row(

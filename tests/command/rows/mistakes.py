@@ -18,7 +18,7 @@ ONE = "-p my_hooks:OneHook"
 BOTH = f"{ONE} -p my_hooks:TwoHook"
 WARNING = 0
 """The exit code of a run that goes on after it has told of a mistake."""
-CIRCLE = "PLUGIN ERROR: plugins ask for an order that cannot be: …'one'…'two'…; drop one"
+CIRCLE = "PLUGIN ERROR: plugins ask for an impossible order: …'one'…'two'…; remove one"
 
 
 def wrong(id: str, flags: str, source: str, code: int, *tells: str, **more: Any) -> Row:
@@ -53,7 +53,7 @@ ORDERING = [
         + hook("Two", "after = 'three'")
         + hook("Three", "after = 'one'"),
         3,
-        "PLUGIN ERROR: plugins ask for an order that cannot be: …'three'",
+        "PLUGIN ERROR: plugins ask for an impossible order: …'three'",
         CIRCLE.replace("'one'…'two'", "'two'…'one'"),
     ),
     wrong(
@@ -141,7 +141,7 @@ ORDERING = [
         MODULE,
         marked("def after_run(): ...", mark="@hookimpl(tryfirst=True, trylast=True)"),
         3,
-        "plugin 'my-hooks' …after_run() has both tryfirst and trylast; drop one",
+        "plugin 'my-hooks' …after_run() has both tryfirst and trylast; remove one",
     ),
 ]
 
@@ -151,21 +151,21 @@ EVENTS = [
         MODULE,
         marked("def before_rum(): ..."),
         3,
-        "'my-hooks' …'before_rum' is no event; did you mean 'before_run'…my_hooks.py:",
+        "'my-hooks' …'before_rum' is not an event; did you mean 'before_run'…my_hooks.py:",
     ),
     wrong(
         "an event of a class that is misspelt",
         ONE,
         hook("One", "@hookimpl", "def afer_save(self): ..."),
         3,
-        "plugin 'one' …'afer_save' is no event; did you mean 'after_save'…my_hooks.py:",
+        "plugin 'one' …'afer_save' is not an event; did you mean 'after_save'…my_hooks.py:",
     ),
     wrong(
         "an event that is misspelt in specname",
         MODULE,
         marked("def watch(): ...", mark="@hookimpl(specname='after_rn')"),
         3,
-        "PLUGIN ERROR: plugin 'my-hooks' …'after_rn' is no event; did you mean 'after_run'",
+        "PLUGIN ERROR: plugin 'my-hooks' …'after_rn' is not an event; …mean 'after_run'",
     ),
     wrong(
         "an argument that is misspelt",
@@ -179,7 +179,7 @@ EVENTS = [
         MODULE,
         marked("def begin(session): ..."),
         3,
-        "begin() takes 'session', which 'begin' has not; it has graph, checkpoints",
+        "begin() takes 'session', which 'begin' does not have; it has graph, checkpoints",
     ),
     wrong(
         "self that was forgotten",
@@ -200,14 +200,14 @@ EVENTS = [
         ONE,
         hook("One", "async def begin(self): ..."),
         3,
-        "plugin 'one' …begin() is async; events are plain calls: write def",
+        "plugin 'one' …begin() is async, but events are plain calls: write def",
     ),
     wrong(
         "a wrapper that does not yield",
         MODULE,
         marked("def after_run(): ...", mark="@hookimpl(wrapper=True)"),
         3,
-        "plugin 'my-hooks' …after_run() has wrapper=True and no yield",
+        "plugin 'my-hooks' …after_run() has wrapper=True but no yield",
     ),
     wrong(
         "a function that yields and is no wrapper",
@@ -249,7 +249,7 @@ EVENTS = [
         MODULE,
         marked("def addhooks(bus):", "    class Events: ...", "    bus.add_events(Events)"),
         3,
-        "PLUGIN ERROR: …declares no event: mark one @hookspec",
+        "PLUGIN ERROR: …declares no event: mark its functions @hookspec",
     ),
 ]
 
@@ -259,14 +259,14 @@ MARKS = [
         MODULE,
         marked("def end(): ...", "def begin(graph): ..."),
         WARNING,
-        "begin() looks like a hook and has no @hookimpl plugin=my-hooks",
+        "begin() looks like a hook but has no @hookimpl plugin=my-hooks",
     ),
     wrong(
         "a mark that was forgotten in a class",
         ONE,
         hook("One", "def after_save(self, session, path): ..."),
         WARNING,
-        "after_save() looks like a hook and has no @hookimpl plugin=one",
+        "after_save() looks like a hook but has no @hookimpl plugin=one",
     ),
     wrong(
         "a mark that was forgotten where a base class has it",
@@ -274,7 +274,7 @@ MARKS = [
         hook("Two", "@hookimpl", "def saving(self): ...")
         + "class OneHook(TwoHook):\n    def saving(self): ...\n",
         WARNING,
-        "saving() looks like a hook and has no @hookimpl plugin=one",
+        "saving() looks like a hook but has no @hookimpl plugin=one",
     ),
     wrong(
         "a module without any mark",
@@ -323,7 +323,7 @@ OBJECTS = [
         "",
         "class One:\n    def befor_run(self): ...\n",
         4,
-        "ERROR: hooks= has …One object…, which is no hook",
+        "ERROR: hooks= contains …One object…, which is not a hook",
         session="hooks=[One()]",
     ),
     wrong(
@@ -349,7 +349,7 @@ SETTINGS = [
         ONE,
         hook("One", "on_error = 'ignore'"),
         4,
-        "ERROR: plugin 'one' …on_error: 'ignore' is no policy for errors: expected raise",
+        "ERROR: plugin 'one' …on_error: 'ignore' is not an error policy: expected raise",
     ),
     wrong(
         "a kind of session that is misspelt",
@@ -381,14 +381,14 @@ SETTINGS = [
         MODULE,
         marked("def addoption(group):", "    group.add('on_error')"),
         3,
-        "plugin 'my-hooks': setting 'on_error' is one that every plugin has",
+        "plugin 'my-hooks': setting 'on_error' is a setting of every plugin",
     ),
     wrong(
         "a setting with a dash",
         MODULE,
         marked("def addoption(group):", "    group.add('every-step', int, default=1)"),
         3,
-        "PLUGIN ERROR: plugin 'my-hooks': setting 'every-step' is no identifier",
+        "PLUGIN ERROR: plugin 'my-hooks': setting 'every-step' is not an identifier",
     ),
     wrong(
         "a setting twice",

@@ -356,7 +356,7 @@ LOCAL_MODULES = [
         "-p my_tools",
         files=LOCAL,
         code=4,
-        tells="ERROR: -p my_tools: the module 'my_tools' …my_tools.py… is no plugin",
+        tells="ERROR: -p my_tools: the module 'my_tools' …my_tools.py… is not a plugin",
     ),
     Row(
         "a module that cannot be imported does not load",

@@ -96,11 +96,11 @@ def test_a_report_belongs_into_its_step(own):
     """Reporting before the block is entered, or after it is left, is an error."""
     with own() as session:
         step = session.step()
-        with pytest.raises(UsageError, match=r"report\(\) belongs into the block"):
+        with pytest.raises(UsageError, match=r"call report\(\) inside the block"):
             step.report(loss=1.0)
         with step:
             pass
-        with pytest.raises(UsageError, match=r"report\(\) belongs into the block"):
+        with pytest.raises(UsageError, match=r"call report\(\) inside the block"):
             step.report(loss=1.0)
 
 
@@ -293,7 +293,7 @@ def test_a_closed_session_has_no_steps(own):
     with own() as session:
         left = session.step()
     for use in (session.step, session.track, lambda: session.iterate([1])):
-        with pytest.raises(SessionClosedError, match="make a new one"):
+        with pytest.raises(SessionClosedError, match="create a new one"):
             use()
     with pytest.raises(SessionClosedError):
         left.__enter__()

@@ -220,7 +220,7 @@ def test_a_summary_belongs_into_its_step(own, kind, entered):
             with step:
                 pass
         with pytest.raises(
-            UsageError, match=rf"^summary\.{kind}\(\) belongs into the block of its step$"
+            UsageError, match=rf"^call summary\.{kind}\(\) inside the block of its step$"
         ):
             show(step, kind, "x", 1)
 

@@ -167,7 +167,7 @@ def test_a_name_is_tracked_once(own):
     """A name that is taken is an error; the object tracked first stays."""
     with own() as session:
         session.track(model=Model())
-        with pytest.raises(UsageError, match="'model' is tracked already"):
+        with pytest.raises(UsageError, match="'model' is already tracked"):
             session.track(model=Model())
 
 
