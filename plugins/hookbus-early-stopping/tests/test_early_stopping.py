@@ -423,7 +423,7 @@ def test_an_evaluation_without_the_metric_is_an_error():
 
 def test_a_metric_that_is_no_number_is_a_usage_error():
     """Whoever emits it."""
-    with pytest.raises(UsageError, match=r"early-stopping: 'accuracy'.* no number"):
+    with pytest.raises(UsageError, match=r"early-stopping: 'accuracy'.* not a number"):
         run_steps(from_evaluations(), Evaluates({2: {"accuracy": None}}))
 
 

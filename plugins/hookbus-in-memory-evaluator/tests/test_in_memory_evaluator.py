@@ -286,7 +286,7 @@ def test_a_metric_that_is_no_number_is_a_usage_error(value):
     hook = InMemoryEvaluatorHook(lambda _: {"accuracy": value})
     with pytest.raises(
         UsageError,
-        match=r"^in-memory-evaluator: the metric 'accuracy'.*evaluate.*no number",
+        match=r"^in-memory-evaluator: the metric 'accuracy'.*evaluate.*not a number",
     ):
         run_steps(hook, steps=0)
 
