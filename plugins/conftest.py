@@ -6,14 +6,12 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
 
+from tests.support.profiles import load_profile
 from tests.support.watching import clock as clock
 from tests.support.watching import lines as lines
 
-# A deadline for an example would make tests depend on what else the machine does.
-settings.register_profile("hookbus", deadline=None)
-settings.load_profile("hookbus")
+load_profile()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background so, and all children would inherit it.

@@ -8,13 +8,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from tests.support.handlers import handlers
+from tests.support.profiles import load_profile
+from tests.support.times import pytest_terminal_summary as pytest_terminal_summary
 
-# A deadline for an example would make tests depend on what else the machine does.
-settings.register_profile("hookbus", deadline=None)
-settings.load_profile("hookbus")
+load_profile()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background so, and all children would inherit it.

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
     AbortedError,
@@ -300,6 +299,8 @@ def test_a_preempted_evaluation_begins_anew():
 
 def shown(run: str) -> dict[str, list[tuple[int, float]]]:
     """Return what TensorBoard shows of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(run)
     events.Reload()
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 
 from hookbus import (
     ArgumentTypeError,
@@ -23,6 +23,7 @@ from hookbus import (
     metrics,
 )
 from hookbus.metrics import Metric
+from tests.support.profiles import examples
 
 OFF = Config(autoload=False, header=False)
 Batches = Sequence[Sequence[Any]]
@@ -64,7 +65,7 @@ WEIGHTS = st.sampled_from([0.0, 0.25, 1.0, 2.0, 3.0])
 NUMBERS = st.floats(-1e6, 1e6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(batches_of(NUMBERS))
 def test_a_mean_is_that_of_all_values(batches):
     """However they are spread over batches."""
@@ -72,7 +73,7 @@ def test_a_mean_is_that_of_all_values(batches):
     assert gathered(metrics.mean, batches) == pytest.approx(values.mean(), abs=1e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(batches_of(NUMBERS, WEIGHTS))
 def test_a_weighted_mean_is_that_of_all_values(batches):
     """Where all weights are 0 it is 0."""
@@ -81,23 +82,30 @@ def test_a_weighted_mean_is_that_of_all_values(batches):
     assert gathered(metrics.mean, batches) == pytest.approx(expected, abs=1e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(batches_of(CLASSES, CLASSES))
 def test_accuracy_is_that_of_all_predictions(batches):
     """Of any number of classes."""
+    from sklearn.metrics import accuracy_score
+
     found = gathered(metrics.accuracy, batches)
     assert found == pytest.approx(accuracy_score(*joined(batches)))
 
 
 SKLEARN = {
-    metrics.accuracy: accuracy_score,
-    metrics.precision: precision_score,
-    metrics.recall: recall_score,
+    metrics.accuracy: "accuracy_score",
+    metrics.precision: "precision_score",
+    metrics.recall: "recall_score",
 }
+"""Metric to the function of sklearn.metrics, which takes a second to import."""
+
+
+def in_sklearn(metric):
+    return getattr(importlib.import_module("sklearn.metrics"), SKLEARN[metric])
 
 
 @pytest.mark.parametrize("metric", SKLEARN, ids=lambda metric: metric.__name__)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(batches=batches_of(BOOLS, BOOLS, WEIGHTS))
 def test_a_weighted_share_is_that_of_all_predictions(metric, batches):
     """Where nothing counts it is 0."""
@@ -105,23 +113,25 @@ def test_a_weighted_share_is_that_of_all_predictions(metric, batches):
     more = {} if metric is metrics.accuracy else {"zero_division": 0}
     expected = 0.0
     if weights.any():  # else scikit-learn refuses
-        expected = SKLEARN[metric](labels, predictions, sample_weight=weights, **more)
+        expected = in_sklearn(metric)(labels, predictions, sample_weight=weights, **more)
     assert gathered(metric, batches) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("metric", [metrics.precision, metrics.recall])
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(batches=batches_of(BOOLS, BOOLS))
 def test_precision_and_recall_are_those_of_all_predictions(metric, batches):
     """Where there is no positive they are 0."""
-    expected = SKLEARN[metric](*joined(batches), zero_division=0)
+    expected = in_sklearn(metric)(*joined(batches), zero_division=0)
     assert gathered(metric, batches) == pytest.approx(expected)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(batches=batches_of(BOOLS, SCORES), weighted=st.booleans(), data=st.data())
 def test_the_area_is_exact_where_thresholds_tell_all_scores_apart(batches, weighted, data):
     """Ties count half; of one class only the area is 0."""
+    from sklearn.metrics import roc_auc_score
+
     if weighted:
         some = st.sampled_from([0.5, 1.0, 3.0])
         batches = [
@@ -136,6 +146,8 @@ def test_the_area_is_exact_where_thresholds_tell_all_scores_apart(batches, weigh
 
 def test_the_area_is_nearer_the_more_thresholds_there_are():
     """Scores between two thresholds are not told apart."""
+    from sklearn.metrics import roc_auc_score
+
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 2, 4000)
     scores = np.clip(generator.normal(0.4 + 0.2 * labels, 0.15), 0, 1)

@@ -34,6 +34,7 @@ from tests.support.behaviours import (
     traced,
     yields_twice,
 )
+from tests.support.profiles import examples
 
 spec, impl = pluggy.HookspecMarker("differ"), pluggy.HookimplMarker("differ")
 
@@ -76,7 +77,7 @@ def pluggys(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, lis
     return [a[1] if isinstance(a, tuple) else a for a in answers], arg
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.lists(st.sampled_from(PLAIN + WRAPPERS), max_size=7))
 @example([swallows, yields_twice])
 @example([swallows, raises_stop])

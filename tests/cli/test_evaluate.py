@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 def metrics(done):
@@ -51,6 +50,8 @@ def test_it_evaluates_the_checkpoint_that_is_named(trained, about):
 )
 def test_tensorboard_has_them_under_their_name(flags, folder, trained, about):
     """A run of its own below the model's, at the step of the checkpoint."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     assert about("evaluate", *flags).returncode == 0
     events = EventAccumulator(str(Path("runs/model") / folder))
     events.Reload()

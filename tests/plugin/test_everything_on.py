@@ -30,10 +30,6 @@ from hookbus_step_counter import StepCounterHook
 from hookbus_stop_at_checkpoint_step import StopAtCheckpointStepHook
 from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
-from sklearn.datasets import load_digits
-from sklearn.metrics import log_loss
-from sklearn.model_selection import train_test_split
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
 from hookbus.testing import Recorder, run_steps
@@ -77,6 +73,9 @@ def states(*own: np.random.Generator) -> list[Any]:
 @pytest.fixture(scope="module")
 def digits() -> SimpleNamespace:
     """The pictures that the examples train with, and those that they measure with."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     images, labels = load_digits(return_X_y=True)
     given = {"test_size": 0.2, "random_state": 0, "stratify": labels}
     x, x_test, y, y_test = train_test_split(images / 16, labels, **given)
@@ -131,6 +130,8 @@ def train_graph(digits: SimpleNamespace, *hooks: Any) -> Trained:
 
 def train_own_loop(digits: SimpleNamespace, *hooks: Any) -> Trained:
     """Train the classifier of the other example, with noise of two generators."""
+    from sklearn.metrics import log_loss
+
     example = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     model = digits.model = example["Classifier"]("log_loss", alpha=1e-5, random_state=0)
     draw, classes = np.random.default_rng(7), example["CLASSES"]
@@ -300,6 +301,8 @@ ASKED = {"early-stopping": 43, "feed-fn": 300, "nan-tensor": 300, "summary-saver
 
 def test_all_that_is_declared_is_shown(both):
     """TensorBoard's own reader finds each kind, and the evaluations as a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(both.folder / "curves")).Reload()
     tags = events.Tags()
     assert {"loss", "accuracy", "shown/loss", "global_step/sec"} == set(tags["scalars"])

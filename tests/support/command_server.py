@@ -84,8 +84,9 @@ def become(request: dict[str, Any]) -> None:
     vars(sys.modules["__main__"])["__builtins__"] = __builtins__
 
 
-server = sys.modules["__main__"]  # or its names would be gone with its place
-import_all(sys.argv[2:])
-become(serve(socket.socket(fileno=int(sys.argv[1]))))
-# As Python itself does for -m. What leaves it ends this process as it ends any.
-runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]
+if __name__ == "__main__":
+    server = sys.modules["__main__"]  # or its names would be gone with its place
+    import_all(sys.argv[2:])
+    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    # As Python itself does for -m. What leaves it ends this process as it ends any.
+    runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]

@@ -1,11 +1,35 @@
-"""Tells which of the two runs of the tests this is: the ordinary one, or the full one.
+"""Tells the ordinary run of the tests from the full one.
 
-``tox -e full`` sets the variable: no test is left out then, hypothesis tries ten times as
-many examples, and every command is run by a new process.
+``tox -e full`` sets the variable. Then matrices are whole, hypothesis tries four times as
+many examples, and each command is a new process.
 """
 
 from __future__ import annotations
 
 import os
+from typing import TypeVar
+
+from hypothesis import settings
+
+Cases = TypeVar("Cases")
 
 FULL = os.environ.get("TESTS_PROFILE") == "full"
+
+# A deadline for an example would make tests depend on what else the machine does.
+settings.register_profile("fast", deadline=None, max_examples=25, database=None)
+settings.register_profile("full", deadline=None, max_examples=100, database=None)
+
+
+def load_profile() -> None:
+    """Have hypothesis try as many examples as this run is to."""
+    settings.load_profile("full" if FULL else "fast")
+
+
+def cases(some: Cases, every: Cases) -> Cases:
+    """Return some cases, which show the rule, or in the full run every one."""
+    return every if FULL else some
+
+
+def examples(number: int) -> int:
+    """Return how many examples a test has that has not as many as others."""
+    return number if FULL else max(1, number // 4)

@@ -17,7 +17,6 @@ from hookbus_profiler import ProfilerHook
 from hookbus_step_counter import StepCounterHook
 from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
     Config,
@@ -135,6 +134,8 @@ def surviving(what: str) -> list[int]:
 
 def recorded(purged: bool) -> list[int]:
     """Return the steps that TensorBoard shows, or those that it has read."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator("curves", purge_orphaned_data=purged).Reload()
     return [event.step for event in events.Scalars("n")]
 

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
     AbortedError,
@@ -36,6 +35,8 @@ def trained(steps: int = 4, **fields) -> Estimator:
 
 def scalars(directory) -> dict[str, list[tuple[int, float]]]:
     """Return what TensorBoard shows of a directory: tag to step and value."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(directory)).Reload()
     return {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]

@@ -7,7 +7,6 @@ import inspect
 import pytest
 from hookbus_step_counter import StepCounterHook
 from hookbus_summary_saver import SummarySaverHook
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
     ChiefSessionCreator,
@@ -136,6 +135,8 @@ def test_a_rate_is_called_after_the_global_step(measure, listener):
 
 def test_the_rate_stands_in_the_event_file():
     """At the true step; another hook writes it, and none is opened behind the scenes."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     saver = SummarySaverHook(99, output_dir="out")
     run_steps(StepCounterHook(2), saver, steps=5)
     rates = EventAccumulator("out").Reload().Scalars("global_step/sec")

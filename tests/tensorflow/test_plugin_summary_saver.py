@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 from hookbus_summary_saver import SummarySaverHook
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-from tensorboard.compat.proto.event_pb2 import SessionLog
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from hookbus import (
     AbortedError,
@@ -43,6 +39,8 @@ def graph_adding(increment: int) -> Graph:
 
 def curves(directory: str = "out") -> dict[str, list[tuple[int, float]]]:
     """Return what TensorBoard's reader finds: the pairs of step and value by name."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(directory).Reload()
     return {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
@@ -57,6 +55,8 @@ def steps(directory: str = "out", name: str = "loss") -> list[int]:
 
 def records(directory: str = "out") -> list[Any]:
     """Return the records of a directory's only file."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
     (path,) = Path(directory).glob("*tfevents*")
     return list(LegacyEventFileLoader(str(path)).Load())
 
@@ -68,6 +68,8 @@ def written(directory: str = "out") -> list[tuple[int, str]]:
 
 def kind_of(event: Any) -> str:
     """Return what a record is, in a word."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
     what = event.WhichOneof("what")
     if what == "session_log":
         return SessionLog.SessionStatus.Name(event.session_log.status)
@@ -279,6 +281,8 @@ def test_the_file_begins_with_its_version(training):
 
 def test_a_checkpoint_is_noted_with_its_path(training):
     """Each one that was written, the last too."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
     logs = [event.session_log for event in records()]
     paths = [log.checkpoint_path for log in logs if log.status == SessionLog.CHECKPOINT]
     assert paths == [str(Path(f"out/ckpt-{step}").absolute()) for step in (0, 3, 5)]
@@ -286,6 +290,7 @@ def test_a_checkpoint_is_noted_with_its_path(training):
 
 def test_the_graph_is_written_once_as_it_is_in_the_end(open_session):
     """TensorFlow writes it as of begin, and the saver once more when it is final."""
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
 
     class Adds(SessionRunHook):
         def begin(self, graph):

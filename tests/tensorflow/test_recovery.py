@@ -28,6 +28,7 @@ from hookbus import (
     SessionRunHook,
     hookimpl,
 )
+from tests.support.profiles import examples
 
 STEPS, SAVE_EVERY = 50, 10
 
@@ -335,7 +336,7 @@ IN_EVERY_RUN = [p for p in PLACES if p.endswith("_run") or p in ("op", "thread")
 POINTS = [f"{place} {step}" for place in IN_EVERY_RUN for step in range(1, STEPS)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(points=st.lists(st.sampled_from(POINTS), min_size=2, max_size=4))
 def test_several_preemptions_change_nothing_in_the_end(points, tmp_path_factory):
     """However often the machine goes away, the training ends the same."""

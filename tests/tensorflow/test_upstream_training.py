@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import (
     Config,
@@ -117,6 +116,8 @@ def saved() -> list[int]:
 
 def recorded() -> dict[str, list[int]]:
     """Return the steps at which each tag was recorded."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     reader = EventAccumulator("runs").Reload()
     return {
         tag: [event.step for event in reader.Scalars(tag)]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import hookbus
+from tests.support.profiles import examples
 
 Array = np.ndarray[Any, Any]
 
@@ -184,7 +185,7 @@ def test_every_value_comes_back_as_it_was(value: Any) -> None:
     assert_same(value, round_trip(value))
 
 
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=examples(40))
 @given(st.lists(LEAVES, min_size=1, max_size=8))
 def test_every_variable_comes_back_through_a_session(values: list[Any]) -> None:
     """What a session saves as variables, the next session restores as it was."""

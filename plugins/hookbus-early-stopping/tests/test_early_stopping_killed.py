@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import commands
+from tests.support.profiles import cases
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and kills")
 
@@ -183,8 +184,13 @@ MOMENTS = ["in the step", "in a hook", "saved"]
 SOME, ALL = (3, 17, 32), range(1, STEPS + 1)
 
 
-@pytest.mark.parametrize("own_loop", [False, True], ids=["graph", "own loop"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "own_loop"),
+    cases(
+        [("first", True), ("middle", False), ("last", True), ("flags", False)],
+        [(place, own_loop) for place in PLACES for own_loop in (False, True)],
+    ),
+)
 def test_wherever_it_stands_a_killed_process_changes_nothing(place, own_loop):
     """Killed by SIGKILL in the middle of a step, with the checkpoint of the one before."""
     ends = train("no_decrease", place, "in the step", SOME, own_loop)

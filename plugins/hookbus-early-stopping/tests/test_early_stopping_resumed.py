@@ -17,6 +17,7 @@ from hookbus_early_stopping import EarlyStoppingHook
 
 import hookbus
 from hookbus.testing import run_steps
+from tests.support.profiles import cases
 
 STEPS = 40
 LOSSES = [round((step - 24) ** 2 / 50 + step % 4 / 2, 2) for step in range(STEPS)]
@@ -78,6 +79,10 @@ def resumed(step, make, directory, **given):
     return train(step, STEPS, make(), **given)
 
 
+SOME_STEPS = cases((3, 17, 32), range(1, STEPS + 1))
+"""The steps in which a session is killed."""
+
+
 def verdict(steps):
     """Return the step of a stop and its reason; None where there was none."""
     outcome = steps.outcome
@@ -98,7 +103,7 @@ def test_killed_at_any_step_it_stops_where_it_would_have_stopped(first, own_loop
     """First or last in hooks=, on a graph or around a loop of one's own."""
     settings, _ = RULES["patience"]
     alone = run_steps(hook(**settings), values={"loss": LOSSES})
-    for step in range(1, STEPS + 1):
+    for step in SOME_STEPS:
         given = {"first": first, "own_loop": own_loop}
         steps = resumed(step, lambda: hook(**settings), tmp_path / f"{step}", **given)
         assert verdict(steps) == verdict(alone), step
@@ -109,7 +114,7 @@ def test_killed_at_any_step_each_rule_stops_where_it_would_have_stopped(rule, tm
     """Whatever it stops by, and however often it looks."""
     settings, _ = RULES[rule]
     alone = run_steps(hook(**settings), values={"loss": LOSSES})
-    for step in range(1, STEPS + 1, 3):
+    for step in SOME_STEPS:
         steps = resumed(step, lambda: hook(**settings), tmp_path / f"{step}")
         assert verdict(steps) == verdict(alone), step
 
@@ -125,7 +130,7 @@ def test_killed_again_and_again_it_stops_where_it_would_have_stopped(tmp_path):
 @pytest.mark.parametrize("saves", [{}, {"save_checkpoint_steps": 4}])
 def test_preempted_at_any_step_it_stops_where_it_would_have_stopped(saves, tmp_path):
     """Recovered from a checkpoint, or from the start where there is none."""
-    for step in range(1, STEPS + 1):
+    for step in SOME_STEPS:
         given = {**saves, "directory": tmp_path / f"{step}"} if saves else {}
         errors = {step: hookbus.AbortedError("the machine is gone")}
         values = {"loss": LOSSES}
@@ -133,7 +138,7 @@ def test_preempted_at_any_step_it_stops_where_it_would_have_stopped(saves, tmp_p
         assert steps.global_step == 32, step
 
 
-@pytest.mark.parametrize("step", range(1, 34, 4))
+@pytest.mark.parametrize("step", cases((1, 17, 33), range(1, 34)))
 def test_preempted_by_a_signal_it_stops_where_it_would_have_stopped(step, tmp_path):
     """A session that saved and left in good order is continued as well."""
 
@@ -200,7 +205,7 @@ def test_the_period_of_a_function_goes_on_after_a_kill(tmp_path):
 
     run_steps(function(), steps=STEPS)
     alone = len(asked)
-    for step in range(1, 12):
+    for step in cases((3, 4, 5, 8), range(1, 12)):
         asked.clear()
         given = {"directory": tmp_path / f"{step}", "save_checkpoint_steps": 1}
         train(0, STEPS, function(), killed=step, first=False, **given)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, UsageError
 from hookbus.testing import run_steps
+from tests.support.profiles import examples
 
 
 @attrs.define(eq=False)
@@ -67,7 +68,7 @@ def test_evaluate_is_a_function():
         InMemoryEvaluatorHook("w")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     period=st.integers(1, 6), increment=st.sampled_from([1, 2, 5]), runs=st.integers(0, 13)
 )

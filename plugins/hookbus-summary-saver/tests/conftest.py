@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hookbus_summary_saver import SummarySaverHook
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from hookbus import Config, Graph, MonitoredSession
 
@@ -19,10 +17,11 @@ ALL = dict.fromkeys(["scalars", "histograms", "images", "tensors"], 0)
 
 
 @pytest.fixture
-def read_all() -> Callable[..., EventAccumulator]:
+def read_all() -> Callable[..., Any]:
     """Return a function that reads a directory as TensorBoard does."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    def read(directory: Path | str = "out") -> EventAccumulator:
+    def read(directory: Path | str = "out") -> Any:
         with np.errstate(over="ignore", invalid="ignore"):  # it multiplies huge numbers
             return EventAccumulator(str(directory), ALL).Reload()
 
@@ -52,6 +51,7 @@ def steps_in(read_back):
 @pytest.fixture
 def records():
     """Return a function that gives a directory's raw events, a list for each file."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     def read(directory: Path | str = "out") -> list[list[Any]]:
         paths = sorted(Path(directory).glob("*tfevents*"))
@@ -81,7 +81,7 @@ def record(read_all):
     The value is declared as ``x`` of some kind, and recorded in the first run.
     """
 
-    def record(kind: str, value: Any) -> EventAccumulator:
+    def record(kind: str, value: Any) -> Any:
         graph = Graph()
         graph.op(lambda: value, name="value")
         graph.train_op(lambda: {"y": 1}, outputs="y", name="train")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hookbus_step_counter import StepCounterHook
 from hookbus_summary_saver import SummarySaverHook
-from tensorboard.compat.proto.event_pb2 import SessionLog
 
 from hookbus import (
     AbortedError,
@@ -49,6 +48,8 @@ def cut(runs: int, *hooks: SessionRunHook, own_loop: bool = False, **settings) -
 
 def starts(files) -> list[list[int]]:
     """Return the steps of the START records in each file."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
     return [[event.step for event in logs(file, SessionLog.START)] for file in files]
 
 
@@ -87,6 +88,8 @@ class FailsOnce(SessionRunHook):
 
 def test_a_file_begins_with_its_version_and_the_start(model, records):
     """The step is the first that the session does."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
     train(model(), saver())
     ((version, start, *_),) = records()
     assert (version.file_version, version.step) == ("brain.Event:2", 0)
@@ -159,6 +162,8 @@ def test_what_computes_nothing_has_no_graph(read_all, own_loop):
 
 def test_each_checkpoint_is_noted(records):
     """With its step and its path, the last one too, which comes after the last end."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
     run_steps(saver(), steps=5, directory="saved", save_checkpoint_steps=3)
     (file,) = records()
     noted = logs(file, SessionLog.CHECKPOINT)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hookbus import CheckpointError
+from tests.support.profiles import cases
 
 PASSES, LENGTH = 4, 5
 STEPS = PASSES * LENGTH
@@ -109,12 +110,12 @@ SOURCES = [shuffle_python, shuffle_numpy, shuffle_tracked]
 def test_a_loop_resumes_in_any_step_of_any_pass(
     saved, shuffle, when, loop, tmp_path_factory, monkeypatch
 ):
-    """Cut short at any of 20 steps, the rest is what it would have been, bit for bit."""
+    """Cut short in a pass or between two, the rest is the same, bit for bit."""
     values = when(shuffle)
     _, straight = loop(saved, values, 1)
     assert len(straight) == STEPS
 
-    for cut in range(1, STEPS + 1):
+    for cut in cases((1, 5, 6, 13, 20), range(1, STEPS + 1)):
         monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
         assert loop(saved, values, 1, cut) == (0, straight[:cut])
         # Other seeds: what goes on is from the checkpoint.
@@ -165,7 +166,7 @@ def test_a_value_that_was_pulled_in_vain_comes_again(
     values = when(shuffle)
     _, straight = noisily(saved, values, 1)
 
-    for done in range(1, STEPS):
+    for done in cases((1, 5, 7, 19), range(1, STEPS)):
         monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
         passes = iter(range(PASSES))
 
