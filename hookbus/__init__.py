@@ -45,10 +45,10 @@ from hookbus.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener
-from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.event_bus import Call
-from hookbus.hooks.hook import SessionRunArgs, SessionRunHook, SessionRunValues
+from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
 from hookbus.hooks.markers import hookimpl, hookspec
 from hookbus.hooks.options import OptionGroup
 from hookbus.hooks.outcome import Outcome, was_cut_short
@@ -61,7 +61,7 @@ from hookbus.session.creators import (
     WorkerSessionCreator,
 )
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recoverable import Recovery
+from hookbus.session.recovery import Recovery
 from hookbus.session.step import Step, StepContext
 from hookbus.session.training import MonitoredTrainingSession, SingularMonitoredSession
 from hookbus.validation import number_in, numeric

@@ -18,13 +18,12 @@ from hookbus.discovery import installed_plugins
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log
-from hookbus.session.builder import current_config
-from hookbus.session.creators import Scaffold, SessionCreator
+from hookbus.session.creators import Scaffold
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recoverable import Recovery
+from hookbus.session.recovery import Recovery
+from hookbus.session.start import current_config
 from hookbus.session.training import UNSET, MonitoredTrainingSession, Unset
 from hookbus.slim.checkpoints import wait_for_step
 from hookbus.slim.hooks import TRAIN_CALL, TrainStep
@@ -231,17 +230,8 @@ class _TrainingSession(MonitoredTrainingSession):
         self._steps = steps
         super().__init__(steps.graph, **arguments)
 
-    def _setup(
-        self,
-        creator: SessionCreator,
-        taking_part: Sequence[Registration],
-        kind: Kind,
-        config: Config,
-        grace: float,
-        recovery: Recovery | None,
-    ) -> None:
-        everybody = [*taking_part, Registration.of_core(TRAIN_CALL, self._steps)]
-        super()._setup(creator, everybody, kind, config, grace, recovery)
+    def _core_hooks(self) -> Sequence[Registration]:
+        return [Registration.of_core(TRAIN_CALL, self._steps)]
 
 
 def _check_logdir(logdir: str | Path | None, **given: bool) -> None:

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from hookbus.logs import configure, log
+from tests.support import commands
 
 RUN = """
 import sys
@@ -108,10 +109,8 @@ def test_the_programs_own_configuration_is_respected(when):
 def test_the_programs_configuration_beats_the_commands():
     """Under ``hookbus run`` too, a script that configures structlog has its way."""
     Path("script.py").write_text(RUN + CONFIGURE + "train()")
-    done = subprocess.run(
+    done = commands.run(
         [sys.executable, "-m", "hookbus", "run", "script.py"],
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert json.loads(done.stdout)["event"] == "session ended"

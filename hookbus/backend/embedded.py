@@ -70,7 +70,7 @@ class EmbeddedSession:
         writes: Mapping[str, tuple[str, Any]],
         options: RunOptions,
         metadata: RunMetadata,
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         """Run *program* once and commit what it and *writes* give variables.
 
         Raises:
@@ -89,10 +89,12 @@ class EmbeddedSession:
             program = recording.recorded(program)
         slots = self._fill(program, feeds, recording)
         updates: dict[str, Any] = {}
-        for operation, arguments, own, outputs in program.calls:
-            values = [slots[place] for place in arguments]
+        for operation, pick, own, outputs in program.calls:
             try:
-                self._call(operation, values, own, outputs, slots, updates)
+                returned = operation.call(*pick(slots))
+                if operation.trains or outputs:
+                    returned = self._unpack(operation, returned, outputs, slots, updates)
+                slots[own] = returned
             except BaseException as error:
                 _explain(error, operation)
                 raise
@@ -103,7 +105,7 @@ class EmbeddedSession:
             self.version += 1
         if recording is not None:
             metadata.seconds = recording.seconds
-        return [slots[place] for place in program.results]
+        return program.results(slots)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without any hook being told."""
@@ -205,27 +207,31 @@ class EmbeddedSession:
                 raise
             pulled.append((source, slots[slot]))
 
-    def _call(
+    def _unpack(
         self,
         operation: Operation,
-        values: list[Any],
-        own: int,
+        returned: Any,
         outputs: tuple[tuple[str, int], ...],
         slots: list[Any],
         updates: dict[str, Any],
-    ) -> None:
-        """Call one op, put its results into their slots, keep its updates for later."""
-        returned = operation.call(*values)
-        if not operation.trains and not outputs:
-            slots[own] = returned
-            return
-        news, results = operation.unpack(returned)
+    ) -> Any:
+        """Put an op's outputs into their slots and keep its updates for the commit.
+
+        Returns:
+            The value of the op's own node.
+        """
+        news: Mapping[str, Any]
+        results: Mapping[str, Any]
+        if operation.single_update and not outputs:
+            news, results = {operation.updates[0]: returned}, {}
+        else:
+            news, results = operation.unpack(returned)
         for name, value in news.items():
             self._check_value(name, value, f"op {operation.name!r}")
             updates[name] = value
         for key, slot in outputs:
             slots[slot] = results[key]
-        slots[own] = dict(results) if outputs else None
+        return dict(results) if outputs else None
 
     def _commit(
         self, updates: dict[str, Any], writes: Mapping[str, tuple[str, Any]]
@@ -250,7 +256,7 @@ class EmbeddedSession:
                 f"{who} gives variable {name!r}, which is of type {type(old).__name__}, "
                 f"a value of type {type(value).__name__}"
             )
-        if _shape(old) != _shape(value):
+        if getattr(old, "shape", ()) != getattr(value, "shape", ()):
             raise GraphError(
                 f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
                 f"{_shape(value)} from {who}"

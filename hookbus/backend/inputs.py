@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
-
-import attrs
+from typing import Any, Protocol
 
 from hookbus.backend import random_state
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
 
 
-@attrs.frozen
-class RandomGenerators:
+class RandomGenerators(Protocol):
     """The random generators that an input may draw from.
 
-    Attributes:
-        capture: returns their states by name.
-        restore: puts them back to states that *capture* returned.
-        fork: returns states of a stream of its own that follows from today's.
+    The module :mod:`hookbus.backend.random_state` stands for those of the process.
     """
 
-    capture: Callable[[], dict[str, Any]] = random_state.capture
-    restore: Callable[[Mapping[str, Any]], None] = random_state.restore
-    fork: Callable[[], dict[str, Any]] = random_state.fork
+    def capture(self) -> dict[str, Any]:
+        """Return their states by name."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put them back to states that :meth:`capture` returned."""
+
+    def fork(self) -> dict[str, Any]:
+        """Return the states of a separate stream that follows from today's."""
 
 
 class Input:
@@ -45,7 +44,7 @@ class Input:
         self,
         name: str,
         factory: Callable[[], Iterable[Any]],
-        generators: RandomGenerators = RandomGenerators(),
+        generators: RandomGenerators = random_state,
     ) -> None:
         self._name = name
         self._factory = factory

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
+from hookbus.graph.fetches import picker
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import GLOBAL_STEP
 from hookbus.graph.operation import XP, Operation
 
-Call: TypeAlias = tuple[Operation, tuple[int, ...], int, tuple[tuple[str, int], ...]]
-"""An op, the slots of its arguments, its own slot, and (key, slot) of its outputs."""
+Pick: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+"""Takes the values of all slots and returns some of them, in order."""
+
+Call: TypeAlias = tuple[Operation, Pick, int, tuple[tuple[str, int], ...]]
+"""An op, what picks its arguments, its own slot, and (key, slot) of its outputs."""
 
 
 @attrs.frozen(eq=False)
@@ -27,7 +31,7 @@ class Program:
         step_slot: the slot of ``global_step``, or None.
         xp_slot: the slot of the array namespace, or None.
         calls: the ops, in order.
-        results: the slots of the fetches, in their order.
+        results: picks the values of the fetches, in their order.
         writers: variable to the op that writes it.
         increment: what the run adds to the global step.
     """
@@ -40,7 +44,7 @@ class Program:
     step_slot: int | None
     xp_slot: int | None
     calls: tuple[Call, ...]
-    results: tuple[int, ...]
+    results: Pick
     writers: Mapping[str, str]
     increment: int
 
@@ -83,7 +87,7 @@ class _Planner:
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
-            results=tuple(self._slots[name] for name in fetches),
+            results=picker([self._slots[name] for name in fetches]),
             writers=self._writers,
             increment=sum(call[0].increment for call in self._calls),
         )
@@ -131,7 +135,7 @@ class _Planner:
                     f"variable {variable!r} is updated by two ops of one run: "
                     f"{other!r} and {operation.name!r}; fetch one of them"
                 )
-        arguments = tuple(self._slots[read] for read in operation.reads)
+        arguments = picker([self._slots[read] for read in operation.reads])
         # A node that is fed keeps what it is fed: the op's result goes to an unused slot.
         outputs = tuple(
             (key, self._new(f" {node}" if node in self._fed else node))

@@ -11,7 +11,7 @@ import pluggy
 from hookbus.bus import hookspecs
 from hookbus.bus.caller import Caller, Implementation
 from hookbus.bus.error_policy import RAISE, ErrorGuard, FailureLog, policy_of
-from hookbus.bus.observers import ObservedCaller, Observers
+from hookbus.bus.observers import Observers
 from hookbus.bus.ordering import (
     GROUPS,
     OrderedHook,
@@ -43,16 +43,17 @@ class Bus:
 
     def __init__(self, kind: Kind = "train") -> None:
         self.kind = kind
-        self.turn = CurrentHook()
+        self.current = CurrentHook()
         self._members: dict[str, Registration] = {}
         self._wishes: dict[str, OrderHints] = {}
         self._guards: dict[str, ErrorGuard] = {}
-        self.failures = FailureLog(self.turn, self._members)
+        self.failures = FailureLog(self.current, self._members)
         self._registry = Registry()
         self._registry.declare(hookspecs)
         self._observers = Observers()
         self._callers: dict[tuple[str, Kind], Caller] = {}
-        self._around_run: dict[Kind, tuple[Caller, Caller]] = {}
+        self.run_callers: dict[Kind, tuple[Caller, Caller]] = {}
+        """The callers of ``before_run`` and ``after_run`` that were compiled, by kind."""
 
     @property
     def members(self) -> Mapping[str, Registration]:
@@ -179,7 +180,7 @@ class Bus:
         members = self._members.items()
         given = {name: m.options for name, m in members if m.options is not None}
         if given:
-            self.caller("configure").hand_out(given)
+            self.caller("configure").visit((given,), own=given)
 
     def caller(self, event: str, kind: Kind | None = None) -> Caller:
         """Return the compiled caller of an event, for runs of *kind*.
@@ -194,12 +195,11 @@ class Bus:
         return self._callers[key]
 
     def around_run(self, kind: Kind) -> tuple[Caller, Caller]:
-        """Return the callers of ``before_run`` and ``after_run``, in one look-up."""
-        pair = self._around_run.get(kind)
-        if pair is None:
+        """Return the callers of ``before_run`` and ``after_run`` for runs of *kind*."""
+        if kind not in self.run_callers:
             pair = self.caller("before_run", kind), self.caller("after_run", kind)
-            self._around_run[kind] = pair
-        return pair
+            self.run_callers[kind] = pair
+        return self.run_callers[kind]
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers, Nones left out.
@@ -219,21 +219,19 @@ class Bus:
 
     def _forget_callers(self) -> None:
         self._callers.clear()
-        self._around_run.clear()
+        self.run_callers.clear()
 
     def _compile(self, event: str, kind: Kind) -> Caller:
         implementations = self._ordered(event, kind)
-        common = (
+        return Caller(
             event,
             self._registry.parameters[event],
             implementations,
-            self.turn,
-            event in self._registry.first_result,
+            self.current,
+            first_result=event in self._registry.first_result,
+            answers=event not in self._registry.answerless,
+            observers=self._observers or None,
         )
-        answers = event not in self._registry.answerless
-        if self._observers:
-            return ObservedCaller(*common, self._observers, answers)
-        return Caller(*common, answers)
 
     def _groups(self, event: str, kind: Kind) -> dict[str, str]:
         return {i.plugin: i.group for i in self._ordered(event, kind)}
@@ -282,7 +280,7 @@ class Bus:
 
     def _add_hooks(self, member: Registration) -> None:
         try:
-            call_one(member, "addhooks", self, turn=self.turn)
+            call_one(member, "addhooks", self, current=self.current)
         except Exception as error:
             guard = self._guards.get(member.name)
             if guard is None or not guard.drops("addhooks", error):
@@ -290,7 +288,7 @@ class Bus:
 
 
 def call_one(
-    member: Registration, event: str, *args: Any, turn: CurrentHook | None = None
+    member: Registration, event: str, *args: Any, current: CurrentHook | None = None
 ) -> Any:
     """Call one plugin's function for one event, outside of any bus.
 
@@ -300,7 +298,7 @@ def call_one(
         member: the plugin.
         event: one of core's events.
         args: the event's arguments, in its order; the function gets those it names.
-        turn: told whose turn it is.
+        current: holds the name of the hook that is being called.
 
     Returns:
         What the function answers; None where the plugin has none for the event.
@@ -320,7 +318,8 @@ def call_one(
         _implementation(impl, member, parameters)
         for _, impl in registry.implementations(event)
     ]
-    caller = Caller(event, parameters, made, turn or CurrentHook(), answers=False)
+    current = current or CurrentHook()
+    caller = Caller(event, parameters, made, current, answers=False)
     answers = caller.collect(*args)
     return answers[0][1] if answers else None
 

@@ -1,26 +1,34 @@
-"""Who is called for one event, in which order, and with whose results.
+"""Calls the hooks of one event in order, inside their wrappers, and keeps answers apart.
 
-pluggy is the registry, this is the caller: what pluggy knows is compiled once into rows
-of (plugin name, function), so that a step looks nothing up, results and errors are
-attributed, and each hook can be handed values of its own.
+pluggy is the registry, this is the caller. What pluggy knows is compiled once into rows of
+(plugin name, function), so that a step looks nothing up, errors and answers bear the name
+of their plugin, and each hook can receive values of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeGuard
 
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.bus.error_policy import ErrorGuard
-from hookbus.bus.wrappers import are_answers, bad_return, bad_yield, is_own, is_passing_stop
-from hookbus.errors import blame, culprit_of
-from hookbus.hooks.context import CurrentHook
-from hookbus.hooks.hook import SessionRunValues
+from hookbus.bus.observers import Observers, is_passing_stop
+from hookbus.errors import PluginError, blame, culprit_of
+from hookbus.hooks.context import CurrentHook, SessionRunValues
 
 Result: TypeAlias = tuple[str, Any]
-"""A plugin's name and what it answered."""
+"""A plugin's name and its answer."""
+
+Failure: TypeAlias = tuple[str, BaseException]
+"""A plugin's name and the error that it raised."""
+
+Bound: TypeAlias = Callable[..., Any]
+"""A plugin's function that takes all arguments of its event."""
+
+Wrapper: TypeAlias = Generator[None, Any, Any]
 
 
 @attrs.frozen
@@ -29,11 +37,11 @@ class Implementation:
 
     Attributes:
         plugin: the plugin's name.
-        label: how messages call it, with its distribution.
+        label: its name in messages, with its distribution.
         function: takes the arguments named in *parameters*, by position.
-        parameters: the names of the event's arguments that it wants.
+        parameters: the names of the event's arguments that it takes.
         wrapper: whether it is a generator that wraps the others.
-        defaulted: the names of those that it wants and has defaults for.
+        defaulted: the names of the arguments that it takes and has defaults for.
         rank: ``tryfirst``, ``trylast`` or nothing.
         guard: holds back its errors; None lets them out.
     """
@@ -49,71 +57,71 @@ class Implementation:
 
     @property
     def group(self) -> str:
-        """Among whom it is called: its rank, apart for wrappers."""
+        """The group that it is called in: its rank, separately for wrappers."""
         return f"wrapper {self.rank}".strip() if self.wrapper else self.rank
 
-
-def bind(
-    implementation: Implementation, event_parameters: tuple[str, ...]
-) -> Callable[..., Any]:
-    """Adapt a function that wants some of the event's arguments to take all of them."""
-    function, wanted = implementation.function, implementation.parameters
-    if wanted == event_parameters:
-        return function
-    places = tuple(event_parameters.index(name) for name in wanted)
-    if not implementation.defaulted:
-        return lambda *args: function(*[args[place] for place in places])
-    named = tuple((name, event_parameters.index(name)) for name in implementation.defaulted)
-    return lambda *args: function(
-        *[args[place] for place in places], **{name: args[place] for name, place in named}
-    )
+    def bind(self, event_parameters: tuple[str, ...]) -> Bound:
+        """Return a function that takes all of the event's arguments by position."""
+        function, wanted = self.function, self.parameters
+        if wanted == event_parameters:
+            return function
+        places = tuple(event_parameters.index(name) for name in wanted)
+        if not self.defaulted:
+            return lambda *args: function(*[args[place] for place in places])
+        named = tuple((name, event_parameters.index(name)) for name in self.defaulted)
+        return lambda *args: function(
+            *[args[place] for place in places],
+            **{name: args[place] for name, place in named},
+        )
 
 
 class Caller:
-    """All implementations of one event, compiled; thrown away when plugins change.
+    """The hooks of one event, compiled; replaced when plugins change.
 
     Args:
         event: the event's name.
         parameters: its arguments, in the order in which calls pass them.
         implementations: in calling order.
-        turn: told whose turn it is.
-        first_result: stop at the first answer that is not None.
-        answers: whether somebody wants answers; else a wrapper need not return them.
-    """
+        current: holds the name of the hook that is being called.
+        first_result: whether to stop at the first answer that is not None.
+        answers: whether the event takes answers; if not, a wrapper need not return them.
+        observers: receive every call; None for nobody.
 
-    __slots__ = (
-        "_answers",
-        "_first",
-        "_guards",
-        "_labels",
-        "_turn",
-        "_wrappers",
-        "event",
-        "rows",
-    )
+    Attributes:
+        rows: the plugins' names and functions, in calling order, without wrappers.
+        observers: receive every call; None for nobody.
+    """
 
     def __init__(
         self,
         event: str,
         parameters: tuple[str, ...],
         implementations: Sequence[Implementation],
-        turn: CurrentHook,
+        current: CurrentHook,
         first_result: bool = False,
         answers: bool = True,
+        observers: Observers | None = None,
     ) -> None:
-        self.event = event
-        bound = [(i, self._bind(i, parameters)) for i in implementations]
-        self.rows = tuple(
-            (i.plugin, i.guard.around(event, call) if i.guard else call)
-            for i, call in bound
-            if not i.wrapper
-        )
-        self._wrappers = tuple((i.plugin, call) for i, call in bound if i.wrapper)
-        self._guards = {i.plugin: i.guard for i in implementations if i.guard}
+        self.observers = observers
+        self.rows: list[tuple[str, Bound]] = []
+        self._event, self._parameters = event, parameters
+        self._current, self._first, self._answers = current, first_result, answers
         self._labels = {i.plugin: i.label for i in implementations}
-        self._turn = turn
-        self._first = first_result
-        self._answers = answers
+        self._guards = {i.plugin: i.guard for i in implementations if i.guard}
+        self._wrappers: list[tuple[str, Bound]] = []
+        for each in implementations:
+            call = each.bind(parameters)
+            if observers is not None:
+                call = observers.watched(call, each.plugin, event, parameters, each.wrapper)
+            if each.guard and not each.wrapper:
+                call = each.guard.around(event, call)
+            (self._wrappers if each.wrapper else self.rows).append((each.plugin, call))
+        self._plain = not self._wrappers and observers is None
+
+    @property
+    def reaches_nobody(self) -> bool:
+        """Whether a call would reach no plugin and no observer."""
+        return not self._labels and self.observers is None
 
     def collect(self, *args: Any) -> list[Result]:
         """Call all with *args*; return the answers that are not None, in order.
@@ -121,10 +129,10 @@ class Caller:
         Raises:
             PluginError: a wrapper returned no answers.
         """
-        if not self._wrappers:
+        if self._plain:
             return self._collect(args)
-        wrappers = [(n, call, args) for n, call in self._wrappers]
-        return self._around(wrappers, lambda: self._collect(args), answers=True) or []
+        collect = partial(self._collect, args)
+        return self._around(collect, args, lambda _: args, answers=True) or []
 
     def deliver(
         self,
@@ -136,100 +144,85 @@ class Caller:
         """Call each with *context* and a SessionRunValues of its own.
 
         Args:
-            context: that of the run.
-            splits: by plugin, what takes its results out of *values*.
-            values: what was fetched for all.
-            common: what else is in every SessionRunValues.
+            context: the run's context.
+            splits: by plugin, the function that takes its results out of *values*.
+            values: the values fetched for all.
+            common: the rest of every SessionRunValues.
         """
-        if not self._wrappers:
+        if self._plain:
             self._deliver(context, splits, values, common)
             return
-        for_wrappers = [
-            (name, call, (context, _own(splits.get(name), values, common)))
-            for name, call in self._wrappers
-        ]
-        self._around(for_wrappers, lambda: self._deliver(context, splits, values, common))
 
-    def hand_out(self, own: Mapping[str, Any]) -> None:
-        """Call those named in *own*, each with the argument that is its own."""
+        def args_of(name: str) -> tuple[Any, ...]:
+            results = splits[name](values) if name in splits else None
+            return context, SessionRunValues(results, *common)
 
-        def inner() -> None:
-            for name, call in self.rows:
-                if name in own:
-                    self._take_turn(name, call, (own[name],))
+        args = context, SessionRunValues(None, *common)
+        self._around(partial(self._deliver, context, splits, values, common), args, args_of)
 
-        wrappers = [(n, call, (own[n],)) for n, call in self._wrappers if n in own]
-        self._around(wrappers, inner)
+    def visit(
+        self,
+        args: tuple[Any, ...],
+        *,
+        own: Mapping[str, Any] | None = None,
+        only: Container[str] | None = None,
+        started: set[str] | None = None,
+        failures: list[Failure] | None = None,
+    ) -> None:
+        """Call each hook for an event that takes no answers.
 
-    def start(self, args: tuple[Any, ...], started: set[str]) -> None:
-        """Call all, as :meth:`collect` does; *started* gets each name before its call."""
-
-        def inner() -> None:
-            for name, call in self.rows:
-                started.add(name)
-                self._take_turn(name, call, args)
-
-        started.update(name for name, _ in self._wrappers)
-        self._around([(n, call, args) for n, call in self._wrappers], inner)
-
-    def finish(
-        self, args: tuple[Any, ...], only: Container[str]
-    ) -> list[tuple[str, BaseException]]:
-        """Call those named in *only* though some raise; return who raised what."""
-        failures: list[tuple[str, BaseException]] = []
+        Args:
+            args: the event's arguments.
+            own: by plugin, the one argument that it gets instead of *args*; plugins that
+                are missing here are not called.
+            only: the names of the plugins to call; None calls all.
+            started: gets the name of each plugin before its call.
+            failures: gets each error, and the others are still called; None raises the
+                first one.
+        """
         reached: list[bool] = []
+        named = own if own is not None else only
+        asked = self._labels if named is None else named
 
-        def inner() -> list[Any]:
+        def args_of(name: str) -> tuple[Any, ...] | None:
+            if name not in asked:
+                return None
+            if started is not None:
+                started.add(name)
+            return args if own is None else (own[name],)
+
+        def inside() -> None:
             reached.append(True)
             for name, call in self.rows:
-                if name in only:
-                    try:
-                        self._take_turn(name, call, args)
-                    except BaseException as error:
-                        failures.append((name, error))
-            return []
+                given = args_of(name)
+                if given is not None:
+                    self._attempt(name, call, given, failures)
 
-        wrappers = [(n, call, args) for n, call in self._wrappers if n in only]
         try:
-            self._around(wrappers, inner)
+            self._around(inside, args, args_of)
         except BaseException as error:
-            failures.append((culprit_of(error, self._turn) or self.event, error))
-            if not reached:  # a wrapper that fails must not keep the hooks from this
-                inner()
-        return failures
-
-    def _bind(
-        self, implementation: Implementation, parameters: tuple[str, ...]
-    ) -> Callable[..., Any]:
-        return bind(implementation, parameters)
-
-    def _take_turn(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        turn, before = self._turn, self._turn.name
-        turn.name = name
-        try:
-            return call(*args)
-        except BaseException as error:
-            self._blame(error, name)
-            raise
-        finally:
-            turn.name = before
+            if failures is None:
+                raise
+            failures.append((culprit_of(error, self._current) or self._event, error))
+            if not reached:  # a wrapper that fails must not keep the others from the event
+                inside()
 
     def _collect(self, args: tuple[Any, ...]) -> list[Result]:
-        turn, before = self._turn, self._turn.name
+        current, before = self._current, self._current.name
         results: list[Result] = []
         try:
             for name, call in self.rows:
-                turn.name = name
+                current.name = name
                 answer = call(*args)
                 if answer is not None:
                     results.append((name, answer))
                     if self._first:
                         break
         except BaseException as error:
-            self._blame(error, turn.name)
+            self._blame(error, current.name)
             raise
         finally:
-            turn.name = before
+            current.name = before
         return results
 
     def _deliver(
@@ -239,44 +232,88 @@ class Caller:
         values: Any,
         common: tuple[RunOptions, RunMetadata, int],
     ) -> None:
-        turn, before = self._turn, self._turn.name
-        get = splits.get
+        current, before = self._current, self._current.name
+        split_of = splits.get
         options, metadata, step = common
         try:
             for name, call in self.rows:
-                turn.name = name
-                split = get(name)
+                current.name = name
+                split = split_of(name)
                 results = None if split is None else split(values)
                 call(context, SessionRunValues(results, options, metadata, step))
         except BaseException as error:
-            self._blame(error, turn.name)
+            self._blame(error, current.name)
             raise
         finally:
-            turn.name = before
+            current.name = before
+
+    def _call(self, name: str, call: Bound, args: tuple[Any, ...]) -> Any:
+        current, before = self._current, self._current.name
+        current.name = name
+        try:
+            return call(*args)
+        except BaseException as error:
+            self._blame(error, name)
+            raise
+        finally:
+            current.name = before
+
+    def _attempt(
+        self,
+        name: str,
+        call: Bound,
+        args: tuple[Any, ...],
+        failures: list[Failure] | None,
+    ) -> None:
+        try:
+            self._call(name, call, args)
+        except BaseException as error:
+            if failures is None:
+                raise
+            failures.append((name, error))
 
     def _blame(self, error: BaseException, name: str) -> None:
         label = self._labels.get(name, repr(name))
-        blame(error, name, f"raised by plugin {label} in {self.event}()", self._turn)
+        blame(error, name, f"raised by plugin {label} in {self._event}()", self._current)
 
     def _around(
         self,
-        wrappers: Sequence[tuple[str, Callable[..., Any], tuple[Any, ...]]],
-        inner: Callable[[], Any],
+        inside: Callable[[], Any],
+        args: tuple[Any, ...],
+        args_of: Callable[[str], tuple[Any, ...] | None],
         answers: bool = False,
     ) -> Any:
-        """Run *inner* inside the wrappers, as pluggy does with new-style ones.
+        """Run *inside* within the wrappers; report the whole event to observers.
 
-        Unlike there, what they return must be answers if *answers* are asked for.
+        Wrappers go around the others as new-style ones do in pluggy. Unlike there, a
+        wrapper must return answers if *answers* are wanted.
+
+        Args:
+            inside: calls the hooks that are not wrappers.
+            args: the event's arguments, as observers see them.
+            args_of: the arguments of one wrapper; None where it is not called.
+            answers: whether the result must be a list of answers.
         """
-        opened: list[tuple[str, Generator[None, Any, Any]]] = []
+        if self.observers is None:
+            return self._wrap(inside, args_of, answers)
+        watch = self.observers.watch(None, self._event, self._parameters, args)
+        return watch.through(self._wrap, (inside, args_of, answers))
+
+    def _wrap(
+        self,
+        inside: Callable[[], Any],
+        args_of: Callable[[str], tuple[Any, ...] | None],
+        answers: bool,
+    ) -> Any:
+        opened: list[tuple[str, Wrapper]] = []
         result: Any = None
         failure: BaseException | None = None
         try:
-            for name, call, args in wrappers:
-                wrapper = self._open(name, call, args)
+            for name, call in self._wrappers:
+                wrapper = self._open(name, call, args_of(name))
                 if wrapper is not None:
                     opened.append((name, wrapper))
-            result = inner()
+            result = inside()
         except BaseException as error:
             failure = error
         for name, wrapper in reversed(opened):
@@ -285,21 +322,19 @@ class Caller:
             raise failure
         return result
 
-    def _open(
-        self, name: str, call: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Generator[None, Any, Any] | None:
-        """Run a wrapper up to its yield; return None where its policy leaves it out."""
+    def _open(self, name: str, call: Bound, args: tuple[Any, ...] | None) -> Wrapper | None:
+        """Run a wrapper up to its yield; return None where it is left out."""
         guard = self._guards.get(name)
-        if guard is not None and guard.skips(self.event):
+        if args is None or (guard is not None and guard.skips(self._event)):
             return None
         try:
-            wrapper: Generator[None, Any, Any] = self._take_turn(name, call, args)
+            wrapper: Wrapper = self._call(name, call, args)
             try:
-                self._take_turn(name, next, (wrapper,))
+                self._call(name, next, (wrapper,))
             except StopIteration:
-                raise self._fault(name, bad_yield, "did not yield") from None
+                raise self._bad_yield(name, "did not yield") from None
         except Exception as error:
-            if guard is None or not guard.drops(self.event, error):
+            if guard is None or not guard.drops(self._event, error):
                 raise
             return None
         return wrapper
@@ -307,73 +342,75 @@ class Caller:
     def _leave(
         self,
         name: str,
-        wrapper: Generator[None, Any, Any],
+        wrapper: Wrapper,
         result: Any,
         failure: BaseException | None,
         answers: bool,
     ) -> tuple[Any, BaseException | None]:
-        """Run a wrapper from its yield to its end; return how it goes on.
+        """Run a wrapper from its yield to its end; return the result and error after it.
 
-        What fails of its own accord, and is held back, changes nothing.
+        An error of the wrapper's own that its policy drops changes nothing.
         """
         guard = self._guards.get(name)
         shown = list(result) if guard and isinstance(result, list) else result
         ended, after, error = self._unwind(name, wrapper, shown, failure)
         if not ended:
-            error = self._fault(name, bad_yield, "has second yield")
+            error = self._bad_yield(name, "has second yield")
         elif error is None and answers and not self._fits(after):
-            error = self._fault(name, bad_return, after)
-        if guard and is_own(error, failure) and guard.drops(self.event, error):
+            error = PluginError(
+                f"plugin {self._labels[name]}: its wrapper of {self._event}() returned "
+                f"{after!r}; a wrapper returns what its yield gave, a list of pairs "
+                "(plugin, answer): write answers = yield, and return answers at its end"
+            )
+            self._blame(error, name)
+        if guard and _is_own(error, failure) and guard.drops(self._event, error):
             return result, failure
         if not ended and error is not None:
             raise error
         return after, error
 
     def _fits(self, result: Any) -> bool:
-        return are_answers(result) or (result is None and not self._answers)
+        if result is None:
+            return not self._answers
+        return isinstance(result, list) and all(
+            isinstance(pair, tuple) and len(pair) == 2 for pair in result
+        )
 
     def _unwind(
-        self,
-        name: str,
-        wrapper: Generator[None, Any, Any],
-        result: Any,
-        failure: BaseException | None,
+        self, name: str, wrapper: Wrapper, result: Any, failure: BaseException | None
     ) -> tuple[bool, Any, BaseException | None]:
-        """Let a wrapper see how it went; return whether it ended, and how it goes on."""
-        turn, before = self._turn, self._turn.name
-        turn.name = name
+        """Resume a wrapper; return whether it ended, and the result and error after it."""
         try:
             try:
                 if failure is None:
-                    wrapper.send(result)
+                    self._call(name, wrapper.send, (result,))
                 else:
-                    wrapper.throw(failure)
+                    self._call(name, wrapper.throw, (failure,))
             except RuntimeError as error:
                 if not is_passing_stop(error, failure):
                     raise
                 wrapper.close()
                 return True, result, failure
-            wrapper.close()
+            self._call(name, wrapper.close, ())
         except StopIteration as stop:
             return True, stop.value, None
         except BaseException as error:
-            self._blame(error, name)
             return True, result, error
-        finally:
-            turn.name = before
         return False, result, failure
 
-    def _fault(
-        self, name: str, make: Callable[[str, str, Any], BaseException], what: Any
-    ) -> BaseException:
-        error = make(self._labels[name], self.event, what)
+    def _bad_yield(self, name: str, what: str) -> RuntimeError:
+        error = RuntimeError(
+            f"the wrapper of plugin {self._labels[name]} for {self._event}() {what}; a "
+            "wrapper yields exactly once"
+        )
         self._blame(error, name)
         return error
 
 
-def _own(
-    split: Callable[[Any], Any] | None,
-    values: Any,
-    common: tuple[RunOptions, RunMetadata, int],
-) -> SessionRunValues:
-    return SessionRunValues(None if split is None else split(values), *common)
+def _is_own(
+    error: BaseException | None, failure: BaseException | None
+) -> TypeGuard[BaseException]:
+    """Return whether a wrapper raised an error other than *failure*, not made from it."""
+    if error is None or error is failure:
+        return False
+    return failure is None or error.__cause__ is not failure

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
     from hookbus.graph.graph import Graph
     from hookbus.hooks.checkpoints import Checkpoints
-    from hookbus.hooks.context import SessionRunContext
+    from hookbus.hooks.context import SessionRunContext, SessionRunValues
     from hookbus.hooks.coordinator import Coordinator
     from hookbus.hooks.event_bus import EventBus
-    from hookbus.hooks.hook import Kind, SessionRunArgs, SessionRunValues
+    from hookbus.hooks.hook import Kind, SessionRunArgs
     from hookbus.hooks.options import OptionGroup
     from hookbus.hooks.outcome import Outcome
 

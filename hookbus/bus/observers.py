@@ -1,129 +1,95 @@
-"""Who is told of every call on the bus, and what the time of all calls adds up to."""
+"""Reports every call on the bus to observers, and adds up what the calls took."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.bus.caller import Caller, Implementation, Result, bind
-from hookbus.bus.wrappers import is_passing_stop
-from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import Call
-from hookbus.hooks.hook import SessionRunValues
 from hookbus.logs import log
 
 Observer: TypeAlias = Callable[[Call], object]
 
 
 class Observers:
-    """Those who are told, and the clock that they share."""
+    """The functions that receive every call, and the clock that they share."""
 
     def __init__(self) -> None:
-        self._told: dict[object, Observer] = {}
+        self._callbacks: dict[object, Observer] = {}
         self.elsewhere = 0.0
-        """Seconds that the call of the moment spent in events which it sent itself."""
+        """Seconds that the current call spent in events which it sent itself."""
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._callbacks)
 
     def add(self, observer: Observer) -> Callable[[], None]:
-        """Tell *observer* from now on; return what undoes that."""
+        """Report calls to *observer* from now on; return a function that ends this."""
         token = object()
-        self._told[token] = observer
+        self._callbacks[token] = observer
         return lambda: self._forget(token)
 
     def tell(self, call: Call) -> None:
-        """Tell all; one that fails is told no more, and the call goes on."""
-        for token, observer in list(self._told.items()):
+        """Report a call; an observer that fails gets no further one."""
+        for token, observer in list(self._callbacks.items()):
             try:
                 observer(call)
             except Exception as error:
                 self._forget(token)
                 log.error(
-                    "an observer failed and is told no more",
+                    "an observer failed and receives no further calls",
                     observer=getattr(observer, "__qualname__", type(observer).__name__),
                     error=repr(error),
                 )
 
-    def _forget(self, token: object) -> None:
-        self._told.pop(token, None)
-
-
-class ObservedCaller(Caller):
-    """A caller that tells observers; it stands in for a plain one while there are some."""
-
-    __slots__ = ("_observers", "_parameters")
-
-    def __init__(
+    def watched(
         self,
+        call: Callable[..., Any],
+        plugin: str,
         event: str,
         parameters: tuple[str, ...],
-        implementations: Sequence[Implementation],
-        turn: CurrentHook,
-        first_result: bool,
-        observers: Observers,
-        answers: bool = True,
-    ) -> None:
-        self._observers, self._parameters = observers, parameters
-        super().__init__(event, parameters, implementations, turn, first_result, answers)
-
-    def collect(self, *args: Any) -> list[Result]:
-        """Call all with *args*; return the answers that are not None, in order."""
-        results: list[Result] = self._watch(None, args).through(super().collect, args)
-        return results
-
-    def deliver(
-        self,
-        context: Any,
-        splits: Mapping[str, Callable[[Any], Any]],
-        values: Any,
-        common: tuple[RunOptions, RunMetadata, int],
-    ) -> None:
-        """Call each with *context* and a SessionRunValues of its own."""
-        watch = self._watch(None, (context, SessionRunValues(None, *common)))
-        watch.through(super().deliver, (context, splits, values, common))
-
-    def hand_out(self, own: Mapping[str, Any]) -> None:
-        """Call those named in *own*, each with the argument that is its own."""
-        self._watch(None, (own,)).through(super().hand_out, (own,))
-
-    def start(self, args: tuple[Any, ...], started: set[str]) -> None:
-        """Call all; *started* gets each name before its call."""
-        self._watch(None, args).through(super().start, (args, started))
-
-    def finish(
-        self, args: tuple[Any, ...], only: Container[str]
-    ) -> list[tuple[str, BaseException]]:
-        """Call those named in *only* though some raise; return who raised what."""
-        finish, failures = super().finish, []
-        watch = self._watch(None, args)
-        watch.through(lambda: failures.extend(finish(args, only)), ())
-        return failures
-
-    def _bind(
-        self, implementation: Implementation, parameters: tuple[str, ...]
+        wrapper: bool,
     ) -> Callable[..., Any]:
-        call, plugin = bind(implementation, parameters), implementation.plugin
-        if implementation.wrapper:
+        """Return a plugin's function with its calls reported."""
+        if wrapper:
             return lambda *args: _WatchedWrapper(
-                call(*args), self._watch(plugin, args, wrapper=True)
+                call(*args), self.watch(plugin, event, parameters, args, wrapper)
             )
-        return lambda *args: self._watch(plugin, args).through(call, args)
+        return lambda *args: self.watch(plugin, event, parameters, args).through(call, args)
 
-    def _watch(
-        self, plugin: str | None, args: tuple[Any, ...], wrapper: bool = False
-    ) -> _Watch:
-        named = dict(zip(self._parameters, args, strict=True))
-        return _Watch(self._observers, plugin, self.event, named, wrapper)
+    def watch(
+        self,
+        plugin: str | None,
+        event: str,
+        parameters: tuple[str, ...],
+        args: tuple[Any, ...],
+        wrapper: bool = False,
+    ) -> Watch:
+        """Return what times and reports one call; *plugin* is None for a whole event."""
+        named = dict(zip(parameters, args, strict=True))
+        return Watch(self, plugin, event, named, wrapper)
+
+    def _forget(self, token: object) -> None:
+        self._callbacks.pop(token, None)
+
+
+def is_passing_stop(error: BaseException, failure: object) -> bool:
+    """Return whether *error* is a StopIteration on its way through a generator.
+
+    Python turns it into a RuntimeError there (pluggy#544); here it is the end of input.
+    """
+    return (
+        isinstance(failure, StopIteration)
+        and isinstance(error, RuntimeError)
+        and error.__cause__ is failure
+    )
 
 
 @attrs.define(eq=False)
-class _Watch:
-    """One call that observers are going to be told of."""
+class Watch:
+    """Times one call and reports it."""
 
     _observers: Observers
     _plugin: str | None
@@ -134,7 +100,7 @@ class _Watch:
     _seconds: float = 0.0
 
     def through(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call, tell how it went, and let it go on so."""
+        """Call, report how it went, and pass its result or error on."""
         try:
             result = self.timed(call, *args)
         except BaseException as error:
@@ -144,7 +110,7 @@ class _Watch:
         return result
 
     def timed(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call, and add the time to that of this call."""
+        """Call, and count the time as this call's."""
         clock = self._observers
         outside, clock.elsewhere = clock.elsewhere, 0.0
         start = time.perf_counter()
@@ -162,7 +128,7 @@ class _Watch:
                 clock.elsewhere = outside
 
     def tell(self, result: Any, error: BaseException | None = None) -> None:
-        """Tell the observers that it is over."""
+        """Report the call, which is over."""
         call = Call(
             self._plugin,
             self._event,
@@ -177,12 +143,13 @@ class _Watch:
 
 
 class _WatchedWrapper:
-    """What a caller does with a wrapper, done with this one and timed.
+    """Stands in for a wrapper and times it.
 
-    It is no generator, which would turn a StopIteration that passes into a RuntimeError.
+    It is not a generator: a generator would turn a StopIteration that passes through it
+    into a RuntimeError.
     """
 
-    def __init__(self, wrapper: Generator[None, Any, Any], watch: _Watch) -> None:
+    def __init__(self, wrapper: Generator[None, Any, Any], watch: Watch) -> None:
         self._wrapper, self._watch = wrapper, watch
 
     def __next__(self) -> None:
@@ -193,15 +160,15 @@ class _WatchedWrapper:
             raise
 
     def send(self, result: Any) -> None:
-        """Go on after the others, which went well."""
+        """Resume after the others succeeded."""
         self._go_on(self._wrapper.send, result)
 
     def throw(self, failure: BaseException) -> None:
-        """Go on after the others, one of which failed."""
+        """Resume after one of the others failed."""
         self._go_on(self._wrapper.throw, failure)
 
     def close(self) -> None:
-        """Give up after a second yield."""
+        """Close a wrapper that yielded twice."""
         self._wrapper.close()
 
     def _go_on(self, go_on: Callable[[Any], None], how: Any) -> None:
@@ -221,15 +188,15 @@ _FIRST, _LAST = "before_run", "after_run"
 
 @attrs.frozen
 class Line:
-    """What one plugin took in one event.
+    """The time that one plugin took in one event.
 
     Attributes:
         plugin: its name.
         event: the event.
-        calls: how often it was called.
-        seconds: the time in all.
-        share: that time divided by the time of all steps; None for what is called
-            between steps, at the beginning or at the end.
+        calls: the number of calls.
+        seconds: their time in all.
+        share: that time divided by the time of all steps; None for events between steps,
+            at the beginning or at the end.
     """
 
     plugin: str
@@ -241,9 +208,9 @@ class Line:
 
 @attrs.define(eq=False)
 class Tracer:
-    """Adds up what observers are told; ``bus.observe(tracer.take)``.
+    """Adds up the calls that it observes: ``bus.observe(tracer.take)``.
 
-    A step goes from the start of ``before_run`` to the end of ``after_run``.
+    A step lasts from the start of ``before_run`` to the end of ``after_run``.
 
     Attributes:
         step_seconds: the time of all steps.
@@ -266,7 +233,7 @@ class Tracer:
             self._in_steps.add(key)
 
     def lines(self) -> list[Line]:
-        """Return what was added up, the most time first."""
+        """Return the sums, the most time first."""
         lines = [
             Line(*key, calls, seconds, self._share(key, seconds))
             for key, (calls, seconds) in self._spent.items()

@@ -1,8 +1,9 @@
-"""How the state of one session is saved and restored."""
+"""Saves and restores the state of one session."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hookbus.backend.protocol import Session
 from hookbus.checkpoint.codec import Codec, load_codec
 from hookbus.checkpoint.hook_state import Stateful, states_of
 from hookbus.checkpoint.lock import DirectoryLock
-from hookbus.checkpoint.manifest import FileRecord, Manifest
+from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.reader import Restored, read_checkpoint
 from hookbus.checkpoint.store import Store
 from hookbus.checkpoint.tracking import Tracking, leaves
@@ -29,44 +30,36 @@ from hookbus.logs import log, shown
 
 
 def input_goes_on(ended: str | None) -> bool:
-    """Say whether a session goes on in the input of the one before it.
+    """Return whether a session goes on in the input of the one before it.
 
-    It starts anew where the one before had used it up, or was left.
+    It starts from the beginning where that one used the input up, or its caller left it.
 
     Args:
-        ended: how that one ended; None where it did not.
+        ended: how that one ended; None if it did not.
     """
     return ended not in ("completed", "end_of_input")
 
 
-@attrs.define(eq=False)
-class ExtraState:
-    """What a session's checkpoints hold besides the backend's own values.
+@attrs.frozen(eq=False)
+class Snapshot:
+    """The values of one save, read once.
 
     Attributes:
-        hooks: the hooks that have a state, by name.
-        tracking: the objects of a loop of one's own.
-        passes: where such a loop stands in its input.
+        variables: the backend's variables by name.
+        tracked: the states of a custom loop's objects by name.
+        version: the version of the backend session that *variables* belong to.
     """
 
-    hooks: Mapping[str, Stateful]
-    tracking: Tracking
-    passes: EpochIterator
+    variables: Mapping[str, Any]
+    tracked: Mapping[str, Any]
+    version: int
 
-    def state(self) -> dict[str, Any]:
-        """Return what objects of the loop and hooks hold."""
-        return {
-            "tracked": self.tracking.state_dict(),
-            "hooks": states_of(self.hooks),
-        }
-
-    def position(self, session: Session) -> dict[str, Any]:
-        """Return where input and generators stand."""
-        return {
-            "inputs": session.positions(),
-            "passes": self.passes.state_dict(),
-            "random": random_state.capture(),
-        }
+    def values(self) -> dict[str, Any]:
+        """Return each number and array in it, by name."""
+        values = dict(self.variables)
+        for name, state in self.tracked.items():
+            values.update(leaves(name, state))
+        return values
 
 
 @attrs.define(eq=False)
@@ -74,26 +67,29 @@ class Saver:
     """Writes and reads the checkpoints of one session.
 
     Attributes:
-        checkpoints: what hooks decided.
-        contents: what is saved besides the backend's values.
-        versions: of everything that takes part, for the manifest.
-        saved_names: the variables that are saved; None for all.
-        unsaved: variables that are not saved, whatever the former says.
-        goes_on: says by how the session before ended whether input goes on there.
+        checkpoints: the directory and how many to keep, as hooks decided.
+        hooks: the hooks that have a state, by name.
+        tracking: the objects of a custom loop.
+        epochs: the position of a custom loop in its input.
+        versions: the versions of everything that takes part, for the manifest.
+        resumes_input: takes how the session before ended, or None; returns whether this
+            one goes on in its input.
         last_step: the step that was restored or saved last, or None.
-        last_path: where that checkpoint lies.
-        ended: how the session ended, once that is noted in it.
+        last_path: the directory of that checkpoint.
+        ended: how the session ended, once that checkpoint says so.
     """
 
     checkpoints: Checkpoints
-    contents: ExtraState
+    hooks: Mapping[str, Stateful]
+    tracking: Tracking
+    epochs: EpochIterator
     versions: Mapping[str, str]
-    saved_names: frozenset[str] | None = None
-    unsaved: frozenset[str] = frozenset()
-    goes_on: Callable[[str | None], bool] = input_goes_on
+    resumes_input: Callable[[str | None], bool] = input_goes_on
     last_step: int | None = None
     last_path: Path | None = None
     ended: str | None = None
+    _saved_names: frozenset[str] | None = None
+    _unsaved: frozenset[str] = frozenset()
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
@@ -102,17 +98,22 @@ class Saver:
 
     @property
     def store(self) -> Store:
-        """The directory that checkpoints lie in."""
+        """The directory that holds the checkpoints."""
         if self.checkpoints.directory is None:
             raise CheckpointError("the session has no checkpoint_dir to save into")
         return Store(self.checkpoints.directory)
 
-    def prepare(self) -> None:
-        """See to it that saving will work, before the first step.
+    def prepare(self, saved_names: frozenset[str] | None, unsaved: frozenset[str]) -> None:
+        """Check, before the first step, that saving will work.
+
+        Args:
+            saved_names: the variables that are saved; None for all.
+            unsaved: variables that are never saved.
 
         Raises:
             CheckpointError: the directory cannot be written, or no codec is installed.
         """
+        self._saved_names, self._unsaved = saved_names, unsaved
         if self.checkpoints.enabled_by is not None:
             self.store.prepare()
             self._lock = DirectoryLock(self.store.directory)
@@ -121,7 +122,7 @@ class Saver:
             self._codec = load_codec()
 
     def close(self) -> None:
-        """Let others save into the directory."""
+        """Let other sessions save into the directory."""
         if self._lock is not None:
             self._lock.release()
 
@@ -133,11 +134,11 @@ class Saver:
         Args:
             session: what to load it into.
             training: whether the graph must have all variables of the checkpoint, and the
-                session goes on where it stood.
-            path: the one checkpoint to load instead.
+                session goes on in its input.
+            path: load this checkpoint instead.
 
         Returns:
-            All of it, or None where there was never a checkpoint.
+            The checkpoint, or None where there never was one.
 
         Raises:
             NoGoodCheckpointError: there are checkpoints, none of them good.
@@ -155,45 +156,44 @@ class Saver:
         return restored
 
     def hold_position(self, session: Session) -> None:
-        """Take where input and generators stand as what the last checkpoint holds.
+        """Keep the present position of input and generators for the last checkpoint.
 
-        Called once nothing trains any more: evaluations and hooks that end may still pull
+        Called when the training is over. Evaluations and hooks that end may still pull
         values and draw numbers, and a resumed session must not miss those.
         """
         if self.checkpoints.enabled_by is None:
             return
         if self._held is None or self._held[0] != session.version:
-            self._held = session.version, self.contents.position(session)
+            self._held = session.version, self._position_now(session)
 
-    def values(self, session: Session) -> dict[str, Any]:
-        """Return each number and array that a checkpoint would hold, by name."""
-        values = dict(self._variables(session))
-        for name, state in self.contents.tracking.state_dict().items():
-            values.update(leaves(name, state))
-        return values
+    def snapshot(self, session: Session) -> Snapshot:
+        """Read the values of a save; each tracked object gives its state once."""
+        variables, tracked = self._variables(session), self.tracking.state_dict()
+        return Snapshot(variables, tracked, session.version)
 
-    def write(self, session: Session, who: str, why: str) -> Path:
-        """Write a checkpoint of the current step; return where it lies.
+    def write(self, session: Session, snapshot: Snapshot, who: str, why: str) -> Path:
+        """Write a checkpoint of the current step; return its directory.
+
+        Variables that were written since the snapshot are saved with their new values.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        step = session.global_step
+        step, variables = session.global_step, snapshot.variables
+        if session.version != snapshot.version:
+            variables = self._variables(session)
         if self._codec is None:
             self._codec = load_codec()
         name, codec = self._codec
         state = {
-            "variables": self._variables(session),
-            **self.contents.state(),
+            "variables": variables,
+            "tracked": snapshot.tracked,
+            "hooks": states_of(self.hooks),
             **self._position(session),
         }
-
-        def seal(files: dict[str, FileRecord]) -> Manifest:
-            self._last_manifest = Manifest(step, name, who, why, files, dict(self.versions))
-            return self._last_manifest
-
-        path = self.store.write(step, lambda place: codec.write(state, place), seal)
-        self.last_step, self.last_path = step, path
+        manifest = Manifest(step, name, who, why, {}, dict(self.versions))
+        path, manifest = self.store.write(manifest, partial(codec.write, state))
+        self.last_step, self.last_path, self._last_manifest = step, path, manifest
         self._last_version = session.version
         log.info("checkpoint saved", path=shown(path), step=step, by=who, why=why)
         if self.checkpoints.max_to_keep is not None:
@@ -201,7 +201,7 @@ class Saver:
         return path
 
     def mark_ended(self, step: int, kind: str) -> None:
-        """Note in the checkpoint of *step* that the session ended there, and how."""
+        """Record in the checkpoint of *step* that the session ended there, and how."""
         if self.last_path is None or self._last_manifest is None or self.last_step != step:
             return
         manifest = attrs.evolve(self._last_manifest, ended=kind)
@@ -209,25 +209,32 @@ class Saver:
         self.ended = kind
 
     def is_safe(self, session: Session) -> bool:
-        """Say whether what the session holds is in the last checkpoint."""
+        """Return whether the last checkpoint holds all that the session holds."""
         version = session.version
         return self.last_step == session.global_step and self._last_version == version
 
     def _position(self, session: Session) -> Mapping[str, Any]:
-        """Return where input and generators stand, or stood when training was over."""
+        """Return where input and generators stand, or stood when the training was over."""
         if self._held is not None and self._held[0] == session.version:
             return self._held[1]
-        return self.contents.position(session)
+        return self._position_now(session)
+
+    def _position_now(self, session: Session) -> dict[str, Any]:
+        return {
+            "inputs": session.positions(),
+            "passes": self.epochs.state_dict(),
+            "random": random_state.capture(),
+        }
 
     def _variables(self, session: Session) -> dict[str, Any]:
-        values, names = session.variables(), self.saved_names
-        if names is None and not self.unsaved:
+        values, names = session.variables(), self._saved_names
+        if names is None and not self._unsaved:
             return values
-        held = (values.keys() if names is None else names) - self.unsaved
+        held = (values.keys() if names is None else names) - self._unsaved
         return {name: value for name, value in values.items() if name in held}
 
     def _newest(self) -> Restored | None:
-        """Read the newest checkpoint that is good; set aside those that are not."""
+        """Read the newest good checkpoint; set bad ones aside."""
         if self.checkpoints.directory is None:
             return None
         try:
@@ -256,24 +263,24 @@ class Saver:
 
     def _load(self, session: Session, restored: Restored, training: bool) -> None:
         here, saved = self._variables(session), restored.state["variables"]
-        if not training or self.saved_names is not None:
+        if not training or self._saved_names is not None:
             saved = {name: value for name, value in saved.items() if name in here}
         _compare(session, here, saved, restored.path)
         _report_dtypes(here, saved)
         session.write(saved)
         session.global_step = restored.manifest.global_step
-        self.contents.tracking.restore_from(restored.state.get("tracked", {}))
-        if training and self.goes_on(restored.manifest.ended):
+        self.tracking.restore_from(restored.state.get("tracked", {}))
+        if training and self.resumes_input(restored.manifest.ended):
             session.seek(restored.state.get("inputs", {}))
             if "passes" in restored.state:
-                self.contents.passes.load_state_dict(restored.state["passes"])
+                self.epochs.load_state_dict(restored.state["passes"])
         log.info("restored", path=shown(restored.path), step=session.global_step)
 
 
 def _compare(
     session: Session, here: Mapping[str, Any], saved: Mapping[str, Any], path: Path
 ) -> None:
-    """Refuse a checkpoint whose variables are not this graph's."""
+    """Refuse a checkpoint of another graph."""
     faults = [f"{name!r} is only in the graph" for name in here if name not in saved]
     faults += [f"{name!r} is only in the checkpoint" for name in saved if name not in here]
     for name in here.keys() & saved.keys():
@@ -292,9 +299,9 @@ def _compare(
 
 
 def _report_dtypes(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Tell which variables go on in another dtype than the graph gives them at first.
+    """Warn of variables that come back in another dtype than their initial value has.
 
-    Training may well have changed it, so that is no reason to refuse a checkpoint.
+    Training may have changed it, so this is no reason to refuse a checkpoint.
     """
     for name in here.keys() & saved.keys():
         first, now = (getattr(values[name], "dtype", None) for values in (here, saved))

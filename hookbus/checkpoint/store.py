@@ -1,8 +1,8 @@
-"""How checkpoints lie on disk and in which order they are written, replaced and pruned.
+"""Writes, replaces and prunes checkpoints on disk, so that a crash loses none.
 
-Each is a directory ``ckpt-STEP``. It is written beside its place under a temporary name,
-synced, sealed with a manifest and renamed; the parent is synced; only then are old ones
-removed. At every moment of a crash the newest complete checkpoint can be found.
+Each is a directory ``ckpt-STEP``. It is written under a temporary name beside its place,
+synced, completed with a manifest and renamed; the parent is synced; only then are old ones
+removed. Whenever a crash comes, the newest complete checkpoint can be found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BAD = re.compile(r"ckpt-\d+(\.old)?\.bad(-\d+)?")
 
 @attrs.frozen
 class StoredCheckpoint:
-    """A checkpoint directory by name; whether it is good is another matter."""
+    """A directory that has the name of a checkpoint; its content may be bad."""
 
     step: int
     path: Path
@@ -39,13 +39,13 @@ class Store:
     """The checkpoints in one directory.
 
     Attributes:
-        directory: where they lie; made at the first write.
+        directory: their parent; made at the first write.
     """
 
     directory: Path = attrs.field(converter=Path)
 
     def prepare(self) -> None:
-        """Make the directory and check that it takes files.
+        """Make the directory and check that it can be written.
 
         Raises:
             CheckpointDirectoryError: it cannot be made or written.
@@ -54,7 +54,7 @@ class Store:
             self.directory.mkdir(parents=True, exist_ok=True)
             probe = self.directory / f"ckpt-0.tmp-{threading.get_native_id()}"
             probe.mkdir(exist_ok=True)
-            shutil.rmtree(probe, ignore_errors=True)  # who saves here may have cleared up
+            shutil.rmtree(probe, ignore_errors=True)  # another session may have cleared it
         except OSError as error:
             raise CheckpointDirectoryError(
                 f"cannot write checkpoints into {self.directory}: {error.strerror}; "
@@ -62,7 +62,7 @@ class Store:
             ) from error
 
     def found(self) -> list[StoredCheckpoint]:
-        """Return all complete-looking checkpoints, the newest first."""
+        """Return all directories named like complete checkpoints, the newest first."""
         if not self.directory.is_dir():
             return []
         matches = (
@@ -74,7 +74,7 @@ class Store:
         return sorted(all_found, key=lambda f: (f.step, not f.old), reverse=True)
 
     def had_any(self) -> bool:
-        """Say whether checkpoints were ever set aside here as bad."""
+        """Return whether a checkpoint was ever set aside here as bad."""
         return self.directory.is_dir() and any(
             _BAD.fullmatch(path.name) for path in self.directory.iterdir()
         )
@@ -93,7 +93,7 @@ class Store:
             yield candidate.path, manifest
 
     def set_aside(self, path: Path, reason: str) -> None:
-        """Report a bad checkpoint and rename it, so that nobody takes it for good."""
+        """Report a bad checkpoint and rename it, so that no session restores it."""
         target = path.with_name(f"{path.name}.bad")
         number = 1
         while target.exists():
@@ -107,24 +107,21 @@ class Store:
         log.warning("bad checkpoint", path=shown(path), reason=reason, kept_as=kept)
 
     def write(
-        self,
-        step: int,
-        fill: Callable[[Path], None],
-        seal: Callable[[dict[str, FileRecord]], Manifest],
-    ) -> Path:
-        """Write the checkpoint of *step*.
+        self, manifest: Manifest, fill: Callable[[Path], None]
+    ) -> tuple[Path, Manifest]:
+        """Write a checkpoint.
 
         Args:
-            step: the global step.
+            manifest: its description; the sizes and hashes of its files are filled in.
             fill: writes the files into the directory it is given.
-            seal: makes the manifest from the files' sizes and hashes.
 
         Returns:
-            Where it lies.
+            The checkpoint's directory, and its complete manifest.
 
         Raises:
-            CheckpointError: the disk refuses; what was saved before is still there.
+            CheckpointError: the disk refuses; the checkpoints saved before are intact.
         """
+        step = manifest.global_step
         path = self.directory / f"ckpt-{step}"
         temporary = self.directory / f"ckpt-{step}.tmp-{os.getpid()}"
         try:
@@ -135,7 +132,8 @@ class Store:
             for file in sorted(temporary.iterdir()):
                 _sync(file)
                 files[file.name] = FileRecord.of(file)
-            (temporary / MANIFEST_NAME).write_text(seal(files).text(), "utf-8")
+            manifest = attrs.evolve(manifest, files=files)
+            (temporary / MANIFEST_NAME).write_text(manifest.text(), "utf-8")
             _sync(temporary / MANIFEST_NAME)
             _sync(temporary)
             self._move_in(temporary, path)
@@ -149,13 +147,13 @@ class Store:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        return path
+        return path, manifest
 
     def rewrite_manifest(self, path: Path, manifest: Manifest) -> None:
-        """Replace a checkpoint's manifest at once, its files untouched.
+        """Replace a checkpoint's manifest in one rename and leave its files untouched.
 
         Raises:
-            CheckpointError: the disk refuses; the manifest from before is still there.
+            CheckpointError: the disk refuses; the old manifest is still there.
         """
         temporary = path / f"{MANIFEST_NAME}.tmp"
         try:
@@ -187,7 +185,7 @@ class Store:
             shutil.rmtree(gone, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove what saves that were cut short have left; for the one who has the lock."""
+        """Remove what interrupted saves left; only the holder of the lock may call it."""
         for path in self.directory.iterdir():
             if _ABANDONED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)

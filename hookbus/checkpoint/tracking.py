@@ -1,4 +1,4 @@
-"""What a loop of one's own has under watch: objects whose state checkpoints hold."""
+"""Tracks the objects of a custom loop: checkpoints hold their states."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any
 
 import attrs
 
+from hookbus.backend import random_state
 from hookbus.errors import CheckpointMismatchError, UsageError
 
 
 @attrs.frozen(eq=False)
 class Tracked:
-    """One object under watch.
+    """One tracked object.
 
     Attributes:
         get: returns the state to save.
-        put: takes a state from a checkpoint and returns what the caller goes on with.
-        value: what the caller goes on with where nothing is restored.
-        fork: of a random generator, returns a state of a stream apart from its own.
+        put: takes a state from a checkpoint and returns the value for the caller.
+        value: the value for the caller where nothing is restored.
+        fork: for a random generator, returns the state of a separate stream; else None.
     """
 
     get: Callable[[], Any]
@@ -28,10 +29,10 @@ class Tracked:
 
     @classmethod
     def of(cls, name: str, thing: Any) -> Tracked:
-        """Find out how to save and restore *thing*.
+        """Return how to save and restore *thing*.
 
         Raises:
-            UsageError: it is nothing that can be tracked.
+            UsageError: an object of its type cannot be tracked.
         """
         stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
         if stateful and not isinstance(thing, type):
@@ -76,7 +77,7 @@ class Tracked:
 
 
 class Tracking:
-    """All objects that one session has under watch."""
+    """All objects that one session tracks."""
 
     def __init__(self) -> None:
         self._tracked: dict[str, Tracked] = {}
@@ -88,7 +89,7 @@ class Tracking:
         self._saved = saved
 
     def add(self, name: str, thing: Any) -> Any:
-        """Track one object; return it, restored if a checkpoint knows it.
+        """Track one object; return it, restored if the checkpoint has it.
 
         Raises:
             UsageError: the name is taken, or the object cannot be tracked.
@@ -105,7 +106,7 @@ class Tracking:
         return tracked.value
 
     def check(self) -> None:
-        """See to it, at the first step, that a checkpoint's objects are all there.
+        """Check, at the first step, that a restored checkpoint has the same names.
 
         Raises:
             CheckpointMismatchError: other names are tracked than the checkpoint has.
@@ -135,20 +136,29 @@ class Tracking:
         """Return the state of each object by name."""
         return {name: tracked.get() for name, tracked in self._tracked.items()}
 
-    def generators(self) -> dict[str, Any]:
-        """Return the state of each tracked random generator by name."""
-        tracked = self._tracked.items()
-        return {name: t.get() for name, t in tracked if t.fork is not None}
+    def capture(self) -> dict[str, Any]:
+        """Return the states of all generators that an input may draw from.
 
-    def forked_generators(self) -> dict[str, Any]:
-        """Return, for each tracked generator, a state that leads elsewhere than its own."""
-        return {name: t.fork() for name, t in self._tracked.items() if t.fork is not None}
+        With :meth:`restore` and :meth:`fork` this serves as an input's generators: those
+        of the process and those that are tracked.
+        """
+        tracked = {name: t.get() for name, t in self._generators()}
+        return {**random_state.capture(), "tracked": tracked}
 
-    def put_generators(self, states: Mapping[str, Any]) -> None:
-        """Put tracked random generators back to given states."""
-        for name, state in states.items():
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put the generators back to states that :meth:`capture` returned."""
+        random_state.restore(state)
+        for name, value in state.get("tracked", {}).items():
             if name in self._tracked:
-                self._tracked[name].put(state)
+                self._tracked[name].put(value)
+
+    def fork(self) -> dict[str, Any]:
+        """Return the states of separate streams; the generators stay where they are."""
+        forked = {name: t.fork() for name, t in self._generators() if t.fork is not None}
+        return {**random_state.fork(), "tracked": forked}
+
+    def _generators(self) -> list[tuple[str, Tracked]]:
+        return [(name, t) for name, t in self._tracked.items() if t.fork is not None]
 
 
 def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:

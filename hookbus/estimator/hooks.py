@@ -18,9 +18,9 @@ from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import CheckpointInfo
 from hookbus.estimator.model_fn import EstimatorSpec, number_of
 from hookbus.graph.node import Node
-from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.coordinator import Coordinator
-from hookbus.hooks.hook import SessionRunArgs, SessionRunHook, SessionRunValues
+from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome, was_cut_short
 from hookbus.logs import log

@@ -1,7 +1,8 @@
-"""What requests ask for and feed: nested fetches taken apart, feeds united."""
+"""Takes nested fetches apart, merges those of several parties, and unites feeds."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -16,24 +17,21 @@ from hookbus.graph.node import Node
 Split: TypeAlias = Callable[[Sequence[Any]], Any]
 """Takes the values of all merged fetches and returns one asker's own structure."""
 
-Stage: TypeAlias = tuple[Split, Split]
-"""Builds a container; picks what belongs into it."""
-
 _OTHER_DICTS = (OrderedDict, defaultdict)
 
 
 class Structure(tuple[Any, ...]):
     """A nesting taken apart: equal for equal requests, and hashable.
 
-    Holds the class of a container, what else tells two of that class apart (the keys of
-    a dict), and then the shape of each part, left to right (dict keys sorted). It is a
-    tuple because it is made, hashed and compared in each run that fetches a nesting.
+    Holds the class of a container, then what distinguishes two of that class (the sorted
+    keys of a dict), then the structure of each part. It is a tuple because every run that
+    fetches a nesting makes, hashes and compares one.
 
     Attributes:
         order: the keys of a dict as they were given; plays no part in comparisons.
     """
 
-    order: tuple[Any, ...]
+    order: tuple[Any, ...] | None
 
 
 @attrs.frozen(eq=False)
@@ -56,7 +54,7 @@ class _NoFetchError(Exception):
 
 
 def structure_of(fetches: Any) -> Hashable:
-    """Take *fetches* apart: a name or node is its own shape, a nesting is a Shape.
+    """Take *fetches* apart: a name or node stands for itself, a nesting is a Structure.
 
     Raises:
         FetchTypeError: a leaf is neither a node nor a name, or the nesting has no end.
@@ -68,12 +66,12 @@ def structure_of(fetches: Any) -> Hashable:
     except _NoFetchError as error:
         raise FetchTypeError(
             f"cannot fetch {fetches!r}: a fetch is a node, a node's name, or a list, "
-            f"tuple, dict or attrs class of these, and {error} is none"
+            f"tuple, dict or attrs class of these, not a {error}"
         ) from None
 
 
 def is_leaf(fetch: Any) -> bool:
-    """Say whether *fetch* names one node: a str, or an object that says it is a node."""
+    """Return whether *fetch* names one node: a str, or an object with a true is_node."""
     return isinstance(fetch, str) or getattr(fetch, "is_node", False) is True
 
 
@@ -84,14 +82,14 @@ def leaves_of(shape: Hashable) -> tuple[Any, ...]:
     while waiting:
         part = waiting.pop()
         if isinstance(part, Structure):
-            waiting += part[:1:-1]  # its parts, the first of them on top
+            waiting += part[:1:-1]  # its parts, the first one on top
         else:
             leaves.append(part)
     return tuple(leaves)
 
 
 def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
-    """Unite the shapes that parties ask for; each leaf is to be evaluated once.
+    """Unite the structures that parties ask for; each leaf is evaluated once.
 
     >>> both = merge([("caller", "loss"), ("log", structure_of({"l": "loss", "a": "acc"}))])
     >>> both.leaves
@@ -112,50 +110,37 @@ def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
 
 
 def _shape(fetch: Any) -> Hashable:
-    cls = type(fetch)
-    if cls is dict or cls in _OTHER_DICTS:
-        return _shape_of_dict(fetch)
+    cls = fetch.__class__
+    order = None
     if cls is list or cls is tuple:
         parts, detail = fetch, None
+    elif cls is dict or cls in _OTHER_DICTS:
+        order = tuple(fetch)
+        keys = order if cls is OrderedDict else _sorted(order)
+        detail = (keys, fetch.default_factory) if cls is defaultdict else (keys,)
+        parts = [fetch[key] for key in keys]
     elif is_leaf(fetch):
         return fetch  # type: ignore[no-any-return]
     else:
         parts, detail = _taken_apart(fetch)
-    return Structure(
+    structure = Structure(
         (cls, detail, *[p if p.__class__ is str else _shape(p) for p in parts])
     )
+    structure.order = order
+    return structure
 
 
-def _shape_of_dict(fetch: Any) -> Structure:
-    cls = type(fetch)
-    order = tuple(fetch)
-    keys = order if cls is OrderedDict else _sorted(order)
-    detail = (keys, fetch.default_factory) if cls is defaultdict else (keys,)
-    parts = [p if (p := fetch[key]).__class__ is str else _shape(p) for key in keys]
-    shape = Structure((cls, detail, *parts))
-    shape.order = order
-    return shape
-
-
+@lru_cache  # because every run brings the same keys
 def _sorted(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sort keys; those of several types by type, and those without an order not at all."""
-    try:
-        return _sorted_alike(keys)
-    except TypeError:
-        pass
-    try:
-        return tuple(sorted(keys, key=lambda key: (type(key).__qualname__, key)))
-    except TypeError:
-        return keys
-
-
-@lru_cache  # for the same keys come in every run
-def _sorted_alike(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(sorted(keys))
+    """Sort keys; by type those of several types, and not at all those without an order."""
+    for by in (None, lambda key: (type(key).__qualname__, key)):
+        with contextlib.suppress(TypeError):
+            return tuple(sorted(keys, key=by))
+    return keys
 
 
 def _taken_apart(fetch: Any) -> tuple[Iterable[Any], Any]:
-    """Return the parts of a rarer container, and what else tells it from its like."""
+    """Return the parts of a rarer container, and what else distinguishes it."""
     cls = type(fetch)
     if _is_namedtuple(cls):
         return fetch, None
@@ -171,82 +156,67 @@ def _is_namedtuple(cls: type[Any]) -> bool:
 
 
 def _split(shape: Hashable, places: dict[Any, int]) -> Split:
-    """Compile the split of one asker; *places* tells where each leaf's value lies."""
+    """Compile the split of one asker; *places* holds the place of each leaf's value.
+
+    Inner containers are built first and put behind the values, where the outer ones pick
+    them up. Nothing here is recursive: what structure_of could take apart can also be
+    built, however deep it is.
+    """
     if not isinstance(shape, Structure):
         return itemgetter(places[shape])
-    stages = _stages(shape, places)
-    if len(stages) == 1:
-        ((build, pick),) = stages
-        return lambda values: build(pick(values))
-
-    def split(values: Sequence[Any]) -> Any:
-        made = [*values]
-        for build, pick in stages:
-            made.append(build(pick(made)))
-        return made[-1]
-
-    return split
-
-
-def _stages(shape: Structure, places: dict[Any, int]) -> list[Stage]:
-    """Return what builds a structure, inner containers first.
-
-    Each is put behind the values, where the one around it picks it up. So nothing here
-    calls itself: what shape_of could take apart can also be built, however deep it is.
-    """
     containers = [shape]
-    for container in containers:  # it grows by what is found inside
+    for container in containers:  # it grows by the containers found inside
         containers += [part for part in container[2:] if isinstance(part, Structure)]
     containers.reverse()
     made = {id(container): len(places) + n for n, container in enumerate(containers)}
     stages = []
     for container in containers:
-        build, parts = _builder(container)
+        parts = container[2:]
+        if container.order is not None:
+            by_key = dict(zip(container[1][0], parts, strict=True))
+            parts = tuple(by_key[key] for key in container.order)
         found = [made[id(p)] if isinstance(p, Structure) else places[p] for p in parts]
-        stages.append((build, _picker(found)))
-    return stages
+        stages.append(_builder(container, picker(found)))
+    if len(stages) == 1:
+        return stages[0]
+
+    def split(values: Sequence[Any]) -> Any:
+        built = [*values]
+        for build in stages:
+            built.append(build(built))
+        return built[-1]
+
+    return split
 
 
-def _picker(places: Sequence[int]) -> Split:
-    """Return what picks the values at *places*, in a sequence even where it is one."""
+def picker(places: Sequence[int]) -> Split:
+    """Return a function that picks the values at *places*; always as a sequence."""
     if len(places) > 1:
         return itemgetter(*places)
     start = places[0] if places else 0
     return itemgetter(slice(start, start + len(places)))
 
 
-def _builder(shape: Structure) -> tuple[Split, Sequence[Hashable]]:
-    """Return what makes a container of its parts, and their shapes in its own order."""
-    cls, detail, *parts = shape
+def _builder(shape: Structure, pick: Split) -> Split:
+    """Return a function that picks the parts of a container and makes it of them."""
+    cls, detail, *_ = shape
     if cls is list or cls is tuple:
-        return cls, parts
+        return lambda values: cls(pick(values))
     if cls is deque:
-        return lambda values: deque(values, detail), parts
+        return lambda values: deque(pick(values), detail)
     if issubclass(cls, dict):
-        return _dict_builder(shape)
+        make, keys = partial(cls, *detail[1:]), shape.order or ()
+        # The lengths are equal; checking that would take as long as all the rest.
+        return lambda values: make(zip(keys, pick(values)))  # noqa: B905
     if _is_namedtuple(cls):
-        return lambda values: cls(*values), parts
-    return _record_builder(cls), parts
+        return lambda values: cls(*pick(values))
+    names = tuple(field.name for field in attrs.fields(cls))
 
-
-def _dict_builder(shape: Structure) -> tuple[Split, Sequence[Hashable]]:
-    cls, (keys, *factory), *parts = shape
-    order = shape.order
-    by_key = dict(zip(keys, parts, strict=True))
-    ordered = [by_key[key] for key in order]
-    make = partial(cls, *factory)
-    # The lengths are equal; to have that checked would take as long as all the rest.
-    return lambda values: make(zip(order, values)), ordered  # noqa: B905
-
-
-def _record_builder(record: Any) -> Split:
-    names = tuple(field.name for field in attrs.fields(record))
-
-    def build(values: Iterable[Any]) -> Any:
+    def build(values: Sequence[Any]) -> Any:
         # Not through __init__: its converters and validators are for names and nodes,
         # and these are values.
-        instance = record.__new__(record)
-        for name, value in zip(names, values, strict=True):
+        instance = cls.__new__(cls)
+        for name, value in zip(names, pick(values), strict=True):
             object.__setattr__(instance, name, value)
         return instance
 
@@ -256,31 +226,38 @@ def _record_builder(record: Any) -> Split:
 def unite_feeds(
     parties: Iterable[tuple[str, Mapping[Node | str, Any] | None]],
     resolve: Callable[[Node | str, str], Node],
+    blame: Callable[[BaseException, str], None] | None = None,
 ) -> dict[str, Any]:
     """Return all feeds by the name of the node.
 
     Args:
-        parties: who feeds what, by node or name.
-        resolve: finds the node, for the one who is named.
+        parties: each party's name and its feeds, by node or name.
+        resolve: finds a node for the party that it is given.
+        blame: takes an error and the party that caused it, before the error is raised.
 
     Raises:
-        FeedConflictError: one node is fed twice; both parties are named.
+        FeedConflictError: two parties feed one node.
+        GraphError: feeds are not a mapping, or a name belongs to no node.
     """
     united: dict[str, Any] = {}
     owners: dict[str, str] = {}
     for who, feeds in parties:
-        if feeds is not None and not isinstance(feeds, Mapping):
-            raise GraphError(
-                f"the feeds of {who} are a {type(feeds).__name__}; give a dict from node "
-                "or name to value"
-            )
-        for key, value in (feeds or {}).items():
-            name = resolve(key, f"the feeds of {who}").name
-            if name in united:
-                raise FeedConflictError(
-                    f"Same tensor is fed by two parties: {name!r} by {owners[name]} and "
-                    f"{who}; leave it to one of them"
+        try:
+            if not isinstance(feeds, Mapping | None):
+                raise GraphError(
+                    f"the feeds of {who} are a {type(feeds).__name__}; give a dict from "
+                    "node or name to value"
                 )
-            united[name] = value
-            owners[name] = who
+            for key, value in (feeds or {}).items():
+                name = resolve(key, f"the feeds of {who}").name
+                if name in united:
+                    raise FeedConflictError(
+                        f"Same tensor is fed by two parties: {name!r} by {owners[name]} "
+                        f"and {who}; leave it to one of them"
+                    )
+                united[name], owners[name] = value, who
+        except (GraphError, FeedConflictError) as error:
+            if blame is not None:
+                blame(error, who)
+            raise
     return united

@@ -1,4 +1,4 @@
-"""What a hook is, what it is handed, and what it hands back."""
+"""Defines a hook, the kinds of sessions it serves, and what it may want of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.protocol import RunOptions
 from hookbus.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
-"""What a session or a run is for."""
+"""The purpose of a session or a run."""
 
 
 def check_kind(kind: str | None) -> None:
-    """Refuse a kind that there is none of.
+    """Refuse an unknown kind.
 
     Raises:
-        UsageError: it is none.
+        UsageError: *kind* is not one of the four.
     """
     kinds = get_args(Kind)
     if kind is not None and kind not in kinds:
@@ -47,49 +47,32 @@ class SessionRunArgs:
     options: RunOptions | None = None
 
 
-@attrs.define(eq=False)
-class SessionRunValues:
-    """What came out of one run, for one hook. Read it only.
-
-    Attributes:
-        results: the values, in the structure of the hook's fetches; None for none.
-        options: the merged options of the run.
-        run_metadata: what the backend recorded about the run.
-        global_step: the global step after the run, an int.
-    """
-
-    results: Any
-    options: RunOptions
-    run_metadata: RunMetadata
-    global_step: int
-
-
 class SessionRunHook:
     """The class to subclass for a hook; override what you need.
 
     Each method may take fewer arguments than shown: a hook gets those it names. Methods
     for other events than these six need ``@hookbus.hookimpl``. A hook with state has the
-    methods ``state_dict()`` and ``load_state_dict(state)``; what the first returns is
-    kept in every checkpoint under the hook's name. ``load_state_dict`` may also name
-    ``ended``: the kind of outcome with which the session that saved it ended, or None.
+    methods ``state_dict()`` and ``load_state_dict(state)``; every
+    checkpoint holds what the first returns, under the hook's name. ``load_state_dict`` may
+    also take ``ended``: the kind of outcome with which the session that saved it ended, or
+    None.
 
-    Attributes that say how it wants to be treated, of the class or of one object:
+    Attributes that decide how the session treats it, of the class or of one object:
 
-    * ``on_error``: what becomes of an exception that leaves one of its events: ``raise``
+    * ``on_error``: the policy for an exception that leaves one of its events: ``raise``
       (default) ends the session, ``warn`` drops the event, ``quarantine:N`` also switches
-      the hook off after N failures, 3 where no number is given. It can be set like any
-      setting, too.
-    * ``only_observes``: it changes nothing: it feeds and assigns nothing, pulls no input,
-      draws no number from a global generator. False by default.
-    * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it wants to
-      be called before or after.
+      the hook off after N failures, 3 without a number. It is also a setting.
+    * ``only_observes``: True for a hook that changes nothing: it feeds and assigns
+      nothing, pulls no input, draws no number from a global generator. False by default.
+    * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it is
+      called before or after.
 
     Class attributes, for settings that come from flags:
 
     * ``main_setting``: the field that ``--NAME VALUE`` sets; by default the first.
-    * ``default_settings``: what flags leave out; stands back for whatever is said.
+    * ``default_settings``: values for settings that nobody gives.
     * ``exclusive_settings``: groups of fields of which giving one clears the others
-      that come from weaker places.
+      that come from weaker sources.
     * ``kinds``: the kinds of sessions and runs it serves when flags switch it on.
     """
 
@@ -104,10 +87,10 @@ class SessionRunHook:
     # accepts only of a method that takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """``begin(graph, checkpoints, kind)``: add nodes or look them up, while one can."""
+        """``begin(graph, checkpoints, kind)``: add nodes; later is too late."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
-        """``after_create_session(session, coord)``: the backend session is there."""
+        """``after_create_session(session, coord)``: a backend session is ready."""
 
     def before_run(self, *args: Any, **kwargs: Any) -> SessionRunArgs | None:
         """``before_run(run_context)``: return what you want from this run, or None."""

@@ -1,14 +1,12 @@
-"""The loop's session: emits the events, acts on what hooks asked for, ends properly."""
+"""Gives the session of a training loop: runs steps with hooks around them, to its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.backend.reports import ReportGraph
-from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.errors import (
     END_OF_INPUT,
@@ -22,35 +20,46 @@ from hookbus.graph.traversal import inputs_of, train_ops
 from hookbus.hooks.hook import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, SWALLOWED, Outcome
 from hookbus.plugin.roster import as_hooks, session_hooks
-from hookbus.session.builder import build_session, current_config, pop_session, push_session
 from hookbus.session.creators import SessionCreator, chief
-from hookbus.session.manager import CoordinatedSession
-from hookbus.session.recoverable import Done, Recovery
-from hookbus.session.signals import KINDS
-from hookbus.session.step import Step, StepContext, check_step_fn
+from hookbus.session.finish import finish
+from hookbus.session.recovery import Recovery
+from hookbus.session.requests import act_after_run
+from hookbus.session.run import HookedSession
+from hookbus.session.start import (
+    Done,
+    begin,
+    current_config,
+    enter_session,
+    new_session,
+    recover,
+    recoverable,
+    repeat,
+)
+from hookbus.session.state import Phase, SessionState
+from hookbus.session.step import CustomLoop, Step, StepContext, check_step_fn
 
 
 class MonitoredSession:
-    """A session whose runs reach hooks, and that survives preemptions.
+    """A session whose runs reach hooks, and that recovers from preemptions.
 
     Making one calls every hook's ``begin``, finalizes the graph, creates and restores the
     backend session and calls ``after_create_session``; leaving its block calls ``end`` or
     ``on_exception``, exactly one of them for each hook that began.
 
     Args:
-        graph: what to run; without one the session is for a loop of one's own, with
+        graph: the graph to run; without one the session serves a custom loop, with
             :meth:`track`, :meth:`iterate` and :meth:`step`.
         session_creator: makes the backend sessions, by default a
             :class:`ChiefSessionCreator` without a checkpoint directory.
         hooks: hook objects, called after all plugins, in this order.
-        stop_grace_period_secs: how long to wait at the end for the threads that hooks
+        stop_grace_period_secs: the seconds to wait at the end for the threads that hooks
             registered with the coordinator.
         config: which plugins are on; by default the process's.
-        kind: what the session is for.
+        kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
         recovery: how often a preempted session is opened again.
 
     Raises:
-        UsageError: arguments, flags or settings that do not fit.
+        UsageError: arguments, flags or settings do not fit.
         PluginError: a plugin that is on does not load, or a hook does not fit.
         CheckpointError: the checkpoints cannot be read, or not be written.
 
@@ -65,8 +74,6 @@ class MonitoredSession:
     >>> session.outcome.kind
     'completed'
     """
-
-    _raises = False
 
     def __init__(
         self,
@@ -87,44 +94,47 @@ class MonitoredSession:
                 "the session is given one graph, and its session_creator another; name it "
                 "in one place"
             )
-        taking_part = session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")})
-        recovery = recovery or Recovery()
-        self._setup(creator, taking_part, kind, config, stop_grace_period_secs, recovery)
+        self._start(
+            new_session(
+                creator,
+                session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
+                kind=kind,
+                config=config,
+                grace=stop_grace_period_secs,
+                recovery=recovery or Recovery(),
+            )
+        )
 
-    def _setup(
-        self,
-        creator: SessionCreator,
-        taking_part: Sequence[Registration],
-        kind: Kind,
-        config: Config,
-        grace: float,
-        recovery: Recovery | None,
-    ) -> None:
-        self.kind = kind
-        self.outcome: Outcome | None = None
-        self._graph: Graph | None = creator.graph
-        parts = build_session(creator, taking_part, kind, config, grace, recovery)
-        self._bus, self._engine, self._closing = parts.bus, parts.engine, parts.closing
-        self._engine.raises = self._raises
-        self._own = parts.own_loop
-        self._engine.watch.install()
-        push_session(self._bus.turn)
+    def _start(self, state: SessionState) -> None:
+        """Begin the session; one that fails at it is finished, too."""
+        self._state = state
+        self._custom_loop = CustomLoop(state)
+        enter_session(state)
         try:
-            self._open(creator)
+            begin(state)
         except BaseException as error:
-            self._finish(error)
+            finish(state, error)
             raise
+
+    @property
+    def kind(self) -> Kind:
+        """The purpose of the session: ``train``, ``eval`` or ``predict``."""
+        return self._state.kind
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the session ended; None until then."""
+        return self._state.outcome
 
     @property
     def graph(self) -> Graph | None:
         """The graph; None after close, as in TF."""
-        return self._graph
+        return None if self._is_closed else self._state.creator.graph
 
     @property
     def global_step(self) -> int:
         """The global step after the last run; readable after close."""
-        attempt = self._engine.attempt
-        return attempt.session.global_step if attempt is not None else 0
+        return self._state.global_step
 
     def run(
         self,
@@ -137,19 +147,19 @@ class MonitoredSession:
     ) -> Any:
         """Run part of the graph once, hooks before and after it.
 
-        What hooks asked for is done before it returns: variables are written, a
-        checkpoint is saved, a stop takes effect. After a preemption the session is opened
-        again from the newest good checkpoint, and the run is repeated.
+        Before it returns, the session does what hooks asked for: it writes variables,
+        saves a checkpoint, stops. After a preemption it opens the backend again from the
+        newest good checkpoint and repeats the run.
 
-        In a loop of one's own it reads, between two steps, what was reported last.
+        In a custom loop it returns, between two steps, what was reported last.
 
         Args:
             fetches: a node, its name, or any nesting of these.
             feed_dict: node or name to value.
             options: how to run.
-            run_metadata: filled with what the backend records.
-            kind: what the run is for, by default what the session is for; an ``aux`` run
-                reaches only hooks that declare it, and is allowed after a stop.
+            run_metadata: gets the backend's record of a traced run.
+            kind: the purpose of the run, by default the session's; an ``aux`` run reaches
+                only hooks that declare it, and is allowed after a stop.
 
         Returns:
             The values in the structure of *fetches*.
@@ -158,31 +168,36 @@ class MonitoredSession:
             OutOfRangeError: an input has ended.
             RunAfterStopError: a hook asked to stop before.
             SessionClosedError: the session is closed.
-            SessionInterruptedError: a signal came; the session's block takes it in.
+            SessionInterruptedError: a signal came; the session's block ends well with it.
         """
-        engine = self._engine
-        if engine.own_loop:
-            return self._own.read(fetches, feed_dict)
+        state = self._state
+        if state.custom_loop:
+            return self._custom_loop.read(fetches, feed_dict)
         if kind is not None:
             check_kind(kind)
-        if self._bus.turn.name is not NOBODY:
-            self._check_turn()
-        attempt = engine.usable(kind)
-        request = (fetches, feed_dict, options, run_metadata, kind or self.kind)
+        if state.bus.current.name is not NOBODY:
+            self._refuse_inside_event()
+        backend = state.backend
+        usual = state.phase is Phase.RUNNING and state.signals.received is None
+        if backend is None or not usual:
+            backend = state.usable(kind)
+        kind = kind or state.kind
         done: Done | None = None
         try:
-            values, context = attempt.runner.run(*request)
-            done = values, attempt.session.global_step
-            engine.after_run(attempt, context)
+            values, context = backend.run(fetches, feed_dict, options, run_metadata, kind)
+            done = values, backend.session.global_step
+            if state.requests.pending or state.recovering or state.signals.received:
+                act_after_run(state, context)
             return values
         except Exception as error:
-            cause = engine.preemption(error)
+            cause = recoverable(state, error)
             if cause is None:
                 raise
-        return engine.repeat(cause, lambda new: self._run_once(new, *request), done)
+        request = (fetches, feed_dict, options, run_metadata, kind)
+        return repeat(state, cause, lambda new: self._run_on(new, *request), done)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Call a function that runs the backend session as it likes, hooks or not.
+        """Call a function that runs the backend session with or without hooks.
 
         After a preemption anywhere in it the whole function is called again.
 
@@ -190,45 +205,53 @@ class MonitoredSession:
             step_fn: takes ``step_context``, or ``self`` and ``step_context``.
 
         Returns:
-            What it returns.
+            The function's result.
 
         Raises:
-            UsageError: it has other parameters.
-            StopIteration: it asked to stop; the session's block takes it in.
+            UsageError: the function has other parameters.
+            StopIteration: it asked to stop; the session's block ends well with it.
         """
         check_step_fn(step_fn)
-        if isinstance(self._graph, ReportGraph):
+        state = self._state
+        if state.custom_loop:
             raise UsageError("run_step_fn() is for a session with a graph; use step()")
 
-        def call(attempt: CoordinatedSession) -> Any:
-            def run_with_hooks(*args: Any, **kwargs: Any) -> Any:
-                self._engine.usable(kwargs.get("kind"))
-                return self._run_once(attempt, *args, **kwargs)
+        def call(backend: HookedSession) -> Any:
+            def run_with_hooks(
+                fetches: Any,
+                feed_dict: Mapping[Node | str, Any] | None = None,
+                options: RunOptions | None = None,
+                run_metadata: RunMetadata | None = None,
+                kind: Kind | None = None,
+            ) -> Any:
+                state.usable(kind)
+                request = (fetches, feed_dict, options, run_metadata, kind or state.kind)
+                return self._run_on(backend, *request)
 
-            return step_fn(StepContext(attempt.session, run_with_hooks))
+            return step_fn(StepContext(backend.session, run_with_hooks))
 
         try:
-            return call(self._engine.usable(None))
+            return call(state.usable(None))
         except Exception as error:
-            cause = self._engine.preemption(error)
+            cause = recoverable(state, error)
             if cause is None:
                 raise
-        return self._engine.repeat(cause, call)
+        return repeat(state, cause, call)
 
     def loop(
         self,
         fetches: Any = None,
         feed_dict: Mapping[Node | str, Any] | None = None,
     ) -> Iterator[Any]:
-        """Train until somebody stops or the input ends; yield each run's values.
+        """Train until the session stops or the input ends; yield each run's values.
 
-        Each turn is one run of all the graph's train ops, together with *fetches*. The
-        generator just ends; the block goes on behind it.
+        Each iteration is one run of all the graph's train ops, together with *fetches*.
+        When the generator ends, the session's block goes on after the loop.
         """
-        graph = self._graph
+        graph = self.graph
         if graph is None:
             return
-        if isinstance(graph, ReportGraph):
+        if self._state.custom_loop:
             raise UsageError(
                 "loop() is for a session with a graph; use iterate() and step()"
             )
@@ -245,61 +268,72 @@ class MonitoredSession:
             except SessionInterruptedError:  # the signal came after should_stop()
                 return
             except END_OF_INPUT as error:
-                self._engine.end_input(error)
+                self._state.end_input(error)
                 return
             yield None if fetches is None else values[0]
 
     def track(self, /, **things: Any) -> Any:
-        """Have objects of a loop of one's own saved with every checkpoint.
-
-        They are restored at once, if a checkpoint knows them.
+        """Save objects of a custom loop with every checkpoint, and restore them at once.
 
         Args:
             things: name to object: anything with ``state_dict`` and ``load_state_dict``,
                 an array, a NumPy Generator, or a pair of functions ``(get, set)``.
 
         Returns:
-            What to go on with: the value, restored or not, or for several a dict by name.
+            The value to go on with, restored if a checkpoint has it; a dict of several.
 
         Raises:
             UsageError: an object cannot be tracked, or its name is taken.
         """
-        self._for_own_loops("track()")
-        return self._own.track(things)
+        self._check_custom_loop("track()")
+        return self._custom_loop.track(things)
 
     def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Go through the input of a loop of one's own; stop where the session stops.
+        """Yield the values of a custom loop's input; stop when the session stops.
 
-        Checkpoints hold the position: a loop that was killed starts at its top again, and
-        the values that it was through with are skipped.
+        Checkpoints hold the position. A loop that was killed starts at its top again, and
+        the session skips the values whose steps are done.
 
         Args:
-            iterable: gives the same values each time the program is started; a shuffle
-                belongs into it.
+            iterable: gives the same values each time the program starts; a shuffle
+                belongs inside it.
         """
-        self._for_own_loops("iterate()")
-        return self._own.iterate(iterable)
+        self._check_custom_loop("iterate()")
+        return self._custom_loop.iterate(iterable, self.should_stop)
 
     def step(self, *, kind: Kind | None = None) -> Step:
-        """Do one step of a loop of one's own: a block around what the step computes.
+        """Return a block around the computation of one step of a custom loop.
 
-        Entering it is ``before_run``, leaving it normally counts the step and is
-        ``after_run``. An error in it leaves it, the session fails, and is not retried.
+        Entering it calls ``before_run``. Leaving it normally counts the step and calls
+        ``after_run``. An error in it leaves it; the session fails and is not retried.
 
         Args:
-            kind: what the step is for, by default what the session is for.
+            kind: the purpose of the step, by default the session's.
 
         Raises:
             UsageError: the session has a graph.
         """
-        self._for_own_loops("step()")
+        self._check_custom_loop("step()")
         check_kind(kind)
-        self._check_turn()
-        return Step(self._own, kind or self.kind)
+        self._refuse_inside_event()
+        return Step(self._custom_loop, kind or self.kind)
 
     def should_stop(self) -> bool:
-        """Say whether to leave the loop: closed, stopped, or at the end of input."""
-        return self._engine.should_stop()
+        """Return whether to leave the loop: closed, stopped, or at the end of input."""
+        state = self._state
+        backend = state.backend
+        if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
+            return True
+        if not backend.coord.should_stop():
+            return False
+        error = backend.coord.exception
+        cause = recoverable(state, error) if error is not None else None
+        if cause is None:
+            if state.shows_backend and error is not None:
+                raise error
+            return True
+        recover(state, cause)  # a thread met a preemption
+        return False
 
     def close(self) -> None:
         """End the session as at the end of its block, with nothing raised.
@@ -307,9 +341,9 @@ class MonitoredSession:
         Raises:
             SessionClosedError: it is closed already.
         """
-        if self._engine.closed:
+        if self._is_closed:
             raise SessionClosedError("Session is already closed.")
-        self._finish(None)
+        finish(self._state, None)
 
     def __enter__(self) -> MonitoredSession:
         return self
@@ -320,79 +354,35 @@ class MonitoredSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if self._engine.closed and error is None:
+        if self._is_closed and error is None:
             raise SessionClosedError("Session is already closed.")
-        if not self._engine.closed:
-            self._finish(error)
+        if not self._is_closed:
+            finish(self._state, error)
         return isinstance(error, SWALLOWED)
 
-    def _open(self, creator: SessionCreator) -> None:
-        """Go through the events up to the first run."""
-        engine = self._engine
-        self._bus.check_order()
-        self._closing.begin()
-        creator.scaffold.finalize()
-        engine.keeper.saved_names = creator.scaffold.saved_names
-        engine.keeper.unsaved = creator.graph.unsaved
-        engine.keeper.prepare()
-        engine.start()
-        self._closing.first_step = self.global_step
+    @property
+    def _is_closed(self) -> bool:
+        return self._state.phase is Phase.CLOSED
 
-    def _run_once(
-        self,
-        attempt: CoordinatedSession,
-        fetches: Any,
-        feed_dict: Mapping[Node | str, Any] | None = None,
-        options: RunOptions | None = None,
-        run_metadata: RunMetadata | None = None,
-        kind: Kind | None = None,
-    ) -> Any:
-        values, context = attempt.runner.run(
-            fetches, feed_dict, options, run_metadata, kind or self.kind
-        )
-        self._engine.after_run(attempt, context)
+    def _run_on(self, backend: HookedSession, *request: Any) -> Any:
+        values, context = backend.run(*request)
+        act_after_run(self._state, context)
         return values
 
-    def _finish(self, error: BaseException | None) -> None:
-        """End the session, once."""
-        engine, closing = self._engine, self._closing
-        engine.closed, self._graph = True, None
-        reached = error
-        error, clean = engine.settle(error, closing.is_clean(error))
-        self.outcome = outcome = engine.outcome(error, clean)
-        session = engine.attempt.session if engine.attempt is not None else None
-
-        try:
-            closing.finish(error, clean, session, outcome, engine.actor, engine.close)
-            if error is not None and error is not reached:
-                raise error
-        finally:
-            pop_session(self._bus.turn)
-            self._hand_on(outcome)
-
-    def _hand_on(self, outcome: Outcome) -> None:
-        """Raise a signal again that came too late to be why the session ended."""
-        keeper, watch = self._engine.keeper, self._engine.watch
-        served = outcome.kind in KINDS.values()
-        if watch.unheard is not None and not served and keeper.ended is not None:
-            # The program hears of no end: whoever comes next goes on where this one stood.
-            keeper.mark_ended(outcome.step, KINDS[watch.unheard])
-        watch.restore(served)
-
-    def _check_turn(self) -> None:
+    def _refuse_inside_event(self) -> None:
         """Refuse a run inside an event: it would take away what hooks asked for."""
-        who = self._bus.turn.name
+        who = self._state.bus.current.name
         if who is not NOBODY:
             raise UsageError(
                 f"hook {who!r} runs the session that it is called by; run_context.session."
                 "run() runs the backend without any hook"
             )
 
-    def _for_own_loops(self, what: str) -> None:
-        if self._engine.closed:
+    def _check_custom_loop(self, what: str) -> None:
+        if self._is_closed:
             raise SessionClosedError(f"{what} on a session that is closed; make a new one")
-        if not isinstance(self._graph, ReportGraph):
+        if not self._state.custom_loop:
             raise UsageError(
-                f"{what} is for a loop of one's own, and this session has a graph: use "
-                "run() or loop()"
+                f"{what} is for a custom loop, and this session has a graph: use run() or "
+                "loop()"
             )

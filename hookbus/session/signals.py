@@ -1,4 +1,4 @@
-"""What a signal does to a session: it sets a flag, which is looked at between events."""
+"""Notices signals: a handler sets a flag, and the session looks at it between events."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ KINDS: dict[int, OutcomeKind] = {
     signal.SIGINT: "interrupted",
     signal.SIGTERM: "preempted",
 }
-"""The signals that end a session in good order, and what that is called."""
+"""The signals that end a session cleanly, and the kind of its outcome."""
 
 
 class SignalWatch:
-    """Tells one session of SIGINT and SIGTERM, from its construction to its end.
+    """Notices SIGINT and SIGTERM for one session, from its construction to its end.
 
-    The first signal only sets a flag, in every session that is open. A second SIGINT
-    raises KeyboardInterrupt. A Python handler that was there before is called as well, and
-    put back at the end. Outside the main thread, where Python has no handlers, nothing is
-    caught; a forked child ignores what its parent installed.
+    The first signal only sets a flag, in every open session. A second SIGINT
+    raises KeyboardInterrupt. A Python handler that the program installed before is called
+    as well, and is put back at the end. Python has no handlers outside the main thread; a
+    session there catches nothing. A forked child ignores its parent's handlers.
 
     Attributes:
         received: the number of the signal that came, or None.
@@ -33,29 +33,33 @@ class SignalWatch:
         self.received: int | None = None
         self._layer: _Layer | None = None
 
+    def came(self) -> bool:
+        """Return whether a signal came."""
+        return self.received is not None
+
     @property
     def name(self) -> str:
         """The name of the signal that came, like ``SIGTERM``."""
         return signal.Signals(self.received).name if self.received else ""
 
     def install(self) -> None:
-        """Start to watch, where that is possible."""
+        """Start to watch, where Python allows it."""
         if _in_main_thread():
             self._layer = _top_layer()
             self._layer.watches.append(self)
 
     @property
     def unheard(self) -> int | None:
-        """The signal that came, if nobody but this session has heard it."""
+        """The signal that came, if it reached this session and nothing else."""
         alone = self._layer is not None and self._layer.is_alone(self, self.received)
         return self.received if alone else None
 
     def restore(self, served: bool) -> None:
-        """Watch no more.
+        """Stop watching.
 
         Args:
-            served: whether the session ended because of the signal; if it did not, and
-                nobody else has heard it, it is raised again for whoever comes next.
+            served: whether the session ended because of the signal. If it did not, and
+                the signal reached nothing else, it is raised again for the program.
         """
         unheard = None if served else self.unheard
         layer, self._layer = self._layer, None
@@ -83,18 +87,18 @@ class _Layer:
                 signal.signal(number, self.handle)
 
     def is_on_top(self) -> bool:
-        """Say whether new sessions belong to it."""
+        """Return whether new sessions belong to it."""
         covered = (self.handle, signal.SIG_IGN, None)
         mine = all(signal.getsignal(number) in covered for number in KINDS)
         return mine and self._process == os.getpid()
 
     def is_alone(self, watch: SignalWatch, number: int | None) -> bool:
-        """Say whether a signal reaches one session only, and no handler from before."""
+        """Return whether a signal reaches one session only, and no earlier handler."""
         own = number is not None and _is_own(self._previous.get(number))
         return self.watches == [watch] and not own and _in_main_thread()
 
     def remove(self, watch: SignalWatch) -> None:
-        """Tell *watch* no more; with the last one put the handlers from before back."""
+        """Forget *watch*; with the last one put the earlier handlers back."""
         self.watches.remove(watch)
         # From another thread handlers cannot be put back. They pass everything on then,
         # until the next session takes them over.
@@ -105,7 +109,7 @@ class _Layer:
                 signal.signal(number, before)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Set the flag of every session, and call what was there before."""
+        """Set the flag of every session, and call the earlier handler."""
         before: Any = self._previous.get(number)
         if os.getpid() != self._process:
             return
@@ -137,7 +141,7 @@ def _in_main_thread() -> bool:
 
 
 def _is_own(handler: Any) -> bool:
-    """Say whether a program installed a handler of its own."""
+    """Return whether the program itself installed a handler."""
     return callable(handler) and handler is not signal.default_int_handler
 
 

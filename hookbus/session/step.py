@@ -1,4 +1,4 @@
-"""A step that the caller does: in a loop of one's own, or in a step function."""
+"""Serves steps that the caller computes: in a custom loop, or in a step function."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-import attrs
-
-from hookbus.backend import random_state
-from hookbus.backend.inputs import EpochIterator, RandomGenerators
 from hookbus.backend.protocol import Session
 from hookbus.backend.reports import Reports, ReportSession
-from hookbus.checkpoint.tracking import Tracking
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph.node import Node
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
-from hookbus.session.hooked import PendingRun
-from hookbus.session.recoverable import RecoverableSession
+from hookbus.session.requests import act, act_after_run
+from hookbus.session.run import PendingRun
+from hookbus.session.state import SessionState
 
 
 class StepContext:
-    """The session as a step function sees it.
+    """The session, as a step function sees it.
 
     Attributes:
         session: the backend session; runs through it reach no hook.
-        run_with_hooks: what ``session.run`` is outside; may be called several times.
+        run_with_hooks: ``session.run`` of the monitored session; any number of calls.
     """
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
@@ -38,16 +34,16 @@ class StepContext:
         """Leave the step function at once, and with it the session's block.
 
         Raises:
-            StopIteration: always; the block takes it as a clean end.
+            StopIteration: always; for the block it is a clean end.
         """
         raise StepFnStop("step_fn has requested the iterations to stop.")
 
 
 def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
-    """See to it that a step function has the one parameter it must have, by name.
+    """Check that a step function takes the one parameter ``step_context``.
 
     Raises:
-        UsageError: it has not.
+        UsageError: it takes others.
     """
     try:
         names = list(inspect.signature(step_fn).parameters)
@@ -61,22 +57,25 @@ def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
 
 
 class Step:
-    """One step of a loop of one's own: entered is ``before_run``, left ``after_run``.
+    """One step of a custom loop: ``before_run`` going in, ``after_run`` coming out.
 
     Attributes:
-        feeds: what hooks feed in this step, name to value.
+        feeds: the values that hooks feed in this step, by name.
     """
 
-    def __init__(self, loop: StepLoop, kind: Kind) -> None:
+    def __init__(self, loop: CustomLoop, kind: Kind) -> None:
         self.feeds: Mapping[str, Any] = {}
         self._loop = loop
         self._kind = kind
         self._reports = Reports()
-        self._entered: PendingRun | None = None
+        self._pending: PendingRun | None = None
         self._cancelled = False
 
     def report(self, /, **values: Any) -> None:
-        """Tell hooks about values of this step; what is callable is only called if asked.
+        """Report values of this step to the hooks.
+
+        Args:
+            values: name to value; a callable is called only if a hook fetches the name.
 
         Raises:
             UsageError: a name is reported twice, or the step is not entered.
@@ -86,11 +85,11 @@ class Step:
 
     @property
     def summary(self) -> Summaries[Any]:
-        """Tells hooks about values that are to be shown, as in :class:`Graph`."""
+        """Reports values for summaries, as :attr:`Graph.summary` does in a graph."""
         return Summaries(self._summarize)
 
     def cancel(self) -> None:
-        """Leave the step as if it had not been: no ``after_run``, no step counted."""
+        """Leave the step without ``after_run`` and without counting it."""
         self._cancelled = True
 
     def _summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
@@ -98,125 +97,92 @@ class Step:
         self._reports.summarize(kind, name, value)
 
     def _check_entered(self, what: str) -> None:
-        if self._entered is None:
+        if self._pending is None:
             raise UsageError(f"{what} belongs into the block of its step")
 
     def __enter__(self) -> Step:
         self._reports, self._cancelled = Reports(), False
-        self._entered = entered = self._loop.enter(self, self._kind)
-        self.feeds = entered[2]
+        self._pending = pending = self._loop.enter(self._kind)
+        self.feeds = pending[2]
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        entered, self._entered = self._entered, None
-        if error is not None or entered is None:
+        pending, self._pending = self._pending, None
+        if error is not None or pending is None:
             self._loop.abandon()
         elif self._cancelled:
-            self._loop.cancel(entered)
+            self._loop.cancel(pending)
         else:
-            self._loop.leave(entered, self._reports)
+            self._loop.leave(pending, self._reports)
 
 
-@attrs.define(eq=False)
-class StepLoop:
-    """What a session has for a loop of one's own.
+class CustomLoop:
+    """Serves the steps of a custom loop: the caller computes, the session tells the hooks.
 
-    Attributes:
-        tracking: the objects under watch.
-        passes: where the loop stands in its input.
+    Args:
+        state: the session.
     """
 
-    tracking: Tracking = attrs.field(factory=Tracking)
-    passes: EpochIterator = attrs.field(
-        default=attrs.Factory(
-            lambda self: EpochIterator(
-                RandomGenerators(self.capture, self.put_back, self.fork)
-            ),
-            takes_self=True,
-        )
-    )
-    _engine: RecoverableSession | None = None
-    _step: Step | None = None
-
-    def run_on(self, engine: RecoverableSession) -> None:
-        """Take *engine* for what runs the steps."""
-        self._engine = engine
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._in_step = False
 
     def track(self, things: Mapping[str, Any]) -> Any:
         """Track objects; return the one, or a dict of several."""
-        values = {name: self.tracking.add(name, thing) for name, thing in things.items()}
+        tracking = self._state.tracking
+        values = {name: tracking.add(name, thing) for name, thing in things.items()}
         return next(iter(values.values())) if len(values) == 1 else values
 
-    def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Yield the values of one pass, until somebody stops."""
+    def iterate(
+        self, iterable: Iterable[Any], should_stop: Callable[[], bool]
+    ) -> Iterator[Any]:
+        """Yield the values of one epoch, until the session stops."""
         if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
             raise ArgumentTypeError(
                 f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
             )
-        return self.passes.iterate(iterable, self._running.should_stop)
+        return self._state.saver.epochs.iterate(iterable, should_stop)
 
     def read(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None) -> Any:
         """Return what the last step reported."""
-        if self._step is not None:
+        if self._in_step:
             raise UsageError("run() inside step(): report what the step computes instead")
-        attempt = self._running.usable("aux")
-        return attempt.session.run(fetches, feed_dict)
+        return self._state.usable("aux").session.run(fetches, feed_dict)
 
-    def enter(self, step: Step, kind: Kind) -> PendingRun:
+    def enter(self, kind: Kind) -> PendingRun:
         """Ask the hooks what they want of a step."""
-        if self._step is not None:
+        if self._in_step:
             raise UsageError("step() inside step(): leave the first one before")
+        state = self._state
         # A value that would be lost still gets its step, though a signal has come.
-        attempt = self._running.usable("aux" if self.passes.pending else kind)
-        self.tracking.check()
-        self._running.actor.act(attempt.session, None)
-        entered = attempt.runner.enter([], None, None, kind)
-        self._step = step
-        return entered
+        backend = state.usable("aux" if state.saver.epochs.pending else kind)
+        state.tracking.check()
+        act(state, None)
+        pending = backend.ask([], None, None, None, kind)
+        self._in_step = True
+        return pending
 
     def abandon(self) -> None:
         """Leave a step that an error cut short."""
-        self._step = None
+        self._in_step = False
 
-    def cancel(self, entered: PendingRun) -> None:
+    def cancel(self, pending: PendingRun) -> None:
         """Leave a step that does not count; its value of the input is used up."""
-        self._step = None
-        self._use_value_up(entered)
-        self._running.cancelled(self._running.usable("aux"))
+        self._leave(pending)
+        act(self._state, None, saving=False)
 
-    def leave(self, entered: PendingRun, reports: Reports) -> None:
+    def leave(self, pending: PendingRun, reports: Reports) -> None:
         """Count a step and tell the hooks about it."""
-        self._step = None
-        self._use_value_up(entered)
-        engine = self._running
-        attempt = engine.usable("aux")
-        assert isinstance(attempt.session, ReportSession)
-        context, _, feeds, _ = entered
-        # What a hook feeds it also sees, whatever the loop made of it.
-        attempt.session.last = given = reports.fed(feeds)
-        counts = 1 if context.kind == "train" else 0
-        attempt.runner.leave(entered, given, None, advance=counts)
-        engine.after_run(attempt, context)
+        self._leave(pending)
+        backend = self._state.usable("aux")
+        assert isinstance(backend.session, ReportSession)
+        context, _, feeds, _, _ = pending
+        # A hook sees its own feed, whatever the loop made of it.
+        backend.session.last = given = reports.fed(feeds)
+        backend.execute(pending, given, advance=1 if context.kind == "train" else 0)
+        act_after_run(self._state, context)
 
-    def _use_value_up(self, entered: PendingRun) -> None:
-        if entered[0].kind == self._running.opener.kind:
-            self.passes.step_done()
-
-    def capture(self) -> dict[str, Any]:
-        """Return the states of all generators that a pass may draw from."""
-        return {**random_state.capture(), "tracked": self.tracking.generators()}
-
-    def put_back(self, states: Mapping[str, Any]) -> None:
-        """Put these generators back."""
-        random_state.restore(states)
-        self.tracking.put_generators(states.get("tracked", {}))
-
-    def fork(self) -> dict[str, Any]:
-        """Return states of a stream apart from today's."""
-        return {**random_state.fork(), "tracked": self.tracking.forked_generators()}
-
-    @property
-    def _running(self) -> RecoverableSession:
-        if self._engine is None:
-            raise UsageError("the session is not open yet")
-        return self._engine
+    def _leave(self, pending: PendingRun) -> None:
+        self._in_step = False
+        if pending[0].kind == self._state.kind:
+            self._state.saver.epochs.step_done()

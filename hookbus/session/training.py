@@ -1,45 +1,44 @@
-"""The sessions for training, and the one that shows its backend."""
+"""Gives the sessions for training, and the session that shows its backend."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.protocol import Session
 from hookbus.backend.reports import ReportGraph, ReportSession
+from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import Kind, check_kind
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
-from hookbus.session.builder import current_config
-from hookbus.session.creators import Scaffold, WorkerSessionCreator, chief
+from hookbus.session.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recoverable import Recovery
+from hookbus.session.recovery import Recovery
+from hookbus.session.start import current_config, new_session
 
 
 class SingularMonitoredSession(MonitoredSession):
-    """A monitored session for one process: errors of the backend go to the caller.
+    """A monitored session for one process: the caller sees errors of the backend.
 
     Args:
-        graph: what to run; without one the session is for a loop of one's own.
+        graph: the graph to run; without one the session serves a custom loop.
         hooks: hook objects, called after all plugins, in this order.
-        scaffold: how to initialize the backend session.
-        checkpoint_dir: where to restore from, if there is anything.
+        scaffold: initializes the backend session.
+        checkpoint_dir: the directory to restore from, if it has a checkpoint.
         stop_grace_period_secs: as in :class:`MonitoredSession`.
-        checkpoint_filename_with_path: one checkpoint to restore instead.
+        checkpoint_filename_with_path: the checkpoint to restore instead.
         config: as in :class:`MonitoredSession`.
         kind: as in :class:`MonitoredSession`.
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
     """
-
-    _raises = True
 
     def __init__(
         self,
@@ -55,19 +54,30 @@ class SingularMonitoredSession(MonitoredSession):
     ) -> None:
         config = config or current_config()
         check_kind(kind)
-        creator = chief(graph, scaffold, checkpoint_dir, checkpoint_filename_with_path)
-        taking_part = session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")})
-        self._setup(creator, taking_part, kind, config, stop_grace_period_secs, None)
+        self._start(
+            new_session(
+                chief(graph, scaffold, checkpoint_dir, checkpoint_filename_with_path),
+                session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
+                kind=kind,
+                config=config,
+                grace=stop_grace_period_secs,
+                shows_backend=True,
+            )
+        )
 
     def raw_session(self) -> Session | None:
         """Return the backend session; None after close, as in TF."""
-        if self._engine.closed or self._engine.attempt is None:
+        if self._is_closed or self._state.backend is None:
             return None
-        return self._engine.attempt.session
+        return self._state.backend.session
+
+
+_Settings: TypeAlias = dict[str, tuple[Any, Precedence, str]]
+"""Field of a plugin to its value, how strong that is, and the argument that gives it."""
 
 
 class Unset(enum.Enum):
-    """Says that an argument was not given, where None means something."""
+    """The default of an argument for which None has a meaning of its own."""
 
     UNSET = "unset"
 
@@ -81,15 +91,15 @@ UNSET = Unset.UNSET
 class MonitoredTrainingSession(MonitoredSession):
     """A session for training: saves and restores, counts steps, writes summaries.
 
-    ``checkpoint_dir`` switches on the plugin checkpoint-saver and, where they are
-    installed, summary-saver and step-counter; flags can set them or switch them off.
+    ``checkpoint_dir`` switches on the plugin checkpoint-saver and, if installed,
+    summary-saver and step-counter. Flags can set them or switch them off.
 
     Args:
-        graph: what to run; without one the session is for a loop of one's own.
-        is_chief: whether this process initializes, restores and saves. One that does not
-            has only *hooks* and plugins, and waits until its scaffold is ready.
-        checkpoint_dir: where to restore from and save into.
-        scaffold: how to initialize the backend session, what to summarize and to save.
+        graph: the graph to run; without one the session serves a custom loop.
+        is_chief: whether this process initializes, restores and saves. Another one has
+            only *hooks* and plugins, and waits until its scaffold is ready.
+        checkpoint_dir: the directory to restore from and to save into.
+        scaffold: initializes the backend session, and names what to summarize and to save.
         hooks: hook objects, called last, in this order.
         chief_only_hooks: hook objects, called first, in this order.
         save_checkpoint_secs: seconds between checkpoints; 600 by default. None or 0, with
@@ -98,11 +108,11 @@ class MonitoredTrainingSession(MonitoredSession):
         save_summaries_steps: steps between summaries; 100 by default. None or 0 writes
             none.
         save_summaries_secs: seconds between summaries, instead of steps.
-        summary_dir: where summaries go; by default *checkpoint_dir*.
+        summary_dir: the directory for summaries; by default *checkpoint_dir*.
         log_step_count_steps: steps between measurements of the speed; 100 by default,
             None for none.
         stop_grace_period_secs: as in :class:`MonitoredSession`.
-        max_wait_secs: how long a process that is not chief waits, in seconds.
+        max_wait_secs: the seconds that a process which is not chief waits.
         recovery: as in :class:`MonitoredSession`.
         config: as in :class:`MonitoredSession`.
 
@@ -131,92 +141,98 @@ class MonitoredTrainingSession(MonitoredSession):
         config: Config | None = None,
     ) -> None:
         config = config or current_config()
-        recovery = recovery or Recovery()
         own = {"hooks": as_hooks(hooks, "hooks")}
-        if not is_chief:
-            taking_part = session_hooks(config, "train", own, worker=True)
-            worker = WorkerSessionCreator(
+        creator: SessionCreator
+        if is_chief:
+            creator = chief(graph, scaffold, checkpoint_dir)
+            first = {"chief_only_hooks": as_hooks(chief_only_hooks, "chief_only_hooks")}
+            saving = _periods(
+                "save_checkpoint", save_checkpoint_secs, save_checkpoint_steps, "secs", 600
+            )
+            writing = _periods(
+                "save_summaries", save_summaries_secs, save_summaries_steps, "steps", 100
+            )
+            counting = _counting(log_step_count_steps)
+            output, argument = summary_dir, "summary_dir"
+            if output is None:
+                output, argument = checkpoint_dir, "checkpoint_dir"
+            if writing:
+                writing["output_dir"] = (str(output), Precedence.CODE, "")
+                writing |= _summarized(scaffold)
+            here, there = (argument, output), ("checkpoint_dir", checkpoint_dir)
+            automatic = [
+                ImpliedPlugin(plugin, f"{name}={str(directory)!r}", settings, required)
+                for plugin, settings, (name, directory), required in (
+                    ("step-counter", counting, here, False),
+                    ("summary-saver", writing, here, False),
+                    ("checkpoint-saver", saving, there, True),
+                )
+                if directory and settings
+            ]
+            taking_part = session_hooks(config, "train", own, first, automatic)
+        else:
+            creator = WorkerSessionCreator(
                 graph or ReportGraph(),
                 scaffold,
                 max_wait_secs,
                 backend=EmbeddedSession if graph is not None else ReportSession,
             )
-            self._setup(
-                worker, taking_part, "train", config, stop_grace_period_secs, recovery
+            taking_part = session_hooks(config, "train", own, worker=True)
+        self._start(
+            new_session(
+                creator,
+                [*taking_part, *self._core_hooks()],
+                kind="train",
+                config=config,
+                grace=stop_grace_period_secs,
+                recovery=recovery or Recovery(),
             )
-            return
-        saving = _periods(
-            "save_checkpoint", save_checkpoint_secs, save_checkpoint_steps, (600, None)
         )
-        writing = _periods(
-            "save_summaries", save_summaries_secs, save_summaries_steps, (None, 100)
-        )
-        output, named = summary_dir, "summary_dir"
-        if output is None:
-            output, named = checkpoint_dir, "checkpoint_dir"
-        automatic = []
-        if output and log_step_count_steps is not None and log_step_count_steps > 0:
-            source = f"log_step_count_steps={log_step_count_steps}"
-            every = {"every_n_steps": (log_step_count_steps, Precedence.DEFAULT, source)}
-            automatic.append(_automatic("step-counter", named, output, every))
-        if output and writing:
-            writing["output_dir"] = (str(output), Precedence.CODE, "")
-            if scaffold is not None and scaffold.summary_op is not None:
-                writing["tensors"] = (
-                    _nodes(scaffold.summary_op),
-                    Precedence.CODE,
-                    "summary_op=",
-                )
-            automatic.append(_automatic("summary-saver", named, output, writing))
-        if checkpoint_dir and saving:
-            automatic.append(
-                _automatic(
-                    "checkpoint-saver", "checkpoint_dir", checkpoint_dir, saving, True
-                )
-            )
-        first = {"chief_only_hooks": as_hooks(chief_only_hooks, "chief_only_hooks")}
-        taking_part = session_hooks(config, "train", own, first, automatic)
-        creator = chief(graph, scaffold, checkpoint_dir)
-        self._setup(creator, taking_part, "train", config, stop_grace_period_secs, recovery)
+
+    def _core_hooks(self) -> Sequence[Registration]:
+        """Return the core's own hooks, which no flag switches off and which come last."""
+        return ()
 
 
-def _nodes(summary_op: Any) -> tuple[Node | str, ...]:
-    return (summary_op,) if isinstance(summary_op, str | Node) else tuple(summary_op)
+def _counting(every: int | None) -> _Settings:
+    if every is None or every <= 0:
+        return {}
+    argument = f"log_step_count_steps={every}"
+    return {"every_n_steps": (every, Precedence.DEFAULT, argument)}
 
 
-def _automatic(
-    plugin: str,
-    argument: str,
-    directory: str | Path,
-    settings: Mapping[str, tuple[Any, Precedence, str]],
-    required: bool = False,
-) -> ImpliedPlugin:
-    why = f"{argument}={str(directory)!r}"
-    return ImpliedPlugin(plugin, why, settings, required)
+def _summarized(scaffold: Scaffold | None) -> _Settings:
+    summary_op = None if scaffold is None else scaffold.summary_op
+    if summary_op is None:
+        return {}
+    nodes = (summary_op,) if isinstance(summary_op, str | Node) else tuple(summary_op)
+    return {"tensors": (nodes, Precedence.CODE, "summary_op=")}
 
 
 def _periods(
     argument: str,
     secs: float | Unset | None,
     steps: int | Unset | None,
-    default: tuple[float | None, int | None],
-) -> dict[str, tuple[Any, Precedence, str]]:
-    """Resolve a pair of periods as TF does; empty where nothing is to be done.
+    unit: str,
+    default: float,
+) -> _Settings:
+    """Return a pair of periods as TF resolves it; empty where nothing is to be done.
 
-    Neither given: the default. One given: the other is None. Both: both are passed on,
-    and the hook refuses them.
+    Neither given: *default* in its *unit*. One given: the other is None. Both: both are
+    passed on, and the hook refuses them.
     """
     place = Precedence.CODE
+    given: dict[str, Any] = {"secs": secs, "steps": steps}
     if secs is UNSET and steps is UNSET:
-        (secs, steps), place = default, Precedence.DEFAULT
-    given = {
+        place, given = Precedence.DEFAULT, {unit: default}
+    periods = {
         unit: value
-        for unit, value in (("secs", secs), ("steps", steps))
+        for unit, value in given.items()
         if not isinstance(value, Unset) and value is not None
     }
-    if not any(value > 0 for value in given.values()):
+    if not any(value > 0 for value in periods.values()):
         return {}
     return {
         f"save_{unit}": (value, place, f"{argument}_{unit}={value}")
-        for unit, value in given.items()
+        for unit, value in periods.items()
     }

@@ -17,8 +17,8 @@ from hookbus.graph.node import Node
 from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import scalars_of
 from hookbus.graph.traversal import inputs_of
-from hookbus.hooks.context import SessionRunContext
-from hookbus.hooks.hook import Kind, SessionRunHook, SessionRunValues
+from hookbus.hooks.context import SessionRunContext, SessionRunValues
+from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.logs import log
 from hookbus.validation import check_whole, number_in, numeric

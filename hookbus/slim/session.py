@@ -11,12 +11,11 @@ from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.outcome import was_cut_short
 from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
-from hookbus.session.builder import current_config
 from hookbus.session.creators import SessionCreator
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recoverable import Recovery
+from hookbus.session.recovery import Recovery
+from hookbus.session.start import current_config, new_session
 
 
 class CallSession(MonitoredSession):
@@ -50,21 +49,16 @@ class CallSession(MonitoredSession):
     ) -> None:
         config = config or current_config()
         plugins = session_hooks(config, kind, hooks, first, automatic, worker=worker)
-        self._setup(creator, [*plugins, *core], kind, config, 120.0, Recovery())
-
-    def _open(self, creator: SessionCreator) -> None:
-        self._engine.keeper.goes_on = was_cut_short
-        super()._open(creator)
-
-    def _finish(self, error: BaseException | None) -> None:
-        super()._finish(error)
-        outcome, keeper = self.outcome, self._engine.keeper
-        if outcome is None or outcome.kind not in ("completed", "stopped"):
-            return
-        still = outcome.step == self._closing.first_step
-        if still and keeper.checkpoints.enabled_by is not None:
-            # A call that had nothing left to do is over, too: it must not go on again.
-            keeper.mark_ended(outcome.step, outcome.kind)
+        self._start(
+            new_session(
+                creator,
+                [*plugins, *core],
+                kind=kind,
+                config=config,
+                recovery=Recovery(),
+                one_call=True,
+            )
+        )
 
 
 def evaluation_plugins(directory: Path) -> list[ImpliedPlugin]:

@@ -12,7 +12,7 @@ from hookbus.config.config import Config
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.outcome import Outcome
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recoverable import Recovery
+from hookbus.session.recovery import Recovery
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.model import Script
 from hookbus.testing.recorder import Recorder, calls_of

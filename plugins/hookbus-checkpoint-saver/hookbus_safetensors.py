@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,10 @@ class _Writer:
         try:
             if isinstance(value, Mapping):
                 return self._mapping(value, path)
-            items = [self.encode(item, f"{path}/{i}") for i, item in enumerate(value)]
+            if _is_plain(value):
+                items = list(value)
+            else:
+                items = [self.encode(v, f"{path}/{i}") for i, v in enumerate(value)]
             return items if type(value) is list else {_TAG: "tuple", "items": items}
         finally:
             self.inside.remove(id(value))
@@ -172,7 +175,7 @@ def _storable(ordered: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _decode(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if isinstance(tree, list):
-        return [_decode(item, arrays) for item in tree]
+        return tree if _is_plain(tree) else [_decode(item, arrays) for item in tree]
     if not isinstance(tree, dict):
         return tree
     if _TAG not in tree:
@@ -222,9 +225,21 @@ def _descriptor(read: Any) -> Any:
     ]
 
 
+def _is_plain(items: Sequence[Any]) -> bool:
+    """Return whether JSON holds all items as they are: integers of at most 64 bits.
+
+    The state of a random generator is a tuple of 625; without this each would be a call.
+    """
+    return {*map(type, items)} == {int} and -(2**63) <= min(items) <= max(items) < 2**64
+
+
 def _is_text(text: str) -> bool:
-    """Say whether a str survives JSON: surrogates do not."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    """Return whether a str survives JSON: surrogates do not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _int(value: int) -> Any:

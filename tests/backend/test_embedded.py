@@ -311,7 +311,7 @@ def execute(session: EmbeddedSession, fetches: list[str], **writes: Any) -> list
 def test_writes_of_hooks_are_committed_with_the_run(graph: Graph) -> None:
     """What a hook assigns is not seen by the run's reads and is there after it."""
     session = EmbeddedSession(graph)
-    assert execute(session, ["seen", "train"], n=7) == [(6.0, 0, 0), None]
+    assert list(execute(session, ["seen", "train"], n=7)) == [(6.0, 0, 0), None]
     assert state(session) == {"w": [2.0, 3.0, 4.0], "n": 7, "global_step": 1}
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.bus.caller import Caller, Implementation, bind
+from hookbus.bus.caller import Caller, Implementation
 from hookbus.errors import culprit_of
 from hookbus.hooks.context import CurrentHook as Turn
 from tests.support.behaviours import (
@@ -108,9 +108,9 @@ def test_answers_bear_names_and_none_is_left_out() -> None:
 def test_an_implementation_gets_only_the_arguments_it_names() -> None:
     """A function that names some arguments of its event, in any order, gets those."""
     wants = Implementation("p", "'p'", lambda c, a: (c, a), ("c", "a"))
-    assert bind(wants, ("a", "b", "c"))(1, 2, 3) == (3, 1)
+    assert wants.bind(("a", "b", "c"))(1, 2, 3) == (3, 1)
     nothing = Implementation("p", "'p'", lambda: "called", ())
-    assert bind(nothing, ("a", "b"))(1, 2) == "called"
+    assert nothing.bind(("a", "b"))(1, 2) == "called"
 
 
 def test_each_is_delivered_its_own_entry() -> None:
@@ -188,50 +188,57 @@ def test_a_wrapper_that_yields_wrongly_is_named(behaviour: Any, what: str) -> No
         caller(returns_zero, behaviour).collect([])
 
 
-def test_finish_calls_all_though_some_raise() -> None:
-    """Finish goes through all hooks and returns who raised what."""
+def visited(stack: Caller, arg: list[int], only: set[str]) -> list[tuple[str, type]]:
+    """Visit the hooks named in *only*; return each failure's plugin and type."""
+    failures: list[tuple[str, BaseException]] = []
+    stack.visit((arg,), only=only, failures=failures)
+    return [(name, type(error)) for name, error in failures]
+
+
+def test_a_visit_that_takes_failures_calls_all_though_some_raise() -> None:
+    """All hooks are called, and each error is kept with its plugin."""
     arg: list = []
     stack = caller(raises, returns_zero, raises_interrupt, returns_none)
-    failures = stack.finish((arg,), {"p0", "p1", "p2", "p3"})
+    failures = visited(stack, arg, {"p0", "p1", "p2", "p3"})
 
     assert arg == [0, 1, 2, 3]
-    assert [(name, type(error)) for name, error in failures] == [
-        ("p0", ValueError),
-        ("p2", KeyboardInterrupt),
-    ]
+    assert failures == [("p0", ValueError), ("p2", KeyboardInterrupt)]
 
 
-def test_finish_calls_only_those_named() -> None:
-    """Finish leaves out plugins and wrappers that never started."""
+def test_a_visit_calls_only_those_named() -> None:
+    """A visit leaves out the plugins and wrappers that it is not to call."""
     arg: list = []
-    assert (
-        caller(passes, returns_zero, returns_none, passes).finish((arg,), {"p2", "p3"})
-        == []
-    )
+    stack = caller(passes, returns_zero, returns_none, passes)
+    assert visited(stack, arg, {"p2", "p3"}) == []
     assert arg == [3, 2]
 
 
-def test_finish_reports_a_wrapper_that_raises() -> None:
+def test_a_visit_of_nobody_calls_nobody() -> None:
+    """Where no hook began, none is told of the end."""
+    arg: list = []
+    assert visited(caller(passes, returns_zero), arg, set()) == []
+    assert arg == []
+
+
+def test_a_visit_reports_a_wrapper_that_raises() -> None:
     """An error of a wrapper is reported under its name, and the hooks are still called."""
     arg: list = []
-    failures = caller(raises_after, returns_zero).finish((arg,), {"p0", "p1"})
-    assert [(name, type(error)) for name, error in failures] == [("p0", ValueError)]
+    failures = visited(caller(raises_after, returns_zero), arg, {"p0", "p1"})
+    assert failures == [("p0", ValueError)]
     assert arg == [0, 1]
 
 
-def test_finish_calls_the_hooks_though_a_wrapper_fails_before_its_yield() -> None:
+def test_a_visit_calls_the_hooks_though_a_wrapper_fails_before_its_yield() -> None:
     """All hooks are called though a wrapper raises before they come."""
     arg: list = []
-    failures = caller(raises_before, passes, returns_zero).finish(
-        (arg,), {"p0", "p1", "p2"}
-    )
-    assert [(name, type(error)) for name, error in failures] == [("p0", ValueError)]
+    stack = caller(raises_before, passes, returns_zero)
+    assert visited(stack, arg, {"p0", "p1", "p2"}) == [("p0", ValueError)]
     assert 2 in arg
 
 
-def test_start_knows_who_was_called_before_an_error() -> None:
-    """Start notes each name before its call: the one that raises counts as started."""
+def test_a_visit_notes_who_was_called_before_an_error() -> None:
+    """Each name is noted before its call: the hook that raises counts as started."""
     started: set[str] = set()
     with pytest.raises(ValueError):  # noqa: PT011
-        caller(returns_zero, raises, returns_none).start(([],), started)
+        caller(returns_zero, raises, returns_none).visit(([],), started=started)
     assert started == {"p0", "p1"}

@@ -325,7 +325,7 @@ def test_who_ends_python_is_named(event: str, policy: str, error: BaseException)
     assert info.value.__notes__ == [
         f"hookbus: raised by plugin 'ending' (hooks=) in {event}()"
     ]
-    assert culprit_of(info.value, made.turn) == "ending"
+    assert culprit_of(info.value, made.current) == "ending"
 
 
 def test_a_session_that_somebody_ended_before_it_began_has_failed() -> None:

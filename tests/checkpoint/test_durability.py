@@ -84,12 +84,9 @@ def replace(directory, report):
         for name in ("a", "b"):
             (place / name).write_text("new" * 100)
 
-    def seal(files):
-        return Manifest(2, "codec", "who", "why", files, {})
-
     store = Store(directory)
     store.prepare()
-    store.write(2, fill, seal)
+    store.write(Manifest(2, "codec", "who", "why", {}, {}), fill)
     os.write(report, b"x")
 
 
@@ -181,9 +178,8 @@ def test_a_kill_at_any_moment_of_a_second_save_leaves_one_of_both(
 ):
     """While a checkpoint is replaced, the old one or the new one can be found, whole."""
     Store(tmp_path / "before").write(
-        2,
+        hookbus.checkpoint.manifest.Manifest(2, "codec", "", "", {}, {}),
         lambda place: [(place / name).write_text("old" * 100) for name in ("a", "b")],
-        lambda files: hookbus.checkpoint.manifest.Manifest(2, "codec", "", "", files, {}),
     )
     for directory, reported in killed_at_each("replace", tmp_path / "before", stride):
         for _ in range(2):

@@ -24,10 +24,8 @@ def store(tmp_path):
 def put(store, step):
     """Write a checkpoint that holds one file."""
 
-    def seal(files):
-        return Manifest(step, "codec", "who", "why", files, {})
-
-    return store.write(step, lambda place: (place / "file").write_text("content"), seal)
+    manifest = Manifest(step, "codec", "who", "why", {}, {})
+    return store.write(manifest, lambda place: (place / "file").write_text("content"))[0]
 
 
 def there(store):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from hookbus import (
     Recovery,
     SessionRunHook,
 )
+from tests.support import commands
 from tests.support.handlers import handlers
 
 OFF = Config(autoload=False)
@@ -332,6 +332,6 @@ def test_under_the_command_it_is_not_saved_either(flags, code):
     """With the saver that checkpoint_dir= switches on."""
     Path("train.py").write_text(SCRIPT, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "--checkpoint-saver-save-steps", "2"]
-    done = subprocess.run([*command, *flags, "train.py"], capture_output=True, text=True)
+    done = commands.run([*command, *flags, "train.py"])
     assert done.returncode == code, done.stderr
     assert saved() == [0, 2]

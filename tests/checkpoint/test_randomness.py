@@ -54,10 +54,10 @@ def test_numpy_is_not_imported_for_its_generator(python):
     """A program that does without NumPy saves Python's generator alone."""
     done = python(
         "import sys, random\n"
-        "from hookbus.checkpoint import randomness\n"
-        "state = randomness.capture()\n"
+        "from hookbus.backend import random_state\n"
+        "state = random_state.capture()\n"
         "expected = random.random()\n"
-        "randomness.restore(state)\n"
+        "random_state.restore(state)\n"
         "assert random.random() == expected\n"
         "assert list(state) == ['python'], list(state)\n"
         "assert 'numpy' not in sys.modules\n"

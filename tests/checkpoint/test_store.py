@@ -21,10 +21,8 @@ def store(tmp_path):
 def put(store, step, content="content"):
     """Write a checkpoint that holds one file."""
 
-    def seal(files):
-        return Manifest(step, "codec", "who", "why", files, {})
-
-    return store.write(step, lambda place: (place / "file").write_text(content), seal)
+    manifest = Manifest(step, "codec", "who", "why", {}, {})
+    return store.write(manifest, lambda place: (place / "file").write_text(content))[0]
 
 
 def steps(store):
@@ -135,7 +133,7 @@ def test_an_error_while_writing_leaves_what_was_there(error, store):
         raise error
 
     with pytest.raises(type(error)):
-        store.write(3, fill, lambda files: None)
+        store.write(Manifest(3, "codec", "who", "why", {}, {}), fill)
     assert [p.name for p in store.directory.iterdir()] == ["ckpt-3"]
     assert (store.directory / "ckpt-3" / "file").read_text() == "old"
 
@@ -148,7 +146,7 @@ def test_a_disk_that_refuses_is_a_checkpoint_error(store):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(hookbus.CheckpointError, match=r"step 4 .*No space.* still there"):
-        store.write(4, fill, lambda files: None)
+        store.write(Manifest(4, "codec", "who", "why", {}, {}), fill)
     assert steps(store) == [3]
 
 

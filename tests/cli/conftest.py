@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 
 from hookbus.testing import fake_dist
+from tests.support import commands
 
-Done = subprocess.CompletedProcess[str]
+Done = commands.Done
 
 GRAPH = """
 import sys
@@ -120,14 +120,8 @@ def process(site: Path) -> Callable[..., Done]:
     """Return a function that runs Python with some arguments and variables."""
 
     def run(*arguments: str | Path, **environment: str) -> Done:
-        return subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            env=os.environ | {"PYTHONPATH": str(site)} | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        variables = os.environ | {"PYTHONPATH": str(site)} | environment
+        return commands.run([sys.executable, *arguments], env=variables, timeout=60)
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import textwrap
 import venv
 from collections.abc import Callable, Iterable, Mapping
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 
 from hookbus.testing import fake_dist
+from tests.support import commands
 
-Done = subprocess.CompletedProcess[str]
+Done = commands.Done
 
 CORE = {
     "attrs": ("attr", "attrs"),
@@ -277,18 +277,8 @@ def process(python: Path) -> Callable[..., Done]:
         folder: str = ".",
     ) -> Done:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        return subprocess.run(
-            [python, *map(str, arguments)],
-            env={
-                **kept,
-                "PYTHONPATH": os.pathsep.join(map(str, path)),
-                **(environment or {}),
-            },
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        kept["PYTHONPATH"] = os.pathsep.join(map(str, path))
+        variables = kept | dict(environment or {})
+        return commands.run([python, *arguments], env=variables, cwd=folder, timeout=60)
 
     return run

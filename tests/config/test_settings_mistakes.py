@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from hookbus_summary_saver import SummarySaverHook
 
 from hookbus import ArgumentTypeError, HookbusError, SessionRunHook, UsageError
 from hookbus.testing import Recorder, run_steps
+from tests.support import commands
 
 HOOKS: dict[str, tuple[type, dict[str, Any]]] = {
     "checkpoint-saver": (CheckpointSaverHook, {"save_steps": 1}),
@@ -338,9 +338,7 @@ def test_flags_that_are_wrong_end_the_command_before_the_first_step(plugin, flag
     given = ENOUGH.get(plugin, "").split()
     if given[:1] == wrong[:1]:
         given = []
-    done = subprocess.run(
-        [*command, *given, *wrong, "train.py"], capture_output=True, text=True
-    )
+    done = commands.run([*command, *given, *wrong, "train.py"])
     assert (done.returncode, done.stdout) == (4, ""), done.stderr
     error = done.stderr.partition("ERROR: ")[2]
     assert plugin in error

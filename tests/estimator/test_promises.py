@@ -27,6 +27,7 @@ from hookbus import (
     train_and_evaluate,
 )
 from hookbus.testing._suite.leftovers import Held
+from tests.support import commands
 from tests.support.estimating import (
     RUN,
     WatchHook,
@@ -258,7 +259,7 @@ def test_no_flag_changes_what_is_promised(tmp_path):
     flags = ["-p", "no:stop-at-step", "-p", "no:final-ops", "-p", "no:progress"]
     command = [sys.executable, "-m", "hookbus", "run", *flags, tmp_path / "program.py"]
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    done = commands.run(command, env=variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "({'done': 5.0, 'loss': 2.0, 'global_step': 5}, [])\n"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from hookbus_stop_at_step import StopAtStepHook
 
 from hookbus import Config, Graph, MonitoredSession, SessionRunArgs, UsageError
+from tests.support import commands
 
 OFF = Config(autoload=False)
 
@@ -192,12 +192,9 @@ def test_flags_are_for_outermost_sessions_in_any_thread():
     """Each of them has instances of its own; a session inside an event has none."""
     Path("train.py").write_text(FLAGS)
     command = ["-m", "hookbus", "run", "-p", "no:progress", "--stop-at-step", "3"]
-    done = subprocess.run(
+    done = commands.run(
         [sys.executable, *command, "train.py"],
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     outer, inner = ["stop-at-step", 3], ["completed", 5]

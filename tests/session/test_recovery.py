@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus import AbortedError, Config, Graph, MonitoredSession, UnavailableError
-from hookbus.session.recoverable import Recovery
+from hookbus.session.recovery import Recovery
 
 OFF = Config(autoload=False)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import commands
+
 MOMENTS = 60
 SAMPLE = 8
 """So many of the moments are tried by default, the rest with -m slow."""
@@ -257,12 +259,9 @@ print(session.outcome.kind)
 def forked(what: str) -> list[str]:
     """Fork inside a session; return the child's exit code and how the parent goes on."""
     Path("forks.py").write_text(FORKS)
-    done = subprocess.run(
+    done = commands.run(
         [sys.executable, "-m", "hookbus", "run", *QUIET, "forks.py", what],
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -32,7 +32,7 @@ def hooks_of(config: Config = OFF, **arguments: Any) -> dict[str, Any]:
     """Open a session and return its hooks by name, in their order."""
     session = MonitoredTrainingSession(graph_of(), config=config, **arguments)
     session.close()
-    return {name: member.plugin for name, member in session._bus.members.items()}
+    return {name: member.plugin for name, member in session._state.bus.members.items()}
 
 
 def flags(*pairs: str) -> Config:

@@ -333,7 +333,7 @@ def hooks_in(train: Callable[..., Any], **given: Any) -> dict[str, Any]:
     found = {}
 
     def step(session, train_op, global_step, kwargs):
-        found.update({n: m.plugin for n, m in session._bus.members.items()})
+        found.update({n: m.plugin for n, m in session._state.bus.members.items()})
         return 0.0, True
 
     train(train_step_fn=step, **given)

@@ -160,7 +160,7 @@ def test_the_summary_op_is_what_the_automatic_hook_writes():
     """The summary saver of a training session takes its tensors from the scaffold."""
     graph = small_graph()
     with saving(graph, Scaffold(graph, summary_op=["v", "w"])) as session:
-        assert session._bus.members["summary-saver"].plugin.tensors == ("v", "w")
+        assert session._state.bus.members["summary-saver"].plugin.tensors == ("v", "w")
 
 
 @pytest.mark.parametrize("wrong", ["scaffold", 3, {"init_op": "set_w"}], ids=repr)

@@ -30,7 +30,7 @@ def opened(**arguments: Any) -> MonitoredTrainingSession:
 def hooks_of(**arguments: Any) -> dict[str, Any]:
     """Open a session and return its hooks by name, in their order."""
     with opened(**arguments) as session:
-        return {name: member.plugin for name, member in session._bus.members.items()}
+        return {name: member.plugin for name, member in session._state.bus.members.items()}
 
 
 def periods_of_saver(**arguments: Any) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook, CheckpointSaverListener
 
 import hookbus
+from tests.support import commands
 
 
 def counting(increment: int = 1, length: int = 1000) -> hookbus.Graph:
@@ -111,13 +112,11 @@ def test_runs_that_do_not_train_are_not_saved() -> None:
     assert saved("runs") == [0, 1, 2]
 
 
-def test_a_period_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_period_in_seconds(clock: list[float]) -> None:
     """With save_secs=2 and 0.7 s a run: at the start, at 2.1 s, at 4.2 s, at the end."""
-    now = [0.0]
-    monkeypatch.setattr("hookbus.timer.time.monotonic", lambda: now[0])
     with session(saver(save_secs=2)) as opened:
         for _ in range(7):
-            now[0] += 0.7
+            clock[0] += 0.7
             opened.run("train")
     assert saved("runs") == [0, 3, 6, 7]
 
@@ -294,7 +293,7 @@ def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hookbus", "run", *flags, "script.py"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return commands.run(command, timeout=60)
 
     return run_script
 
@@ -351,7 +350,7 @@ def test_flags_alone_save_a_script_that_does_not(hook: bool) -> None:
     flags = ["--checkpoint-saver-checkpoint-dir", "runs"]
     flags += ["-p", "checkpoint-saver"] if hook else []
     command = [sys.executable, "-m", "hookbus", "run", *flags, "plain.py"]
-    subprocess.run(command, capture_output=True, text=True, timeout=60)
+    commands.run(command, timeout=60)
     assert saved("runs") == [0]
 
 

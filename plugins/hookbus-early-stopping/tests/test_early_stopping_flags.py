@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hookbus
+from tests.support import commands
 
 SCRIPT = """
 import hookbus
@@ -40,7 +41,7 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
     Path("script.py").write_text(SCRIPT, "utf-8")
     Path("beside.py").write_text(BESIDE, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    return commands.run([*command, "script.py"])
 
 
 @pytest.mark.parametrize(

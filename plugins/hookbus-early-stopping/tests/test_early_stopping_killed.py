@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import commands
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and kills")
 
@@ -150,7 +151,7 @@ def train(
     command = [sys.executable, "script.py"]
     if place == "flags":
         command[1:1] = ["-m", "hookbus", "run", "-p", "no:progress", *flags(settings)]
-    done = subprocess.run([*command, given], capture_output=True, text=True)
+    done = commands.run([*command, given])
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {kill: rest for kill, *rest in lines}

@@ -13,6 +13,7 @@ from hookbus_feed_fn import FeedFnHook
 import hookbus
 from hookbus import AbortedError, GraphError, UnknownNodeError, UsageError
 from hookbus.testing import run_steps
+from tests.support import commands
 
 
 def numbers():
@@ -121,7 +122,7 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
     Path("script.py").write_text(SCRIPT, "utf-8")
     Path("feeds.py").write_text("def three():\n    return {'x': 3}\n", "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    return commands.run([*command, "script.py"])
 
 
 @pytest.mark.parametrize("flag", ["--feed-fn", "--feed-fn-feed-fn"])

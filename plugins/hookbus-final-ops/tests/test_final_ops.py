@@ -22,6 +22,7 @@ from hookbus import (
     UsageError,
 )
 from hookbus.testing import run_steps
+from tests.support import commands
 
 QUIET = Config(autoload=False)
 BOTH = pytest.mark.parametrize("own_loop", [False, True])
@@ -215,7 +216,7 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
     Path("script.py").write_text(SCRIPT, "utf-8")
     Path("feeds.py").write_text("last = {'x': 5.0}\n", "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    return commands.run([*command, "script.py"])
 
 
 @pytest.mark.parametrize(

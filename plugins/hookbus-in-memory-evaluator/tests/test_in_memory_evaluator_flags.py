@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hookbus
+from tests.support import commands
 
 SCRIPT = """
 import hookbus
@@ -31,7 +32,7 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
     Path("script.py").write_text(SCRIPT, "utf-8")
     Path("metrics.py").write_text(METRICS, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    return commands.run([*command, "script.py"])
 
 
 @pytest.mark.parametrize(

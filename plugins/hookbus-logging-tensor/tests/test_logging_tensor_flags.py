@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hookbus
+from tests.support import commands
 
 SCRIPT = """
 import hookbus
@@ -32,7 +33,7 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
     """Run SCRIPT, 250 steps, under the command."""
     Path("script.py").write_text(SCRIPT, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    return commands.run([*command, "script.py"])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 import hookbus
 from hookbus import Graph, MonitoredSession, MonitoredTrainingSession, UsageError
+from tests.support import commands
 
 QUIET = hookbus.Config(autoload=False)
 NAN, INFINITY = float("nan"), float("inf")
@@ -304,6 +304,6 @@ def test_flags(flags, code, says):
         "utf-8",
     )
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    done = subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    done = commands.run([*command, "script.py"])
     assert done.returncode == code, done.stderr
     assert says in done.stderr

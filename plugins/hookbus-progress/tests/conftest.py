@@ -17,6 +17,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.support import commands
+
 _SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])")
 _PATIENCE = 30
 
@@ -114,8 +116,6 @@ def run_without_terminal() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(script: str, *flags: Sequence[str]) -> subprocess.CompletedProcess[str]:
         Path("script.py").write_text(script, "utf-8")
         command = [sys.executable, "-m", "hookbus", "run", *flags, "script.py"]
-        return subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
+        return commands.run(command)
 
     return run

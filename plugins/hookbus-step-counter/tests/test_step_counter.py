@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 import hookbus
 from hookbus import Graph, MonitoredSession, MonitoredTrainingSession, UsageError
+from tests.support import commands
 
 QUIET = hookbus.Config(autoload=False)
 NEITHER = {"every_n_steps": None, "every_n_secs": None}
@@ -207,7 +207,7 @@ def speeds(*flags: str, directory: str | None = None) -> list[int]:
     Path("script.py").write_text(SCRIPT.replace("DIRECTORY", repr(directory)), "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
     command += ["--log-format", "json", "script.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = commands.run(command, check=True)
     entries = [json.loads(line) for line in done.stderr.splitlines()]
     return [entry["step"] for entry in entries if entry["event"] == "speed"]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import hookbus
 from hookbus import Graph, MonitoredSession, MonitoredTrainingSession, UsageError
+from tests.support import commands
 
 MANY = 60
 
@@ -75,7 +76,7 @@ def run_script(*flags: str, kill_at: int = -1) -> subprocess.CompletedProcess[st
     source = SCRIPT.replace("DIRECTORY", repr("saved")).replace("KILL_AT", str(kill_at))
     Path("script.py").write_text(source, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.run([*command, "script.py"], capture_output=True, text=True)
+    return commands.run([*command, "script.py"])
 
 
 def test_neither_target_is_an_error():

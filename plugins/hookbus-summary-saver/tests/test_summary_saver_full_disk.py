@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hookbus import ExitCode
+from tests.support import commands
 
 pytest.importorskip("resource", reason="the size of files has no limit here")
 
@@ -71,7 +72,7 @@ def train():
         command = [sys.executable, "-m", "hookbus", "run", "--log-format", "json"]
         command += ["-p", "no:progress", "script.py", json.dumps(plan)]
         command += [str(last), str(preempted_at)]
-        return subprocess.run(command, capture_output=True, text=True)
+        return commands.run(command)
 
     return train
 

@@ -10,6 +10,7 @@ import pytest
 
 import hookbus
 from hookbus import MonitoredTrainingSession
+from tests.support import commands
 
 QUIET = hookbus.Config(autoload=False)
 SAVED = Path("saved")
@@ -139,7 +140,7 @@ def run_with():
         Path("script.py").write_text(SCRIPT, "utf-8")
         command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
         arguments = ["script.py", "100", "9", "-1", "1"]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True)
+        return commands.run([*command, *arguments])
 
     return run
 

@@ -266,7 +266,7 @@ def test_a_session_with_a_graph_has_no_loop_of_ones_own(what):
             "track": lambda: session.track(model=1),
             "iterate": lambda: session.iterate([1]),
         }[what]
-        with pytest.raises(UsageError, match=rf"^{what}\(\) is for a loop of one's own"):
+        with pytest.raises(UsageError, match=rf"^{what}\(\) is for a custom loop"):
             use()
 
 

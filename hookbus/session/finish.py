@@ -1,0 +1,189 @@
+"""Finishes a session: tells each hook how it ended, saves, closes, records it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from hookbus.bus.caller import Failure
+from hookbus.config.config import SessionRecord
+from hookbus.errors import END_OF_INPUT
+from hookbus.hooks.outcome import (
+    Outcome,
+    clean_outcome,
+    failed_outcome,
+    is_clean_end,
+    log_late_preemption,
+    write_outcome,
+)
+from hookbus.logs import log, shown
+from hookbus.session.requests import save
+from hookbus.session.signals import KINDS
+from hookbus.session.start import leave_session, recoverable
+from hookbus.session.state import Phase, SessionState
+
+
+def finish(state: SessionState, reached: BaseException | None) -> None:
+    """Finish the session, once.
+
+    Args:
+        state: the session.
+        reached: the exception that reached the exit of its block, or None.
+
+    Raises:
+        BaseException: an error of one hook's ``end`` as it is, the error of a thread, or
+            an error of the input.
+        BaseExceptionGroup: errors of several hooks.
+    """
+    state.phase = Phase.CLOSED
+    error, clean = _decide(state, reached)
+    outcome = state.outcome = _outcome(state, error, clean)
+    failures: list[BaseException] = []
+    try:
+        try:
+            if clean:
+                failures += _end_well(state, outcome)
+            elif error is not None:
+                _tell_exception(state, error, outcome)
+        finally:
+            thread_error = _close_backend(state)
+            state.saver.close()
+            if state.graph_entered:
+                state.creator.graph.leave()
+            _record(state, error, outcome)
+        _raise_failures(failures, thread_error)
+        if error is not None and error is not reached:
+            raise error
+    finally:
+        leave_session(state)
+        _hand_on_signal(state, outcome)
+
+
+def _decide(
+    state: SessionState, reached: BaseException | None
+) -> tuple[BaseException | None, bool]:
+    """Return the error that the session ends with, or None, and whether it ends well.
+
+    A session that never became ready does not end well.
+    """
+    clean = state.first_step is not None and is_clean_end(reached)
+    backend = state.backend
+    if clean and backend is not None:
+        thread = backend.coord.exception
+        if thread is not None and recoverable(state, thread) is None:
+            return thread, False
+    try:
+        if clean and isinstance(reached, END_OF_INPUT):
+            state.end_input(reached)
+        state.stop_by_signal()
+        state.hold_position()
+    except BaseException as late:  # an input that cannot tell its position
+        return (late, False) if clean else (reached, False)
+    return reached, clean
+
+
+def _outcome(state: SessionState, error: BaseException | None, clean: bool) -> Outcome:
+    if clean:
+        return clean_outcome(state.stop, state.input_end, state.global_step)
+    return failed_outcome(error, state.global_step, state.bus.current)
+
+
+def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
+    """Call every ``end``, save what they left, call ``finished``; return the errors."""
+    assert state.backend is not None
+    session, saver = state.backend.session, state.saver
+    who = saver.checkpoints.enabled_by
+    failures = _tell(state, "end", outcome)
+    if who is not None:
+        failures += _attempt(lambda: save(state, who, f"end: {outcome.kind}", None))
+    failures += _tell(state, "finished", outcome)
+    # A start that ran nothing leaves the mark of the session before it, except at the end
+    # of input, and in a call that had nothing left to do: it must not go on again.
+    over = outcome.kind == "end_of_input" or (
+        state.one_call and outcome.kind in ("completed", "stopped")
+    )
+    marks = who is not None and (over or session.global_step != state.first_step)
+    if marks and not failures:
+        failures += _attempt(lambda: saver.mark_ended(session.global_step, outcome.kind))
+    return failures
+
+
+def _tell(state: SessionState, event: str, outcome: Outcome) -> list[BaseException]:
+    assert state.backend is not None
+    failures: list[Failure] = []
+    arguments = (state.backend.session, outcome)
+    state.bus.caller(event).visit(arguments, only=state.begun, failures=failures)
+    return [error for _, error in failures]
+
+
+def _tell_exception(state: SessionState, error: BaseException, outcome: Outcome) -> None:
+    session = state.backend.session if state.backend is not None else None
+    failures: list[Failure] = []
+    arguments = (session, error, outcome)
+    state.bus.caller("on_exception").visit(arguments, only=state.begun, failures=failures)
+    for name, other in failures:
+        log.error("a hook failed in on_exception", hook=name, error=repr(other))
+        error.add_note(f"hookbus: on_exception() of {name!r} failed: {other!r}")
+
+
+def _close_backend(state: SessionState) -> BaseException | None:
+    """Close the backend session; return what one of its threads failed with."""
+    if state.backend is None:
+        return None
+    error = state.backend.close(state.grace)
+    if error is not None and recoverable(state, error) is not None:
+        log_late_preemption(error)
+        return None
+    return error
+
+
+def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
+    """Write down how the session ended: for the command, in outcome.json, in the log."""
+    saver = state.saver
+    saved = saver.last_step == outcome.step
+    record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
+    state.config.records.append(record)
+    # An evaluation, or a start that failed, says nothing about the training here.
+    trained = state.kind == "train" and state.first_step is not None
+    if trained and saver.checkpoints.directory is not None:
+        write_outcome(outcome, saver.checkpoints.directory)
+    state.bus.failures.report()
+    extra = {"checkpoint": shown(saver.last_path)} if saver.last_path is not None else {}
+    log.info("session ended", **attrs.asdict(outcome), **extra)
+    if state.tracer is not None:
+        state.tracer.report()
+
+
+def _raise_failures(
+    failures: list[BaseException], thread_error: BaseException | None
+) -> None:
+    """Raise the error of a thread first; the others stay with it as notes."""
+    if thread_error is not None:
+        for failure in failures:
+            thread_error.add_note(f"hookbus: beside it, at the end: {failure!r}")
+        if failures and thread_error.__context__ is None:
+            thread_error.__context__ = failures[0]
+        raise thread_error
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise BaseExceptionGroup("several hooks failed at the end", failures)
+
+
+def _hand_on_signal(state: SessionState, outcome: Outcome) -> None:
+    """Raise a signal again that came too late to be why the session ended."""
+    saver, signals = state.saver, state.signals
+    served = outcome.kind in KINDS.values()
+    if signals.unheard is not None and not served and saver.ended is not None:
+        # The program never hears of this end, so the next session must go on from here.
+        saver.mark_ended(outcome.step, KINDS[signals.unheard])
+    signals.restore(served)
+
+
+def _attempt(do: Callable[[], None]) -> list[BaseException]:
+    try:
+        do()
+    except BaseException as error:
+        return [error]
+    return []

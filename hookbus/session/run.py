@@ -1,0 +1,315 @@
+"""Runs one step: asks the hooks, executes once, tells them.
+
+The caller and the hooks ask for fetches and feed values. Their union is a request; the plan
+of a request is made once and serves every run that asks for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import attrs
+
+from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.bus.bus import Bus
+from hookbus.bus.caller import Result
+from hookbus.errors import GraphError, PluginError, UnfedPlaceholderError, blame
+from hookbus.graph.fetches import merge, structure_of, unite_feeds
+from hookbus.graph.node import Node
+from hookbus.hooks.context import Requests, SessionRunContext
+from hookbus.hooks.coordinator import Coordinator
+from hookbus.hooks.hook import Kind, SessionRunArgs
+from hookbus.logs import log
+from hookbus.session.signals import SignalWatch
+
+CALLER = "the caller"
+_DEFAULT_OPTIONS = RunOptions()
+_NO_FEEDS: Mapping[str, Any] = {}
+_UNTRACED = RunMetadata()
+"""The metadata of every run that records nothing."""
+_MOST_PLANS = 1024
+
+
+class RunRequest(tuple[Any, ...]):
+    """The fetches of one run; equal ones share a plan.
+
+    It is a tuple because every run makes, hashes and compares one: the caller's fetches, a
+    pair (hook, fetches) for each hook that has some, and the names of the fed nodes.
+    """
+
+    __slots__ = ()
+    fetches = property(itemgetter(0))
+    hooks = property(itemgetter(1))
+    feeds = property(itemgetter(2))
+
+
+@attrs.frozen(eq=False)
+class RunPlan:
+    """How to serve a request.
+
+    Attributes:
+        program: the backend's own plan.
+        split: takes all values and returns the caller's structure.
+        hook_splits: the same for each hook with fetches, by name.
+    """
+
+    program: Any
+    split: Callable[[Sequence[Any]], Any]
+    hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
+
+
+PendingRun: TypeAlias = tuple[
+    SessionRunContext, RunRequest, Mapping[str, Any], RunOptions, RunMetadata
+]
+"""A run whose hooks were asked: its context, request, feeds, options and metadata."""
+
+
+class HookedSession:
+    """One backend session on the bus, from its creation to its end.
+
+    Args:
+        bus: the hooks.
+        requests: collects what hooks ask for.
+        signals: knows whether a signal came.
+        session: the backend session.
+
+    Attributes:
+        session: the backend session.
+        coord: stops and joins the threads that hooks registered.
+        requests: collects what hooks ask for.
+        current_hook: names the hook that is being called.
+        current_run: the context of the current run, or of the last one.
+    """
+
+    def __init__(
+        self, bus: Bus, requests: Requests, signals: SignalWatch, session: Session
+    ) -> None:
+        self.session = session
+        self.coord = Coordinator(clean_stop_exception_types=())
+        self.requests = requests
+        self.current_hook = bus.current
+        self.current_run: SessionRunContext | None = None
+        self.emit = bus.emit
+        self._bus = bus
+        self._signals = signals
+        self._plans: dict[Hashable, RunPlan] = {}
+        self._same_asked: list[Result] = []
+        self._same_fetches: Any = object()  # equal to no fetch
+        self._same_request = RunRequest()
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Node | str, Any] | None,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+        kind: Kind,
+    ) -> tuple[Any, SessionRunContext]:
+        """Do one run; return the caller's values and the context that hooks saw."""
+        pending = self.ask(fetches, feed_dict, options, metadata, kind)
+        return self.execute(pending, pending[2]), pending[0]
+
+    def ask(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Node | str, Any] | None,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+        kind: Kind,
+    ) -> PendingRun:
+        """Do the first half of a run: ask the hooks and unite what is wanted."""
+        context = SessionRunContext(
+            self, fetches, feed_dict, self.session.global_step, kind
+        )
+        if self.requests.pending:
+            self.requests.new_run()
+        before_run, _ = self._bus.run_callers.get(kind) or self._bus.around_run(kind)
+        asked = before_run.collect(context)
+        plain = feed_dict is None and options is None and metadata is None
+        if plain and asked == self._same_asked and fetches == self._same_fetches:
+            return context, self._same_request, _NO_FEEDS, _DEFAULT_OPTIONS, _UNTRACED
+        options = options or _DEFAULT_OPTIONS
+        request, special, fixed = _read_requests(fetches, asked)
+        feeds = _NO_FEEDS
+        if special or feed_dict:
+            for _, wanted in asked:
+                options = options.merge(wanted.options)
+            parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
+            feeds = unite_feeds(parties, self.session.graph.resolve, _blame)
+            request = RunRequest((request.fetches, request.hooks, tuple(feeds)))
+        elif fixed:
+            # Names cannot change: the same objects will mean the same next time.
+            self._same_asked, self._same_fetches = asked, fetches
+            self._same_request = request
+        if metadata is None:
+            metadata = RunMetadata() if options.trace_level else _UNTRACED
+        return context, request, feeds, options, metadata
+
+    def execute(
+        self, pending: PendingRun, feeds: Mapping[str, Any], advance: int = 0
+    ) -> Any:
+        """Do the second half: execute, tell the hooks, return the caller's values.
+
+        Args:
+            pending: the result of :meth:`ask`.
+            feeds: the value of each fed node, by name.
+            advance: what to add to the global step besides what train ops add.
+        """
+        context, request, _, options, metadata = pending
+        session, requests = self.session, self.requests
+        plan = self._plans.get(request) or self._plan(request, feeds)
+        writes = requests.take_writes() if requests.writes else requests.writes
+        values = session.execute(plan.program, feeds, writes, options, metadata)
+        if advance:
+            session.global_step += advance
+            session.version += 1
+        kind = context.kind
+        _, after_run = self._bus.run_callers.get(kind) or self._bus.around_run(kind)
+        common = (options, metadata, session.global_step)
+        after_run.deliver(context, plan.hook_splits, values, common)
+        return plan.split(values)
+
+    def is_ending(self) -> bool:
+        """Return whether a signal or the coordinator ends the session."""
+        return self._signals.came() or self.coord.should_stop()
+
+    def last_step(self) -> int | None:
+        """Return the earliest end that a hook plans or an input has."""
+        ends = self._bus.emit("planned_last_step")
+        left = self.session.remaining()
+        if left is not None:
+            ends.append(self.session.global_step + left)
+        return min(ends, default=None)
+
+    def writable(self, node: Node | str, value: Any) -> str:
+        """Return the name of a variable that the current hook may set to *value*.
+
+        Raises:
+            GraphError: it may not.
+        """
+        who = f"hook {self.current_hook.name!r}"
+        name = self.session.graph.variable_named(node, who)
+        self.session.check(name, value, who)
+        return name
+
+    def preemption(self, error: BaseException) -> BaseException | None:
+        """Return the preemption behind an error of this session, if there is one.
+
+        A thread may have met it first; the coordinator holds the cause then.
+        """
+        for candidate in (error, self.coord.exception):
+            if isinstance(candidate, self.session.preemption_errors):
+                return candidate
+        return None
+
+    def close(self, grace: float) -> BaseException | None:
+        """Stop the threads and close the backend; return the error of a thread."""
+        error: BaseException | None = None
+        self.coord.request_stop()
+        try:
+            self.coord.join(stop_grace_period_secs=grace, ignore_live_threads=True)
+        except BaseException as reported:
+            error = reported
+        try:
+            self.session.close()
+        except Exception as failed:  # nobody uses it again; its successor must not suffer
+            log.warning("the backend session does not close", why=repr(failed))
+        return error
+
+    def _plan(self, request: RunRequest, feeds: Mapping[str, Any]) -> RunPlan:
+        """Plan a request that is new, and keep the plan."""
+        hooks = request.hooks
+        merged = merge([(CALLER, request.fetches), *hooks])
+        fed = frozenset(feeds)
+        names: list[str] = []
+        for leaf in merged.leaves:
+            askers = merged.askers[leaf]
+            try:
+                names.append(self.session.graph.resolve(leaf, ", ".join(askers)).name)
+            except GraphError as error:
+                _blame(error, next(iter(askers)))
+                raise
+        try:
+            program = self.session.compile(names, fed)
+        except UnfedPlaceholderError as error:
+            askers_of = dict(zip(names, merged.askers.values(), strict=True))
+            raise self._with_askers(error, askers_of, fed) from None
+        split, *hook_splits = merged.splits
+        by_hook = {name: own for (name, _), own in zip(hooks, hook_splits, strict=True)}
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        plan = self._plans[request] = RunPlan(program, split, by_hook)
+        return plan
+
+    def _with_askers(
+        self,
+        error: UnfedPlaceholderError,
+        askers_of: Mapping[str, Mapping[str, None]],
+        fed: frozenset[str],
+    ) -> UnfedPlaceholderError:
+        """Name the fetch that needs the placeholder, and the party that asked for it."""
+        for name, askers in askers_of.items():
+            try:
+                self.session.compile([name], fed)
+            except UnfedPlaceholderError:
+                first = next(iter(askers))
+                without = (
+                    f"; without that hook it runs as kind='aux', or with -p no:{first}"
+                )
+                found = UnfedPlaceholderError(
+                    f"{error}. {name!r} is fetched by {', '.join(askers)}"
+                    f"{'' if first == CALLER else without}",
+                    error.node,
+                )
+                _blame(found, first)
+                return found
+        return error
+
+
+def _read_requests(
+    fetches: Any, asked: Sequence[tuple[str, Any]]
+) -> tuple[RunRequest, bool, bool]:
+    """Return the request without feeds, and two facts about it.
+
+    The first is whether it has more than fetches: feeds, options, or a foreign type. The
+    second is whether all fetches are plain names, which cannot change later.
+    """
+    fixed = fetches.__class__ is str
+    wanted = fetches if fixed else structure_of(fetches)
+    hooks: list[tuple[str, Hashable]] = []
+    special = False
+    for name, request in asked:
+        if request.__class__ is not SessionRunArgs:
+            special = _check_request(name, request)
+        elif request.feed_dict or request.options is not None:
+            special = True
+        own = request.fetches
+        if own.__class__ is str:
+            hooks.append((name, own))
+        elif own is not None:
+            fixed = False
+            try:
+                hooks.append((name, structure_of(own)))
+            except GraphError as error:
+                _blame(error, name)
+                raise
+    return RunRequest((wanted, tuple(hooks), ())), special, fixed
+
+
+def _check_request(name: str, request: Any) -> bool:
+    """Accept foreign requests too, as TF does: anything with the three attributes."""
+    if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
+        return True
+    error = PluginError(
+        f"plugin {name!r}: before_run() returned {request!r}; return "
+        "SessionRunArgs(...) or None"
+    )
+    blame(error, name, f"raised because of plugin {name!r} in before_run()")
+    raise error
+
+
+def _blame(error: BaseException, who: str) -> None:
+    if who != CALLER:
+        blame(error, who, f"plugin {who!r} asked for it in before_run()")

@@ -1,0 +1,295 @@
+"""Begins a session: calls the hooks, opens the backend, opens it again when preempted."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, cast
+
+from hookbus.backend import random_state
+from hookbus.backend.inputs import EpochIterator
+from hookbus.backend.protocol import PREEMPTION_ERRORS
+from hookbus.backend.reports import ReportGraph
+from hookbus.bus.bus import Bus
+from hookbus.bus.observers import Tracer
+from hookbus.bus.registry import Registration
+from hookbus.checkpoint.hook_state import load_hooks, stateful, states_of
+from hookbus.checkpoint.saver import Saver, input_goes_on
+from hookbus.checkpoint.tracking import Tracking
+from hookbus.config.config import Config, SessionRecord
+from hookbus.hooks.checkpoints import Checkpoints
+from hookbus.hooks.context import CurrentHook, Requests
+from hookbus.hooks.hook import Kind
+from hookbus.hooks.outcome import NOBODY, failed_outcome, was_cut_short
+from hookbus.plugin.roster import versions
+from hookbus.session.creators import SessionCreator
+from hookbus.session.recovery import Recovery
+from hookbus.session.requests import act
+from hookbus.session.run import HookedSession
+from hookbus.session.signals import SignalWatch
+from hookbus.session.state import Phase, SessionState
+
+T = TypeVar("T")
+Done: TypeAlias = tuple[Any, int]
+"""The values of a run that succeeded, and the global step after it."""
+
+
+class _OpenSessions(threading.local):
+    """The current hooks of the sessions that are open in this thread."""
+
+    def __init__(self) -> None:
+        self.hooks: list[CurrentHook] = []
+
+
+_open_sessions = _OpenSessions()
+
+
+def current_config() -> Config:
+    """Return the process's Config; inside an event of another session, an empty one.
+
+    Flags are for the session that the user sees. A plugin may open one of its own, for an
+    evaluation say; if flags applied to that, a plugin that opens itself would never end.
+    """
+    if any(hook.name != NOBODY for hook in _open_sessions.hooks):
+        return Config(autoload=False, header=False)
+    return Config.current()
+
+
+def new_session(
+    creator: SessionCreator,
+    hooks: Sequence[Registration],
+    *,
+    kind: Kind,
+    config: Config,
+    grace: float = 120.0,
+    recovery: Recovery | None = None,
+    shows_backend: bool = False,
+    one_call: bool = False,
+) -> SessionState:
+    """Make the parts of a session; nothing runs yet.
+
+    *hooks* take part in their order. The other arguments are attributes of the state.
+
+    Raises:
+        UsageError, PluginError: a hook does not fit.
+    """
+    bus, tracer = Bus(kind), Tracer() if config.trace else None
+    if tracer is not None:
+        bus.observe(tracer.take)
+    try:
+        bus.register(*hooks)
+    except BaseException as error:  # there will be no session that could record it
+        outcome = failed_outcome(error, 0, bus.current)
+        config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
+        raise
+    requests, given, tracking = Requests(), creator.checkpoint_dir, Tracking()
+    # Absolute: the script may change the current directory.
+    directory = Path(given).absolute() if given else None
+    saver = Saver(
+        Checkpoints(directory, requests, bus.current),
+        stateful(bus),
+        tracking,
+        EpochIterator(tracking),
+        versions(hooks),
+        was_cut_short if one_call else input_goes_on,
+    )
+    custom_loop = isinstance(creator.graph, ReportGraph)
+    return SessionState(
+        kind=kind,
+        config=config,
+        creator=creator,
+        bus=bus,
+        requests=requests,
+        saver=saver,
+        signals=SignalWatch(),
+        # Only the caller of a custom loop could do its step again.
+        recovery=None if custom_loop else recovery,
+        grace=grace,
+        custom_loop=custom_loop,
+        shows_backend=shows_backend,
+        one_call=one_call,
+        tracer=tracer,
+    )
+
+
+def begin(state: SessionState) -> None:
+    """Go through the events up to the first run.
+
+    Raises:
+        PluginError: the hooks' wishes for their order contradict each other.
+        CheckpointError: the checkpoints cannot be read, or not be written.
+    """
+    bus, creator = state.bus, state.creator
+    bus.check_order()
+    bus.configure()
+    creator.graph.enter()
+    state.graph_entered, state.phase = True, Phase.BEGUN
+    _call_begin(state)
+    creator.scaffold.finalize()
+    state.saver.prepare(creator.scaffold.saved_names, creator.graph.unsaved)
+    open_backend(state)
+    state.first_step = state.global_step
+    if state.phase is Phase.BEGUN:  # no hook asked to stop
+        state.phase = Phase.RUNNING
+
+
+def enter_session(state: SessionState) -> None:
+    """Watch signals, and note that the session is open in this thread."""
+    state.signals.install()
+    _open_sessions.hooks.append(state.bus.current)
+
+
+def leave_session(state: SessionState) -> None:
+    """Note that the session is closed, in whichever thread it was opened."""
+    if state.bus.current in _open_sessions.hooks:
+        _open_sessions.hooks.remove(state.bus.current)
+
+
+def open_backend(state: SessionState) -> HookedSession:
+    """Open a backend session; try again where it is preempted before it is ready.
+
+    Raises:
+        BaseException: the preemption, where the session does not recover from any more.
+    """
+    while True:
+        cause = _try_to_open(state)
+        if cause is None:
+            assert state.backend is not None
+            return state.backend
+        if state.recovery is None:
+            raise cause
+        state.recovery.wait(cause, state.signals.came)
+
+
+def recover(state: SessionState, cause: BaseException) -> HookedSession:
+    """Replace the backend session, which was preempted, by a new one, restored."""
+    old, recovery = state.backend, state.recovery
+    assert old is not None
+    assert recovery is not None
+    run = old.current_run
+    state.requests.defer_stop(old.session.global_step if run is None else run.global_step)
+    state.requests.new_run()  # the repeated run asks for the rest again
+    left = old.close(state.grace)
+    if left is not None and not isinstance(left, old.session.preemption_errors):
+        raise left
+    recovery.wait(cause, state.signals.came)
+    state.recovering = True
+    return open_backend(state)
+
+
+def repeat(
+    state: SessionState,
+    cause: BaseException,
+    what: Callable[[HookedSession], T],
+    done: Done | None = None,
+) -> T:
+    """Do again what a preemption cut short, on a new backend session, until done.
+
+    Args:
+        state: the session.
+        cause: the preemption.
+        what: the function to call again.
+        done: its values and the step after it, where the preemption came only later. If
+            the checkpoint has that step, it is not done again.
+    """
+    while True:
+        backend = recover(state, cause)
+        if done is not None and backend.session.global_step >= done[1]:
+            return cast("T", done[0])
+        try:
+            return what(backend)
+        except Exception as error:
+            further = recoverable(state, error)
+            if further is None:
+                raise
+            cause = further
+
+
+def recoverable(state: SessionState, error: BaseException) -> BaseException | None:
+    """Return the preemption behind an error, if the session recovers from it.
+
+    A session that shows its backend raises it instead.
+    """
+    found = state.backend.preemption(error) if state.backend is not None else None
+    if state.recovery is not None:
+        return found
+    if state.shows_backend and found is not None and found is not error:
+        raise found from error
+    return None
+
+
+def _call_begin(state: SessionState) -> None:
+    """Call all ``begin``s; a hook without one has begun when its turn is over."""
+    caller, order = state.bus.caller("begin"), list(state.bus.members)
+    silent = set(order) - {name for name, _ in caller.rows}
+    try:
+        arguments = (state.creator.graph, state.saver.checkpoints, state.kind)
+        caller.visit(arguments, started=state.begun)
+    except BaseException:
+        reached = max(map(order.index, state.begun), default=-1)
+        state.begun.update(silent.intersection(order[: reached + 1]))
+        raise
+    state.begun.update(silent)
+
+
+def _try_to_open(state: SessionState) -> BaseException | None:
+    """Open a backend session and do what hooks asked for; return a preemption of that."""
+    try:
+        session = state.creator.create_session()
+    except PREEMPTION_ERRORS as error:
+        return error
+    state.bus.failures.spare(session.preemption_errors)
+    backend = HookedSession(state.bus, state.requests, state.signals, session)
+    try:
+        _prepare(state, backend)
+    except BaseException as error:
+        cause = backend.preemption(error)
+        backend.close(state.grace)
+        if cause is None:
+            raise
+        return cause
+    state.backend = backend
+    try:
+        # The objects of a custom loop are known only at its first step.
+        act(state, None, saving=not state.custom_loop)
+    except Exception as error:
+        cause = recoverable(state, error)
+        if cause is None:
+            raise
+        backend.close(state.grace)
+        return cause
+    return None
+
+
+def _prepare(state: SessionState, backend: HookedSession) -> None:
+    """Restore or initialize a backend session, in this order, and tell the hooks."""
+    session, creator, saver = backend.session, state.creator, state.saver
+    training = state.kind == "train"
+    path = creator.checkpoint_filename_with_path
+    # 1. Variables, step, tracked objects and the position in the input.
+    restored = saver.restore(session, training, path)
+    if restored is None:
+        _restore_pristine(state)
+    # 2. Whatever the scaffold initializes.
+    creator.prepare(session, restored is not None, state.signals.came)
+    # 3. The states of hooks.
+    if restored is not None and training:
+        load_hooks(saver.hooks, restored.state.get("hooks", {}), restored.manifest.ended)
+    state.bus.caller("after_create_session").collect(session, backend.coord)
+    # 4. Generators last: whatever drew numbers before must not matter.
+    if restored is not None and training:
+        random_state.restore(restored.state.get("random", {}))
+
+
+def _restore_pristine(state: SessionState) -> None:
+    """Have a session that restores nothing start as the first one did."""
+    hooks = state.saver.hooks
+    if state.pristine is None:
+        state.pristine = copy.deepcopy(states_of(hooks)), random_state.capture()
+        return
+    states, generators = state.pristine
+    load_hooks(hooks, copy.deepcopy(states), None)
+    if state.kind == "train":
+        random_state.restore(generators)

@@ -1,0 +1,163 @@
+"""Holds what one session knows while it lives: its parts, its phase, why it stops."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import attrs
+
+from hookbus.bus.bus import Bus
+from hookbus.bus.observers import Tracer
+from hookbus.checkpoint.saver import Saver
+from hookbus.checkpoint.tracking import Tracking
+from hookbus.config.config import Config
+from hookbus.errors import (
+    RunAfterStopError,
+    SessionClosedError,
+    SessionInterruptedError,
+)
+from hookbus.hooks.context import Requests
+from hookbus.hooks.hook import Kind
+from hookbus.hooks.outcome import Outcome, Stop, warn_about_input_end
+from hookbus.session.creators import SessionCreator
+from hookbus.session.recovery import Recovery
+from hookbus.session.run import HookedSession
+from hookbus.session.signals import KINDS, SignalWatch
+
+
+class Phase(enum.Enum):
+    """The phases of a session's life, in their order.
+
+    ``NEW``: its parts are made, no hook was called. ``BEGUN``: the hooks' ``begin``s are
+    called and the backend is opened. ``RUNNING``: it takes runs. ``STOPPING``: a stop, a
+    signal or the end of input was met; only what does not train may still run.
+    ``CLOSED``: the hooks are told how it ended.
+    """
+
+    NEW = enum.auto()
+    BEGUN = enum.auto()
+    RUNNING = enum.auto()
+    STOPPING = enum.auto()
+    CLOSED = enum.auto()
+
+
+@attrs.define(eq=False)
+class SessionState:
+    """All that one monitored session consists of and knows.
+
+    The parts are made once, before the first event. The rest changes, and only the
+    functions of this package change it.
+
+    Attributes:
+        kind: the purpose of the session.
+        config: which plugins are on, and how they are set.
+        creator: makes and initializes backend sessions.
+        bus: the hooks.
+        requests: what hooks asked for and the session did not do yet.
+        saver: writes and reads checkpoints.
+        signals: notices SIGINT and SIGTERM.
+        recovery: decides how often a preempted session is opened again; None never.
+        grace: the seconds to wait for threads of a backend session that is closed.
+        custom_loop: whether the caller computes the steps, without a graph.
+        shows_backend: whether the caller sees errors of the backend and its threads, as
+            in a SingularMonitoredSession.
+        one_call: whether the session serves one call, like ``Estimator.train()``, which
+            is over when it returns though it ran no step.
+        tracer: adds up the time of each plugin; None unless that was asked for.
+        phase: the phase of its life.
+        backend: the current backend session; None before the first one.
+        stop: why it stops, once a stop took effect.
+        input_end: the end of input, once it was met.
+        recovering: whether no run succeeded since the last recovery.
+        pristine: the states of hooks and generators before the first backend session.
+        begun: the names of the hooks whose ``begin`` was called.
+        graph_entered: whether the graph is in use by this session.
+        first_step: the global step at which the first run could begin; None before that.
+        outcome: how it ended; None until then.
+    """
+
+    kind: Kind
+    config: Config
+    creator: SessionCreator
+    bus: Bus
+    requests: Requests
+    saver: Saver
+    signals: SignalWatch
+    recovery: Recovery | None
+    grace: float
+    custom_loop: bool
+    shows_backend: bool = False
+    one_call: bool = False
+    tracer: Tracer | None = None
+    phase: Phase = Phase.NEW
+    backend: HookedSession | None = None
+    stop: Stop | None = None
+    input_end: BaseException | None = None
+    recovering: bool = False
+    pristine: tuple[Any, Any] | None = None
+    begun: set[str] = attrs.field(factory=set)
+    graph_entered: bool = False
+    first_step: int | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def tracking(self) -> Tracking:
+        """The objects of a custom loop that checkpoints hold."""
+        return self.saver.tracking
+
+    @property
+    def global_step(self) -> int:
+        """The global step after the last run; 0 before the first backend session."""
+        return self.backend.session.global_step if self.backend is not None else 0
+
+    def usable(self, kind: Kind | None) -> HookedSession:
+        """Return the backend session, if it may run something of *kind*.
+
+        Raises:
+            SessionClosedError: the session is closed.
+            SessionInterruptedError: a signal came.
+            RunAfterStopError: a hook stopped the session before.
+        """
+        if self.phase is Phase.CLOSED or self.backend is None:
+            raise SessionClosedError("run() on a session that is closed; make a new one")
+        if self.signals.came() and kind != "aux":
+            self.stop_by_signal()
+            raise SessionInterruptedError(
+                f"{self.signals.name} has ended the session; loop on while not "
+                "session.should_stop()"
+            )
+        if self.stop is not None and kind != "aux":
+            raise RunAfterStopError(
+                f"Run called even after should_stop requested: {self.stop.who} stopped the "
+                f"session ({self.stop.why}); loop on while not session.should_stop()"
+            )
+        return self.backend
+
+    def take_stop(self, stop: Stop) -> None:
+        """Let a stop take effect, unless one did before."""
+        if self.stop is None:
+            self.stop = stop
+            self._stop_running()
+
+    def stop_by_signal(self) -> None:
+        """Let the signal that came take effect as a stop."""
+        name, received = self.signals.name, self.signals.received
+        if received is not None:
+            self.take_stop(Stop(name, f"{name} came", KINDS[received]))
+
+    def end_input(self, error: BaseException) -> None:
+        """Note that the input has ended."""
+        warn_about_input_end(error)
+        self.input_end = error
+        self._stop_running()
+
+    def hold_position(self) -> None:
+        """Keep the present position in the input for the last checkpoint."""
+        if self.backend is not None:
+            self.saver.hold_position(self.backend.session)
+
+    def _stop_running(self) -> None:
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.STOPPING
+        self.hold_position()

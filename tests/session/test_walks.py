@@ -1,0 +1,133 @@
+"""The way of a fetch and of a save through the code, counted call by call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hookbus import (
+    Config,
+    Graph,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SessionRunArgs,
+    SessionRunHook,
+    hookimpl,
+)
+
+
+def calls_of(do: Callable[[], object]) -> list[tuple[str, str]]:
+    """Return the file and the function of each Python call, generated methods included."""
+    calls: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            calls.append((frame.f_code.co_filename, frame.f_code.co_name))
+
+    sys.setprofile(note)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return calls[1:]  # without the call of *do* itself
+
+
+class Fetcher(SessionRunHook):
+    """Fetches a dict, in a new request for each run."""
+
+    def before_run(self) -> SessionRunArgs:
+        return SessionRunArgs({"loss": "loss", "w": "w"})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.seen = run_values.results
+
+
+def test_a_repeated_run_takes_few_calls_in_few_files() -> None:
+    """With one hook that fetches: at most 30 calls in 8 files, this one included."""
+    graph = Graph()
+    graph.variable("w", 1.0)
+    graph.op(lambda w: w * w, name="loss")
+    graph.train_op(lambda w: w + 1, name="train", updates="w")
+    hook = Fetcher()
+    with MonitoredSession(graph, hooks=[hook], config=Config(autoload=False)) as session:
+        for _ in range(2):
+            session.run("train")
+        calls = calls_of(lambda: session.run("train"))
+    assert hook.seen == {"loss": 9.0, "w": 3.0}
+    assert len(calls) <= 30, calls
+    assert len({file for file, _ in calls}) <= 8, calls
+
+
+class Counting:
+    """An object of a custom loop that counts how often its state is read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        self.read += 1
+        return {"value": float(self.read)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.read = state["value"]
+
+
+class SaveEachStep(SessionRunHook):
+    """Asks for a checkpoint after each step, and looks at what is about to be saved."""
+
+    def after_run(self, run_context: Any) -> None:
+        run_context.request_save("each step")
+
+
+class Looker(SaveEachStep):
+    """Implements the veto as well, so that the values are needed twice."""
+
+    @hookimpl
+    def before_save(self, values: Any) -> None:
+        self.looked = dict(values)
+
+
+def test_a_save_reads_each_tracked_state_once(tmp_path: Path) -> None:
+    """A checkpoint needs one look at a tracked object, with a veto and without one."""
+    for hook in (SaveEachStep(), Looker()):
+        with MonitoredTrainingSession(
+            checkpoint_dir=tmp_path / type(hook).__name__,
+            hooks=[hook],
+            save_checkpoint_steps=1000,
+            config=Config(autoload=False),
+        ) as session:
+            model = session.track(model=Counting())
+            with session.step():
+                pass
+            for _ in range(3):
+                before = model.read
+                with session.step():
+                    pass
+                assert model.read == before + 1
+    assert hook.looked == {"model.value": model.read}
+
+
+def test_writing_the_state_of_the_generators_takes_no_call_per_number(
+    tmp_path: Path,
+) -> None:
+    """Python's generator is 625 numbers, and the codec writes them in one go."""
+    with MonitoredTrainingSession(
+        checkpoint_dir=tmp_path,
+        hooks=[SaveEachStep()],
+        save_checkpoint_steps=1000,
+        config=Config(autoload=False),
+    ) as session:
+        for _ in range(2):
+            with session.step():
+                pass
+
+        def one() -> None:
+            with session.step():
+                pass
+
+        codec = [n for file, n in calls_of(one) if file.endswith("hookbus_safetensors.py")]
+    assert codec
+    assert len(codec) < 300

@@ -1,0 +1,86 @@
+"""Forks for each ``hookbus`` command that it is asked for; commands.py asks it.
+
+A script for any Python that has hookbus, with no other thread and nothing of pytest::
+
+    python command_server.py DESCRIPTOR
+
+The descriptor is a socket. Each request is its length, with the two streams of the
+command beside it, and then JSON; the answers are the fork's process id and its exit code.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import socket
+import sys
+import types
+from typing import Any
+
+import structlog
+
+import hookbus
+import hookbus.cli
+
+PATH = sys.path[0 if sys.flags.safe_path else 1 :]
+"""The path without the folder of this script."""
+
+
+def import_all() -> None:
+    """Import what commands need, as far as the core has it."""
+    for module in pkgutil.iter_modules(hookbus.cli.__path__, "hookbus.cli."):
+        importlib.import_module(module.name)
+    structlog.dev  # noqa: B018 (it is imported when it is asked for)
+    gc.collect()
+    gc.freeze()  # so that no fork has to copy what it only looks at
+
+
+def serve(requests: socket.socket) -> dict[str, Any]:
+    """Answer requests until nobody asks any more; return only in a fork, its request."""
+    while True:
+        size, streams, _, _ = socket.recv_fds(requests, 4, 2)
+        if not size:
+            os._exit(0)
+        text = b""
+        while len(text) < int.from_bytes(size):
+            text += requests.recv(int.from_bytes(size) - len(text))
+        child = os.fork()
+        if not child:
+            requests.close()
+            for number, stream in enumerate(streams, 1):
+                os.dup2(stream, number)
+                os.close(stream)
+            request: dict[str, Any] = json.loads(text)
+            return request
+        for stream in streams:
+            os.close(stream)
+        requests.sendall(child.to_bytes(4))
+        _, status = os.waitpid(child, 0)
+        requests.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, signed=True))
+
+
+def become(request: dict[str, Any]) -> None:
+    """Make this process what ``python -m hookbus ...`` is when it has started."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["variables"])
+    given = os.environ.get("PYTHONPATH", "")
+    folders = map(os.path.abspath, given.split(os.pathsep) if given else ())
+    here = [] if sys.flags.safe_path else [os.getcwd()]  # noqa: PTH109 (as Python has it)
+    sys.path[:] = [*here, *dict.fromkeys(folders), *PATH]
+    sys.path_importer_cache.clear()
+    importlib.invalidate_caches()
+    sys.argv[:] = ["-m", *request["words"]]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(sys.modules["__main__"])["__builtins__"] = __builtins__
+
+
+server = sys.modules["__main__"]  # or its names would be gone with its place
+import_all()
+become(serve(socket.socket(fileno=int(sys.argv[1]))))
+# As Python itself does for -m. What leaves it ends this process as it ends any.
+runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]
