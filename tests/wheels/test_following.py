@@ -51,7 +51,8 @@ def reader(published: Mapping[str, str], tmp_path: Path) -> Reader:
     environment = active(tmp_path / "environment")
     folders = environment["PATH"].split(os.pathsep)
     path = os.pathsep.join(f for f in folders if not Path(f).is_relative_to(sys.prefix))
-    return Reader({**environment, **published, "PATH": path}, timeout=600)
+    own = {"PATH": path, "COLUMNS": "80"}
+    return Reader({**environment, **published, **own}, timeout=600)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -18,6 +18,7 @@ def _environment() -> dict[str, str]:
     site = str(Path.cwd() / ".site")
     return {
         **os.environ,
+        "COLUMNS": "80",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": site,
         "PYTHONUNBUFFERED": "1",
