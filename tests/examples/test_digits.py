@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.support import commands
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
 RUN = Path("runs/digits")
@@ -25,7 +27,7 @@ def command(*flags: str, script: Path = DIGITS, args: Sequence[str] = ()) -> lis
 
 
 def run(*flags: str, **parts) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*flags, **parts), capture_output=True, text=True)
+    return commands.run(command(*flags, **parts), libraries=commands.EXAMPLES)
 
 
 def outcome() -> dict:
@@ -49,6 +51,8 @@ def content(step: int) -> tuple[bytes, dict]:
 
 
 def scalars(tag: str) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(RUN))
     events.Reload()
     return {event.step: event.value for event in events.Scalars(tag)}
@@ -176,32 +180,44 @@ def kill_after(step: int, *flags: str, epochs: int) -> int:
     return steps_saved()[-1]
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        (60,),
-        (200, 400, 600),
-        *[pytest.param((step,), marks=pytest.mark.slow) for step in range(20, 820, 80)],
-    ],
-    ids=str,
-)
-def test_a_killed_run_ends_where_an_undisturbed_one_does(kills: tuple[int, ...]) -> None:
+FLAGS = ("--checkpoint-saver-save-steps", "20", "-p", "nan-tensor")
+
+
+def test_a_run_that_is_killed_in_a_step_ends_where_an_undisturbed_one_does(killer) -> None:
     """After SIGKILL the demo resumes at the last saved step and ends bit for bit equal.
 
     Equal are the weights, the hooks' states, the input's position and the generators.
     """
-    flags = ("--checkpoint-saver-save-steps", "20", "-p", "nan-tensor")
-    epochs = 40
-    run(*flags, args=["--epochs", str(epochs)])
+    with disturbed(epochs=2):
+        assert run(*FLAGS, "--killer", "30", args=["--epochs", "2"]).returncode == -9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills", [(60,), (200, 400, 600), *[(step,) for step in range(20, 820, 80)]], ids=str
+)
+def test_a_run_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does(
+    kills: tuple[int, ...],
+) -> None:
+    """The same from outside, once and again, wherever it is when the signal comes."""
+    with disturbed(epochs=40):
+        for step in kills:
+            assert kill_after(step, *FLAGS, epochs=40) < 40 * BATCHES
+
+
+@contextmanager
+def disturbed(epochs: int) -> Iterator[None]:
+    """Run the demo undisturbed, have it killed, and assert that it ends the same."""
+    args = ["--epochs", str(epochs)]
+    run(*FLAGS, args=args)
     last = steps_saved()[-1]
     undisturbed = content(last)
     assert last == epochs * BATCHES
     RUN.rename("undisturbed")
 
-    for step in kills:
-        saved = kill_after(step, *flags, epochs=epochs)
-        assert saved < last
-    done = run(*flags, args=["--epochs", str(epochs)])
+    yield
+    saved = steps_saved()[-1]
+    done = run(*FLAGS, args=args)
 
     assert done.returncode == 0, done.stderr
     assert f"restored path=runs/digits/ckpt-{saved}" in done.stderr

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import attrs
 import pytest
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.support import commands
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "estimator_digits.py"
 RUN = Path("runs/estimator_digits")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True)
+    return commands.run([sys.executable, *arguments], libraries=commands.EXAMPLES)
 
 
 def about(command: str, source: str, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -54,6 +52,8 @@ def test_under_the_command_flags_act_on_its_training():
     assert json.loads((RUN / "outcome.json").read_text())["who"] == "stop-at-step"
     assert steps_saved() == [0, 40]
     assert 0.5 < accuracy_told(done.stdout) < 1
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(RUN))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 11, 21, 31]
@@ -74,7 +74,7 @@ class Commands:
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     """Train, evaluate and predict, in a folder of its own."""
     folder = tmp_path_factory.mktemp("commands")
     with pytest.MonkeyPatch.context() as patch:
@@ -87,37 +87,42 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
         )
 
 
-def test_the_commands_do_what_the_script_does(commands):
+def test_the_commands_do_what_the_script_does(told):
     """The same steps are saved, and the accuracy is the same."""
-    for done in (commands.train, commands.evaluate, commands.predict):
+    for done in (told.train, told.evaluate, told.predict):
         assert done.returncode == 0, done.stderr
-    assert steps_saved(commands.folder / RUN) == [0, 100, 200, 300]
-    assert commands.metrics["global_step"] == "300"
+    assert steps_saved(told.folder / RUN) == [0, 100, 200, 300]
+    assert told.metrics["global_step"] == "300"
     script = accuracy_told(run(EXAMPLE).stdout)
-    assert float(commands.metrics["accuracy"]) == pytest.approx(script, abs=6e-4)
+    assert float(told.metrics["accuracy"]) == pytest.approx(script, abs=6e-4)
 
 
-def test_its_predictions_have_the_accuracy_that_is_measured(commands):
+def test_its_predictions_have_the_accuracy_that_is_measured(told):
     """One object for each held-out digit, in order."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     images, labels = load_digits(return_X_y=True)
     held_out = train_test_split(
         images, labels, test_size=0.2, random_state=0, stratify=labels
     )[3]
-    text = (commands.folder / "predictions.jsonl").read_text()
+    text = (told.folder / "predictions.jsonl").read_text()
     found = [json.loads(line) for line in text.splitlines()]
     right = sum(one["digit"] == y for one, y in zip(found, held_out, strict=True))
     accuracy = right / len(held_out)
-    assert float(commands.metrics["accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+    assert float(told.metrics["accuracy"]) == pytest.approx(accuracy, abs=1e-6)
     for one in found:
         shares = one["probabilities"]
         assert sum(shares) == pytest.approx(1)
         assert shares.index(max(shares)) == one["digit"]
 
 
-def test_its_metrics_are_in_tensorboard(commands):
+def test_its_metrics_are_in_tensorboard(told):
     """Under the evaluation's own name, at the step of the checkpoint."""
-    events = EventAccumulator(str(commands.folder / RUN / "eval_held-out"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(told.folder / RUN / "eval_held-out"))
     events.Reload()
-    (told,) = events.Scalars("accuracy")
-    assert told.step == 300
-    assert told.value == pytest.approx(float(commands.metrics["accuracy"]), abs=1e-6)
+    (shown,) = events.Scalars("accuracy")
+    assert shown.step == 300
+    assert shown.value == pytest.approx(float(told.metrics["accuracy"]), abs=1e-6)

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.support import commands
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "learning_diabetes.py"
 RUN = Path("runs/diabetes")
@@ -21,7 +22,7 @@ def hookbus(*flags: str) -> list[str]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = commands.run(command, libraries=commands.EXAMPLES)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -48,7 +49,7 @@ def test_it_learns_something(command):
 def test_it_takes_a_number_of_steps_and_a_directory():
     """As arguments of its own; a second call goes on where the first one stopped."""
     for steps in (20, 30):
-        run(*PLAIN, "--steps", str(steps), "--logdir", "elsewhere")
+        run(*hookbus(), "--steps", str(steps), "--logdir", "elsewhere")
     found = sorted(path.name for path in Path("elsewhere").glob("ckpt-*"))
     assert found == ["ckpt-0", "ckpt-20", "ckpt-30"]
 
@@ -63,7 +64,9 @@ def test_flags_of_the_command_reach_the_training():
 
 def test_the_error_is_a_run_of_its_own_for_tensorboard():
     """Beside the curves of the training, at the step of the checkpoint."""
-    error, _ = held_out(run(*PLAIN).stdout)
+    error, _ = held_out(run(*hookbus()).stdout)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(RUN / "eval"))
     events.Reload()
     (shown,) = events.Scalars("error")
@@ -73,6 +76,6 @@ def test_the_error_is_a_run_of_its_own_for_tensorboard():
 def test_without_a_checkpoint_there_is_nothing_to_evaluate():
     """It says so, and its exit code tells it."""
     command = hookbus("-p", "no:checkpoint-saver")
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = commands.run(command, libraries=commands.EXAMPLES)
     assert done.returncode == 1
     assert "nothing was saved, so there is nothing to evaluate" in done.stderr

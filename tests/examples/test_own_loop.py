@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import os
 import re
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-from safetensors.numpy import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.support import commands
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OWN, GRAPH = EXAMPLES / "own_loop.py", EXAMPLES / "digits.py"
@@ -42,6 +43,8 @@ class Ended:
         return sorted(int(name[5:]) for name in names if name[5:].isdigit())
 
     def scalars(self, tag):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         events = EventAccumulator(str(self.folder / "runs/it"))
         events.Reload()
         return {event.step: event.value for event in events.Scalars(tag)}
@@ -59,8 +62,8 @@ def command(script, *flags, epochs=10):
 
 def run(script, *flags, folder=None, **parts):
     folder = folder or Path.cwd()
-    done = subprocess.run(
-        command(script, *flags, **parts), capture_output=True, text=True, cwd=folder
+    done = commands.run(
+        command(script, *flags, **parts), cwd=folder, libraries=commands.EXAMPLES
     )
     return Ended(done.stdout, done.stderr, done.returncode, folder)
 
@@ -154,7 +157,9 @@ def spoil(tmp_path, monkeypatch):
 def test_it_is_guarded_against_nan(script):
     """nan-tensor fails either form in the step of the NaN, and nothing of it is saved."""
     done = run(
-        script, "-p", "spoil", "-p", "nan-tensor", "--checkpoint-saver-save-steps", "1"
+        script,
+        *("-p", "spoil", "-p", "nan-tensor", "--checkpoint-saver-save-steps", "1"),
+        epochs=2,
     )
 
     assert done.code == 1
@@ -184,6 +189,8 @@ def content(ended):
 
     Python's and NumPy's global generators are left out: the example uses neither.
     """
+    from safetensors.numpy import load_file
+
     place = ended.folder / f"runs/it/ckpt-{ended.saved[-1]}"
     state = json.loads((place / "state.json").read_text())
     arrays = load_file(place / "arrays.safetensors")
@@ -197,17 +204,36 @@ FLAGS = ("--checkpoint-saver-save-steps", "20", "-p", "nan-tensor")
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Return a run of 16 epochs that nothing disturbs."""
-    return run(OWN, *FLAGS, folder=tmp_path_factory.mktemp("undisturbed"), epochs=16)
+    """Return a function that runs so many epochs, which nothing disturbs."""
+    return functools.cache(
+        lambda epochs: run(
+            OWN, *FLAGS, folder=tmp_path_factory.mktemp("undisturbed"), epochs=epochs
+        )
+    )
 
 
-@pytest.mark.parametrize("kills", [(0,), (60,), (60, 160)], ids=str)
-def test_a_killed_run_ends_where_an_undisturbed_one_does(undisturbed, kills):
+def test_a_run_that_is_killed_in_a_step_ends_where_an_undisturbed_one_does(
+    undisturbed, killer
+):
     """After SIGKILL it resumes at the last saved step and ends equal, bit for bit."""
+    assert run(OWN, *FLAGS, "--killer", "30", epochs=2).code == -signal.SIGKILL
+    goes_on_as(undisturbed(2), epochs=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [(0,), (60,), (60, 160)], ids=str)
+def test_a_run_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does(
+    undisturbed, kills
+):
+    """The same from outside, once and again, wherever it is when the signal comes."""
     for step in kills:
         assert start_and(signal.SIGKILL, step, *FLAGS, epochs=16) == -signal.SIGKILL
-    done = run(OWN, *FLAGS, epochs=16)
+    goes_on_as(undisturbed(16), epochs=16)
 
+
+def goes_on_as(undisturbed, epochs):
+    """Run to the end after a kill; assert that nothing tells it from the other run."""
+    done = run(OWN, *FLAGS, epochs=epochs)
     assert done.code == 0, done.lines
     assert "restored path=runs/it/ckpt-" in done.lines
     assert done.output == undisturbed.output
@@ -215,32 +241,41 @@ def test_a_killed_run_ends_where_an_undisturbed_one_does(undisturbed, kills):
     assert content(done) == content(undisturbed)
 
 
+SIGNALS = [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 2, "interrupted")]
+
+
+@pytest.mark.parametrize(("number", "code", "kind"), SIGNALS, ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
-    ("number", "code", "kind"),
-    [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 2, "interrupted")],
-    ids=["SIGTERM", "SIGINT"],
+    "epochs", [2, pytest.param(16, marks=pytest.mark.slow)], ids="{} epochs".format
 )
 def test_a_signalled_run_ends_where_an_undisturbed_one_does(
-    undisturbed, number, code, kind
+    undisturbed, killer, epochs, number, code, kind
 ):
-    """After SIGTERM or SIGINT it saves, says so by its exit code, and can go on."""
-    assert start_and(number, 40, *FLAGS, epochs=16) == code
+    """After SIGTERM or SIGINT it saves, says so by its exit code, and can go on.
+
+    The signal comes in a step, or at any moment of the longer run from outside.
+    """
+    if epochs == 2:
+        flags = ("--killer", "30", "--killer-number", str(int(number)))
+        assert run(OWN, *FLAGS, *flags, epochs=epochs).code == code
+    else:
+        assert start_and(number, 40, *FLAGS, epochs=epochs) == code
     stopped = Ended("", "", code, Path.cwd())
     assert stopped.outcome["kind"] == kind
     assert stopped.saved[-1] == stopped.outcome["step"]
 
-    done = run(OWN, *FLAGS, epochs=16)
+    done = run(OWN, *FLAGS, epochs=epochs)
     assert done.code == 0, done.lines
-    assert done.output == undisturbed.output
-    assert content(done) == content(undisturbed)
+    assert done.output == undisturbed(epochs).output
+    assert content(done) == content(undisturbed(epochs))
 
 
 def test_without_flags_it_is_the_plain_loop():
     """The session changes nothing of the training: the plain loop's model is the same."""
     plain = subprocess.run(
-        [sys.executable, str(PLAIN), "--epochs", "3"], capture_output=True, text=True
+        [sys.executable, str(PLAIN), "--epochs", "2"], capture_output=True, text=True
     )
-    assert plain.stdout == run(OWN, epochs=3).output
+    assert plain.stdout == run(OWN, epochs=2).output
     assert plain.stdout.startswith("held-out accuracy: ")
 
 

@@ -2,7 +2,7 @@
 
 A script for any Python that has hookbus, with no other thread and nothing of pytest::
 
-    python command_server.py DESCRIPTOR
+    python command_server.py DESCRIPTOR [MODULE ...]
 
 The descriptor is a socket. Each request is its length, with the two streams of the
 command beside it, and then JSON; the answers are the fork's process id and its exit code.
@@ -19,6 +19,7 @@ import runpy
 import socket
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -30,11 +31,13 @@ PATH = sys.path[0 if sys.flags.safe_path else 1 :]
 """The path without the folder of this script."""
 
 
-def import_all() -> None:
-    """Import what commands need, as far as the core has it."""
+def import_all(modules: Sequence[str]) -> None:
+    """Import what commands need: all of the core, and some modules."""
     for module in pkgutil.iter_modules(hookbus.cli.__path__, "hookbus.cli."):
         importlib.import_module(module.name)
     structlog.dev  # noqa: B018 (it is imported when it is asked for)
+    for name in modules:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no fork has to copy what it only looks at
 
@@ -74,13 +77,15 @@ def become(request: dict[str, Any]) -> None:
     sys.path[:] = [*here, *dict.fromkeys(folders), *PATH]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
+    if "numpy" in sys.modules:  # Python's own generator is seeded in every fork
+        sys.modules["numpy"].random.seed()
     sys.argv[:] = ["-m", *request["words"]]
     sys.modules["__main__"] = types.ModuleType("__main__")
     vars(sys.modules["__main__"])["__builtins__"] = __builtins__
 
 
 server = sys.modules["__main__"]  # or its names would be gone with its place
-import_all()
+import_all(sys.argv[2:])
 become(serve(socket.socket(fileno=int(sys.argv[1]))))
 # As Python itself does for -m. What leaves it ends this process as it ends any.
 runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]

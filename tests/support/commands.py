@@ -6,8 +6,9 @@ The fork gets the arguments, variables, folder and streams of the command, and i
 ends as any does: it prints the same bytes and leaves the same exit code as a new process,
 which ``tests/cli/test_processes.py`` compares.
 
-What a fork cannot do is done by a new process: scripts and other modules, and variables
-that Python reads when it starts. With the profile ``full`` everything is.
+There is one for each Python, for the variables that Python reads when it starts, and for
+the libraries that commands import besides. Scripts and other modules are run by a new
+process; with the profile ``full`` everything is.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ from tests.support.profiles import FULL
 
 Done = subprocess.CompletedProcess[str]
 
+EXAMPLES = (
+    "numpy",
+    "safetensors.numpy",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "sklearn.metrics",
+    "sklearn.model_selection",
+    "tensorboardX",
+)
+"""What the examples import besides hookbus."""
 _SCRIPT = Path(__file__).with_name("command_server.py")
-_servers: dict[str, _Server] = {}
-_at_start = {
-    name: value
-    for name, value in os.environ.items()
-    if name.startswith(("PYTHON", "LC_", "LANG")) and name != "PYTHONPATH"
-}
+_servers: dict[tuple[object, ...], _Server] = {}
 
 
 def run(
@@ -45,6 +51,8 @@ def run(
     cwd: str | Path = ".",
     timeout: float = 120,
     check: bool = False,
+    together: bool = False,
+    libraries: Sequence[str] = (),
 ) -> Done:
     """Run Python and return what it printed, as text, and its exit code.
 
@@ -54,6 +62,9 @@ def run(
         cwd: the folder.
         timeout: the seconds after which it is killed.
         check: whether it is an error that the exit code is not 0.
+        together: whether what goes to stderr is part of stdout.
+        libraries: what a fork finds imported besides hookbus, where the command imports
+            it in any case.
 
     Raises:
         subprocess.CalledProcessError: it is.
@@ -61,12 +72,11 @@ def run(
     """
     words = [str(word) for word in command]
     variables = dict(os.environ if env is None else env)
-    if FULL or words[1:3] != ["-m", "hookbus"] or not _starts_alike(variables):
-        done = run_new(words, env=variables, cwd=cwd, timeout=timeout)
+    if FULL or words[1:3] != ["-m", "hookbus"]:
+        done = run_new(words, env=variables, cwd=cwd, timeout=timeout, together=together)
     else:
-        if words[0] not in _servers:
-            _servers[words[0]] = _Server.start(words[0])
-        done = _servers[words[0]].run(words, variables, Path(cwd).absolute(), timeout)
+        server = _server([words[0], *libraries], variables)
+        done = server.run(words, variables, Path(cwd).absolute(), timeout, together)
     if check:
         done.check_returncode()
     return done
@@ -78,6 +88,7 @@ def run_new(
     env: Mapping[str, str] | None = None,
     cwd: str | Path = ".",
     timeout: float = 120,
+    together: bool = False,
 ) -> Done:
     """Do what :func:`run` does, in a new process whatever the command is."""
     return subprocess.run(
@@ -85,18 +96,23 @@ def run_new(
         env=env,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
         text=True,
         timeout=timeout,
         check=False,
     )
 
 
-def _starts_alike(variables: Mapping[str, str]) -> bool:
-    """Return whether Python would start with these variables as it did here."""
-    names = {name for name in variables if name.startswith(("PYTHON", "LC_", "LANG"))}
-    names -= {"PYTHONPATH"}
-    return {name: variables[name] for name in names} == _at_start
+def _server(words: Sequence[str], variables: Mapping[str, str]) -> _Server:
+    """Return the server with a Python, libraries, and variables that Python reads first."""
+    first = ("PYTHON", "LC_", "LANG")
+    start = {k: v for k, v in variables.items() if k.startswith(first)} | {"PYTHONPATH": ""}
+    key = (*words, *sorted(start.items()))
+    if key not in _servers:
+        rest = {k: v for k, v in os.environ.items() if not k.startswith(first)}
+        _servers[key] = _Server.start(words, rest | start)
+    return _servers[key]
 
 
 @attrs.frozen
@@ -107,13 +123,13 @@ class _Server:
     requests: socket.socket
 
     @classmethod
-    def start(cls, executable: str) -> _Server:
-        """Start one with some Python."""
+    def start(cls, words: Sequence[str], variables: Mapping[str, str]) -> _Server:
+        """Start one."""
         requests, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [executable, str(_SCRIPT), str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": ""},
+                [words[0], str(_SCRIPT), str(theirs.fileno()), *words[1:]],
+                env=variables,
                 cwd=_SCRIPT.parent,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -128,7 +144,12 @@ class _Server:
         self.process.wait()
 
     def run(
-        self, words: Sequence[str], variables: dict[str, str], folder: Path, timeout: float
+        self,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        folder: Path,
+        timeout: float,
+        together: bool,
     ) -> Done:
         """Have a fork run ``python -m hookbus ...``."""
         request = {"words": words[3:], "variables": variables, "folder": str(folder)}
@@ -139,7 +160,8 @@ class _Server:
             os.fdopen(reading[1]) as err,
             ThreadPoolExecutor(2) as readers,
         ):
-            socket.send_fds(self.requests, [len(text).to_bytes(4)], writing)
+            streams = [writing[0], writing[0 if together else 1]]
+            socket.send_fds(self.requests, [len(text).to_bytes(4)], streams)
             for stream in writing:
                 os.close(stream)
             self.requests.sendall(text)
@@ -150,7 +172,8 @@ class _Server:
                 self._answer()
                 raise subprocess.TimeoutExpired(list(words), timeout)
             code = int.from_bytes(self._answer(), signed=True)
-            return Done(list(words), code, *[text.result() for text in texts])
+            out_text, err_text = (text.result() for text in texts)
+            return Done(list(words), code, out_text, None if together else err_text)
 
     def _answer(self) -> bytes:
         """Return the four bytes that come next."""

@@ -18,12 +18,15 @@ import doctest
 import io
 import os
 import re
-import subprocess
+import shlex
+import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 
 import attrs
 from markdown_it import MarkdownIt
+
+from tests.support import commands
 
 ROOT = Path(__file__).parents[2]
 ACTIVATE = re.compile(r"\. (\S+)/bin/activate")
@@ -40,6 +43,7 @@ PAGES = (ROOT / "README.md", *map(_source_of, sorted((ROOT / "docs").rglob("*.md
 PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
 """The page that builds a package and needs an index."""
 
+_OF_THE_SHELL = re.compile(r"[|&;<>$`*?~#(){}]")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 
 
@@ -74,10 +78,17 @@ def blocks_of(page: Path) -> list[Block]:
 
 @attrs.define
 class Reader:
-    """Follows a page in the current folder, with the variables that its commands get."""
+    """Follows a page in the current folder.
+
+    Attributes:
+        environment: the variables that its commands get.
+        timeout: the seconds that a command may take.
+        forks: whether simple commands of hookbus are run by this Python, in forks.
+    """
 
     environment: Mapping[str, str]
     timeout: float = 120
+    forks: bool = False
     names: dict[str, object] = attrs.field(factory=lambda: {"__name__": "page"})
     printed: str = ""
 
@@ -107,13 +118,16 @@ class Reader:
             path = f"{commands}{os.pathsep}{self.environment['PATH']}"
             self.environment = {**self.environment, "PATH": path}
             return
-        done = subprocess.run(
-            ["bash", "-c", command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        words = shlex.split(command)
+        simple = words[0] == "hookbus" and not _OF_THE_SHELL.search(command)
+        python = [sys.executable, "-m", "hookbus", *words[1:]]
+        in_fork = self.forks and simple
+        run = commands.run if in_fork else commands.run_new
+        done = run(
+            python if in_fork else ["bash", "-c", command],
             env=self.environment,
             timeout=self.timeout,
+            together=True,
         )
         assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
         if shown:

@@ -57,4 +57,4 @@ def blocks() -> Callable[[Path], list[Block]]:
 def reader() -> Reader:
     """Return a reader in an empty folder, but for a copy of the examples."""
     shutil.copytree(ROOT / "examples", "examples")
-    return Reader(_environment())
+    return Reader(_environment(), forks=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -89,10 +90,26 @@ def test_every_rule_has_one_of_the_three():
     assert lacking == []
 
 
-def functions_of(path):
-    """Return the names of a module's functions."""
+@functools.cache
+def found_in(path):
+    """Return a module's functions: name to whether the ordinary run has them."""
     tree = ast.parse((ROOT / path).read_text("utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    marks = [n.value for n in tree.body if isinstance(n, ast.Assign) and is_marks(n)]
+    return {
+        node.name: not any(map(in_full_only, [*marks, *node.decorator_list]))
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def is_marks(node):
+    """Return whether an assignment marks all tests of its module."""
+    return ast.unparse(node.targets[0]) == "pytestmark"
+
+
+def in_full_only(mark):
+    """Return whether a mark, or a list of them, keeps a test out of the ordinary run."""
+    return re.search(r"^\[?(.*, )?pytest\.mark\.(slow|wheels)\b", ast.unparse(mark))
 
 
 def test_every_test_is_there():
@@ -101,11 +118,23 @@ def test_every_test_is_there():
     for row in ROWS:
         for test in row.tests:
             path, _, name = test.partition("::")
-            if not (ROOT / path).is_file() or name not in functions_of(path):
+            if not (ROOT / path).is_file() or name not in found_in(path):
                 missing.append(f"{row.page.name}: {test}")
     assert missing == []
 
 
+def test_every_rule_is_tested_in_the_ordinary_run():
+    """No rule is left to the full run, though of some it tries more cases."""
+    left = [
+        f"{row.page.name}: {test}"
+        for row in ROWS
+        for test in row.tests
+        if not found_in(test.partition("::")[0])[test.partition("::")[2]]
+    ]
+    assert left == []
+
+
+@functools.cache
 def anchors_of(path):
     """Return the anchors of a page's headings, as forges make them."""
     headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), flags=re.MULTILINE)
