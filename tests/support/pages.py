@@ -114,8 +114,8 @@ class Reader:
             os.chdir(command.removeprefix("cd "))
             return
         if activation := ACTIVATE.fullmatch(command):
-            commands = Path(activation[1]).resolve(strict=True) / "bin"
-            path = f"{commands}{os.pathsep}{self.environment['PATH']}"
+            scripts = Path(activation[1]).resolve(strict=True) / "bin"
+            path = f"{scripts}{os.pathsep}{self.environment['PATH']}"
             self.environment = {**self.environment, "PATH": path}
             return
         words = shlex.split(command)
