@@ -1,13 +1,13 @@
-"""What a step costs on the bus, beside a plain loop that calls the same hook methods.
+"""Measures what a step costs on the bus, against a plain loop that calls the same hooks.
 
-Five hooks each fetch one value in every run of a trivial step; once they make their
-request anew each time, as most do, and once they have it ready. Both loops take turns, in
-one process, and the medians of many short rounds are compared: on a shared machine only a
-ratio within one run means anything.
+Five hooks each fetch one value in every run of a trivial step. In one variant they make a
+new request for each run, as most hooks do; in the other they reuse one. The two loops take
+turns in one process, and the benchmark compares the medians of many short rounds: on a
+shared machine only a ratio within one run means anything.
 
-Then the steps of an Estimator, on the digits, beside a session with the same graph and the
-same plugins. Their rounds are trainings of their own; the input has a clock, which runs
-from one of its first batches to the last, so that opening and closing do not count.
+Then it measures the steps of an Estimator, on the digits, against a session with the same
+graph and the same plugins. Each round is a training. A clock in the input runs from one of
+the first batches to the last, so that opening and closing a session do not count.
 
     python benchmarks/step_overhead.py
 """
@@ -60,7 +60,7 @@ class Watcher(SessionRunHook):
 
 
 class ReadyWatcher(Watcher):
-    """The same, with a request that it made once."""
+    """Does the same, with one request for all runs."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -71,7 +71,7 @@ class ReadyWatcher(Watcher):
 
 
 def trivial_graph() -> Graph:
-    """One op that adds, and a value for each hook."""
+    """Return a graph of one op that adds, and a value for each hook."""
     graph = Graph()
     graph.variable("x", 1)
     for number in range(HOOKS):
@@ -85,7 +85,7 @@ def trivial_graph() -> Graph:
 
 
 def plain_steps(hooks: list[Watcher]) -> Callable[[int], None]:
-    """Return the loop that one would write by hand: a step and ten method calls."""
+    """Return a loop as written by hand: a step and ten method calls."""
     context = object()
     values = {f"v{number}": number for number in range(HOOKS)}
     results = [
@@ -120,7 +120,7 @@ def session_steps(session: MonitoredSession) -> Callable[[int], None]:
 
 
 def measure(loops: dict[str, Callable[[int], None]], rounds: int, steps: int) -> dict:
-    """Time the loops in turn; return each one's seconds a step, round by round."""
+    """Time the loops in turn; return the seconds a step of each, by round."""
     times: dict[str, list[float]] = {name: [] for name in loops}
     for loop in loops.values():
         loop(steps)
@@ -133,7 +133,7 @@ def measure(loops: dict[str, Callable[[int], None]], rounds: int, steps: int) ->
 
 
 class Timed:
-    """The digits in batches, with a clock that runs from an early batch to the last."""
+    """Yields digits in batches; its clock runs from an early batch to the last."""
 
     def __init__(self, batches: list[Any]) -> None:
         self.batches = batches
@@ -148,13 +148,13 @@ class Timed:
 
 
 def estimator_training(digits: Any, batches: Timed) -> None:
-    """Train the Estimator of the example, to the end of the input."""
+    """Train the Estimator of the example to the end of the input."""
     with tempfile.TemporaryDirectory() as directory:
         Estimator(digits.model_fn, directory, params=digits.PARAMS).train(batches)
 
 
 def session_training(digits: Any, batches: Timed) -> None:
-    """Train the same model in a bare session, with the plugins that an Estimator has."""
+    """Train the same model in a session with the plugins that an Estimator has."""
     graph = Graph()
     graph.input("input", batches)
     features = graph.op(lambda input: input[0], name="features")
@@ -209,7 +209,7 @@ def compare(title: str, hooks: list[Watcher], options: argparse.Namespace) -> No
 
 
 def report(title: str, times: dict[str, list[float]]) -> None:
-    """Print the medians of two kinds, and how many times the first the second takes."""
+    """Print the medians of two kinds, and the ratio of the second to the first."""
     print(title)
     for name, values in times.items():
         print(f"  {name:10} {statistics.median(values) * 1e6:8.3f} us a step")

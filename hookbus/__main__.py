@@ -1,4 +1,4 @@
-"""Lets ``python -m hookbus`` be the ``hookbus`` command."""
+"""Runs the ``hookbus`` command for ``python -m hookbus``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plugins are installed, under which names: read from metadata, nothing imported."""
+"""Finds the installed plugins and their names in metadata; imports none of them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hookbus.errors import PluginError, UsageError
 
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
 
 def canonical_name(name: str) -> str:
     """Return the one spelling of a plugin's name.
 
-    Lower case, with dashes; the prefix that distributions and modules bear is dropped.
+    It is in lower case with dashes, and without the prefix of distributions and modules.
 
     >>> [canonical_name(n) for n in ("nan-tensor", "Nan_Tensor", "hookbus_nan_tensor")]
     ['nan-tensor', 'nan-tensor', 'nan-tensor']
@@ -27,12 +30,12 @@ def canonical_name(name: str) -> str:
 
 
 def hook_name(cls: type) -> str:
-    """Return the name of a hook class that no entry point names."""
+    """Return the name of a hook class that has no entry point."""
     return name_from_class(cls.__name__)
 
 
 def name_from_class(name: str) -> str:
-    """Return the name of a hook class that is called *name*.
+    """Return a plugin's name for the name of a hook class.
 
     >>> name_from_class("LossPrinterHook")
     'loss-printer'
@@ -56,23 +59,24 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 CORE = frozenset({"hookbus", "core", "session", "bus", "graph", "config", "checkpoint"})
-"""What users may take for plugins and is hookbus itself, which is always on."""
+"""Names that users may take for plugins: parts of hookbus itself, which are always on."""
 GROUP = "hookbus"
 AUTOUSE_GROUP = "hookbus.autouse"
 
 
 @attrs.frozen
 class Installed:
-    """A plugin as its metadata describe it.
+    """A plugin as its metadata describes it.
 
     Attributes:
         name: the plugin's one name.
-        entry: where its code is; with an attribute it is a hook class, else a module.
-        distribution: the name of what shipped it; None for a module that nobody did.
+        entry: its entry point; with an attribute it is a hook class, without one a module.
+        distribution: the distribution that ships it; None for a module without one.
         version: of the distribution.
-        autouse: whether a hook class is on without being asked for.
-        requires: what the distribution needs, like ``hookbus>=0.1``.
-        rivals: all that provide a plugin of this name, where that is more than one.
+        autouse: whether a hook class is on by default.
+        requires: the requirements of the distribution, like ``hookbus>=0.1``.
+        rivals: the distributions that provide a plugin of this name, if there are several.
+        summary: one line on what the distribution does; empty if it has none.
     """
 
     name: str
@@ -82,15 +86,16 @@ class Installed:
     autouse: bool = False
     requires: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
+    summary: str = ""
 
     @property
     def module(self) -> str:
-        """The module that the entry point names; what it names need not make sense."""
+        """The module that the entry point names; it may not be a valid name."""
         return self.entry.value.partition("[")[0].partition(":")[0].strip()
 
     @property
     def attribute(self) -> str:
-        """What the entry point names in the module; empty for the module itself."""
+        """The attribute that the entry point names; empty for the module itself."""
         return self.entry.value.partition("[")[0].partition(":")[2].strip()
 
     @property
@@ -100,7 +105,7 @@ class Installed:
 
     @property
     def autoloads(self) -> bool:
-        """Whether it is on when found; a module that was only named is not found."""
+        """Whether it is on by default; a module that was only named is not installed."""
         return self.distribution is not None and (self.autouse or not self.is_class)
 
     @property
@@ -110,7 +115,7 @@ class Installed:
 
     @property
     def aliases(self) -> set[str]:
-        """Other names it goes by: those of its module, its class and its distribution."""
+        """Other names that find it: of its module, its class and its distribution."""
         others = (self.module, self.entry.value, self.distribution or "")
         return {canonical_name(other) for other in others} - {self.name, ""}
 
@@ -138,10 +143,10 @@ class Catalog:
         return iter(self.plugins)
 
     def name_of(self, spelled: str) -> str:
-        """Return the one name of what is called *spelled*, known or not.
+        """Return the one name of the plugin that *spelled* means, known or not.
 
         Raises:
-            UsageError: it fits several plugins.
+            UsageError: it can mean several plugins.
         """
         name = canonical_name(spelled)
         if name in self.plugins:
@@ -152,13 +157,13 @@ class Catalog:
         return candidates[0] if candidates else name
 
     def find(self, spelled: str) -> Installed | None:
-        """Return the plugin that is called *spelled*, or None."""
+        """Return the plugin that *spelled* means, or None."""
         return self.plugins.get(self.name_of(spelled))
 
     def of_class(self, cls: type) -> Installed | None:
         """Return the plugin whose entry point leads to a class, or None.
 
-        Nothing is imported for it: whoever has the class has imported where it came from.
+        This imports nothing: since the class exists, its module is imported already.
         """
         names = cls.__module__, cls.__qualname__
         for plugin in self.plugins.values():
@@ -170,9 +175,9 @@ class Catalog:
         return None
 
     def with_modules(self, names: Iterable[str]) -> Catalog:
-        """Return this catalog, and in it those of *names* that are importable modules.
+        """Return this catalog with those of *names* added that are importable modules.
 
-        Names that are taken get a number, in the order of *names*.
+        A module whose name is taken gets a number, in the order of *names*.
         """
         plugins = dict(self.plugins)
         for text in dict.fromkeys(names):
@@ -186,13 +191,14 @@ class Catalog:
 
 
 def installed_plugins() -> Catalog:
-    """Return all installed plugins; in which order they are found does not matter."""
-    every = entry_points()
-    autouse = {canonical_name(entry.name) for entry in every.select(group=AUTOUSE_GROUP)}
+    """Return all installed plugins, whatever order their distributions are found in."""
+    every = entry_points(GROUP, AUTOUSE_GROUP)
+    autouse = {canonical_name(e.name) for e in every if e.group == AUTOUSE_GROUP}
     found: defaultdict[str, list[Installed]] = defaultdict(list)
-    for entry in every.select(group=GROUP):
-        name = canonical_name(entry.name)
-        found[name].append(_described(name, entry, name in autouse))
+    for entry in every:
+        if entry.group == GROUP:
+            name = canonical_name(entry.name)
+            found[name].append(_described(name, entry, name in autouse))
     return Catalog({name: _one(found[name]) for name in sorted(found)})
 
 
@@ -200,9 +206,38 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
     shipped: Distribution | None = entry.dist
     if shipped is None:
         return Installed(name, entry, None, None, autouse)
-    about = shipped.metadata  # parsed anew each time it is asked for
+    about = shipped.metadata  # parsed at each access
     requires = about.get_all("Requires-Dist") or shipped.requires or ()
-    return Installed(name, entry, about["Name"], about["Version"], autouse, tuple(requires))
+    return Installed(
+        name,
+        entry,
+        about["Name"],
+        about["Version"],
+        autouse,
+        tuple(requires),
+        summary=(about.get_all("Summary") or [""])[0],
+    )
+
+
+def entry_points(*groups: str) -> list[EntryPoint]:
+    """Return the entry points in some groups, those of all installed distributions."""
+    # Imported late: it takes as long as importing pluggy and attrs, and no entry point is
+    # looked up before a session starts.
+    from importlib.metadata import entry_points
+
+    found = entry_points()
+    return [entry for group in groups for entry in found.select(group=group)]
+
+
+def version_of(distribution: str) -> str:
+    """Return the version of an installed distribution.
+
+    Raises:
+        ModuleNotFoundError: the distribution is not installed.
+    """
+    from importlib.metadata import version
+
+    return version(distribution)
 
 
 def module_named(text: str) -> Installed | None:
@@ -215,6 +250,8 @@ def module_named(text: str) -> Installed | None:
     words = [*module.split("."), *(attribute.split(".") if attribute else ())]
     if not all(map(str.isidentifier, words)) or spec_of(module) is None:
         return None
+    from importlib.metadata import EntryPoint
+
     name = name_from_class(attribute) if attribute else canonical_name(module)
     return Installed(name, EntryPoint(name, text, GROUP), None, None)
 
@@ -235,10 +272,10 @@ def spec_of(module: str) -> ModuleSpec | None:
 
 
 def check_entry(plugin: Installed) -> None:
-    """Refuse an entry point that leads nowhere.
+    """Check that a plugin's entry point can be imported.
 
     Raises:
-        PluginError: it is not of a form that could be imported, or several distributions
+        PluginError: it does not have the form of an entry point, or several distributions
             provide a plugin of its name.
     """
     words = [*plugin.module.split("."), *filter(None, plugin.attribute.split("."))]
@@ -256,7 +293,7 @@ def check_entry(plugin: Installed) -> None:
 
 
 def _one(found: list[Installed]) -> Installed:
-    """Make one entry of all that bear one name."""
+    """Return one record for all plugins of one name."""
     found.sort(key=lambda plugin: (plugin.shipped_by or "", plugin.entry.value))
     kinds = {(p.distribution, p.entry.value) for p in found}
     if len(kinds) == 1:

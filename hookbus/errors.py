@@ -1,9 +1,9 @@
-"""Which errors hookbus raises, as one tree, and which exit code each ends in.
+"""Defines the errors that hookbus raises, as one tree, and the exit codes of its command.
 
 ::
 
     HookbusError
-    ├── UsageError                     ValueError      what was asked cannot be done
+    ├── UsageError                     ValueError      a request that cannot be met
     │   └── ArgumentTypeError          TypeError
     ├── PluginError                    RuntimeError    a plugin cannot take part
     ├── GraphError                     ValueError
@@ -25,24 +25,23 @@
     ├── SessionInterruptedError                        a signal ended the session
     ├── OutOfRangeError                                end of input
     └── CheckpointError                RuntimeError
-        ├── CheckpointDirectoryError   (UsageError)    it cannot be written
+        ├── CheckpointDirectoryError   (UsageError)    cannot be written
         ├── CheckpointMismatchError    ValueError
         └── NoGoodCheckpointError      ValueError
 
-Each also subclasses what TensorFlow raises in that case, so that code written for it
-keeps catching it.
+Each one also subclasses the type that TensorFlow raises in that case, so that code
+written for TensorFlow still catches it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import enum
 from collections.abc import Iterable
 
 
 class ExitCode(enum.IntEnum):
-    """What the ``hookbus`` command says to the shell.
+    """The exit codes of the ``hookbus`` command.
 
     >>> int(ExitCode.PREEMPTED)
     75
@@ -57,43 +56,43 @@ class ExitCode(enum.IntEnum):
     PLUGIN = 3
     """A plugin, or hookbus itself, failed before the first step."""
     USAGE = 4
-    """The command line, a setting or an argument makes no sense."""
+    """The command line, a setting or an argument is invalid."""
     NO_STEP = 5
-    """Sessions were opened, none ran a step and all started at step 0."""
+    """Sessions were opened and started at step 0, and not one ran a step."""
     PREEMPTED = 75
     """Preempted and saved: run again to resume."""
 
 
 class HookbusError(Exception):
-    """The root of all errors that hookbus raises itself."""
+    """The base class of all errors that hookbus raises itself."""
 
 
 class UsageError(HookbusError, ValueError):
-    """Arguments, flags or settings that contradict each other or do not suffice."""
+    """Arguments, flags or settings are invalid, incomplete or contradict each other."""
 
 
 class PluginError(HookbusError, RuntimeError):
-    """A plugin that is on cannot be loaded or has hooks that do not fit the bus."""
+    """A plugin that is on cannot be loaded, or its hooks do not fit the bus."""
 
 
 class GraphError(HookbusError, ValueError):
-    """A graph, a fetch or a feed that does not fit together."""
+    """A graph, a fetch or a feed is invalid."""
 
 
 class UnknownNodeError(GraphError):
-    """A name that no node of the graph has."""
+    """The graph has no node of this name."""
 
 
 class DuplicateNodeError(GraphError):
-    """A second node under a name that is taken or reserved."""
+    """The name of a new node is taken or reserved."""
 
 
 class FetchTypeError(GraphError, TypeError):
-    """A fetch that is neither a node, nor a name, nor a nesting of these."""
+    """A fetch is not a node, a name or a nested structure of these."""
 
 
 class UnfedPlaceholderError(GraphError):
-    """A placeholder that a run needs and nobody feeds.
+    """A run needs a placeholder that is not fed.
 
     Attributes:
         node: the placeholder's name.
@@ -105,26 +104,26 @@ class UnfedPlaceholderError(GraphError):
 
 
 class ArgumentTypeError(UsageError, TypeError):
-    """An argument of a session is of a type that it cannot be."""
+    """An argument is of the wrong type."""
 
 
 class TrainingError(HookbusError, RuntimeError):
-    """What a hook ends a training with because that is what the hook is for.
+    """A hook ends the training on purpose, as ``nan-tensor`` does for a loss of NaN.
 
-    It is a verdict and no failure of the hook, so that no ``on_error`` holds it back.
+    The error is a verdict, not a failure of the hook: no ``on_error`` policy holds it back.
     """
 
 
 class GraphFinalizedError(HookbusError, RuntimeError):
-    """A node is added after ``begin``, when the graph cannot change any more."""
+    """A node is added after ``begin``, when the graph can no longer change."""
 
 
 class FeedConflictError(HookbusError, RuntimeError):
-    """Two parties feed one node in one run."""
+    """Two parties feed the same node in one run."""
 
 
 class WriteConflictError(HookbusError, RuntimeError):
-    """Two parties write one variable in one run."""
+    """Two parties write the same variable in one run."""
 
 
 class SessionClosedError(HookbusError, RuntimeError):
@@ -136,31 +135,31 @@ class RunAfterStopError(HookbusError, RuntimeError):
 
 
 class ThreadsStillRunningError(HookbusError, RuntimeError):
-    """Threads outlive the grace period of ``Coordinator.join``."""
+    """Threads are still running after the grace period of ``Coordinator.join``."""
 
 
 class NotReadyError(HookbusError, RuntimeError):
-    """A session does not become ready: its scaffold names what is missing."""
+    """A session does not become ready; the message names what is missing."""
 
 
 class DeadlineExceededError(HookbusError, TimeoutError):
-    """A worker has waited for its chief as long as it may."""
+    """A worker has waited for its chief as long as its timeout allows."""
 
 
 class AbortedError(HookbusError):
-    """The backend gave up what it was doing, as after a preemption; trying again helps."""
+    """The backend aborted a run, as after a preemption; a retry may succeed."""
 
 
 class UnavailableError(HookbusError):
-    """The backend cannot be reached, as after a preemption; trying again helps."""
+    """The backend cannot be reached, as after a preemption; a retry may succeed."""
 
 
 class SessionInterruptedError(HookbusError):
-    """A loop goes on after a signal; leaves it, and the session's block takes it in."""
+    """Leaves a loop that continues after a signal; the session's block handles it."""
 
 
 class OutOfRangeError(HookbusError):
-    """The input has ended; a session's block takes it as a clean end."""
+    """The input has ended; for the session's block this is a clean end."""
 
 
 class CheckpointError(HookbusError, RuntimeError):
@@ -168,19 +167,19 @@ class CheckpointError(HookbusError, RuntimeError):
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """A checkpoint was written by another graph."""
+    """A checkpoint does not match the graph or the objects of the session."""
 
 
 class CheckpointDirectoryError(CheckpointError, UsageError):
-    """The directory for checkpoints cannot be made or written."""
+    """The checkpoint directory cannot be created or written."""
 
 
 class NoGoodCheckpointError(CheckpointError, ValueError):
-    """There are checkpoints, and not one of them can be read."""
+    """There are checkpoints, and none of them can be read."""
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Return the line of an error that says why; it may have others around it.
+    r"""Return the line of an error's message that gives the reason.
 
     >>> reason_of(PluginError("cannot load plugin 'x'\n  OSError: gone\n  Run ..."))
     'OSError: gone'
@@ -190,22 +189,27 @@ def reason_of(error: BaseException) -> str:
 
 
 END_OF_INPUT = (OutOfRangeError, StopIteration)
-"""The exceptions that mean end of input, subclasses included (TF took only the exact
-types; a library that subclasses StopIteration means the same)."""
+"""The exceptions that mean end of input, their subclasses included.
+
+TensorFlow accepts the exact types only; but a library that subclasses StopIteration means
+the same.
+"""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'loss'?"`` or, where nothing is close, ``""``.
+    """Return ``"; did you mean 'loss'?"``, or ``""`` if no known word is close.
 
     >>> did_you_mean("los", ["loss", "accuracy"])
     "; did you mean 'loss'?"
     >>> did_you_mean("zzz", ["loss"])
     ''
     """
+    import difflib  # only a mistake needs it
+
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
     if not close:
         return ""
-    # What is much farther away than the nearest was not meant.
+    # Drop words that are much less similar than the most similar one.
     nearness = [difflib.SequenceMatcher(None, c, word).ratio() for c in close]
     close = [c for c, near in zip(close, nearness, strict=True) if near > nearness[0] - 0.1]
     return f"; did you mean {' or '.join(map(repr, close))}?"
@@ -215,25 +219,25 @@ _CULPRITS = "_hookbus_culprits"
 
 
 def blame(error: BaseException, culprit: str, note: str, scope: object = None) -> None:
-    """Note on *error* who raised it, unless somebody deeper in has done so already.
+    """Add a note to *error* that names its culprit, unless it names one already.
 
     Args:
         error: gets the note.
         culprit: a plugin's name, ``op 'NAME'`` or ``input 'NAME'``.
         note: what to write on the error.
-        scope: what tells the session apart; an error that leaves a session inside
-            another one's event is that of a hook of each.
+        scope: identifies the session. An error that leaves a session inside an event of
+            another one has a culprit in each.
     """
     known: list[tuple[object, str]] = getattr(error, _CULPRITS, [])
     if any(scope is None or where is None or where is scope for where, _ in known):
         return
-    with contextlib.suppress(Exception):  # some errors are frozen; they leave as they are
+    with contextlib.suppress(Exception):  # some errors are frozen and cannot take a note
         error.add_note(f"hookbus: {note}")
         setattr(error, _CULPRITS, [*known, (scope, culprit)])
 
 
 def culprit_of(error: BaseException, scope: object = None) -> str | None:
-    """Return who was blamed for *error*, in a session if *scope* tells one, or None."""
+    """Return the culprit of *error*, in the session *scope* if given; None without one."""
     known: list[tuple[object, str]] = getattr(error, _CULPRITS, [])
     for where, culprit in known:
         if scope is None or where is None or where is scope:

@@ -1,7 +1,7 @@
-"""Evaluating checkpoints in the style of slim: one of them, or each that a training saves.
+"""Evaluates checkpoints in the style of TF-Slim: one, or each that a training saves.
 
-Each evaluation is a session of its own, of kind ``eval``, beside whatever trains. It emits
-its results as the event :func:`~hookbus.bus.hookspecs.evaluated`, and plugins write them.
+Each evaluation is a session of its own, of kind ``eval``. It emits its results as the event
+:func:`~hookbus.bus.hookspecs.evaluated`, and plugins write them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from hookbus.errors import (
 )
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log, shown
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
 from hookbus.session.creators import ChiefSessionCreator, Scaffold
 from hookbus.session.training import UNSET
 from hookbus.slim.checkpoints import checkpoints_iterator, wait_for_new_checkpoint
-from hookbus.slim.hooks import FinalOpsReader, StopAfterNEvalsHook, SummaryAtEndHook
+from hookbus.slim.hooks import EvaluationHook, StopAfterNEvalsHook, SummaryAtEndHook
 from hookbus.slim.session import CallSession, evaluation_plugins
-from hookbus.validation import check_name, check_number, check_path
+from hookbus.validation import check_name, check_number, check_path, numeric
 
 __all__ = [
     "StopAfterNEvalsHook",
@@ -62,34 +61,32 @@ def evaluate_once(
     name: str | None = None,
     config: Config | None = None,
 ) -> Any:
-    """Evaluate one checkpoint.
+    """Evaluate one checkpoint until a hook stops the evaluation or the input ends.
 
-    It goes on until a hook stops it, :class:`StopAfterNEvalsHook` say, or the input ends.
-    The random generators of the process are left where they were.
+    The random generators of the process stay as they were.
 
     Args:
         checkpoint_path: a directory like ``runs/digits/ckpt-120``.
         graph: what to run; it may lack variables that the checkpoint has.
-        scaffold: how to initialize the session, and what of it is restored.
-        eval_ops: what each run fetches; None for no run at all.
+        scaffold: how to initialize the session, and what to restore.
+        eval_ops: what each run fetches; None runs nothing.
         feed_dict: feeds for each run.
-        final_ops: what is fetched once, last of all. The numbers among it are logged, and
-            told as ``evaluated``.
+        final_ops: what to fetch once, at the end. The numbers among the values are logged
+            and emitted as ``evaluated``.
         final_ops_feed_dict: feeds for *final_ops*.
         hooks: hook objects.
-        logdir: the directory of the training; what is told is written into ``eval`` below
-            it by summary-saver, where it is installed. None leaves that to the plugins
-            that take part.
-        name: tells this evaluation from others, on other data say; with one it is written
-            into ``eval_NAME``.
+        logdir: the directory of the training. If summary-saver is installed, it writes the
+            results into ``eval`` below it. None leaves this to the active plugins.
+        name: tells this evaluation from others, for example on other data; the results
+            then go into ``eval_NAME``.
         config: which plugins are on; by default the process's.
 
     Returns:
-        The values of *final_ops*, in their structure; None where there are none.
+        The values of *final_ops*, in their structure; None without *final_ops*.
 
     Raises:
-        CheckpointError: the checkpoint is not there, is damaged, or does not fit.
-        UnknownNodeError: something names no node.
+        CheckpointError: the checkpoint is missing, is damaged, or does not fit.
+        UnknownNodeError: the graph has no node of a given name.
         SessionInterruptedError: a signal came before the last run.
 
     >>> graph = Graph()
@@ -100,15 +97,16 @@ def evaluate_once(
         ...
     hookbus.errors.NoGoodCheckpointError: cannot restore runs/none/ckpt-7: ...
     """
-    final = _Final(final_ops, final_ops_feed_dict, name)
-    runs = _Runs(eval_ops, feed_dict, hooks)
+    run, final = (eval_ops, feed_dict), (final_ops, final_ops_feed_dict)
+    given = as_hooks(hooks, "hooks")
+    evaluation = _Evaluation(graph, scaffold, run, final, given, logdir, name, config)
     if checkpoint_path is None:
         raise CheckpointError("evaluate_once() got no checkpoint: checkpoint_path is None")
     check_path("checkpoint_path", checkpoint_path)
-    result = _Evaluation(graph, scaffold, runs, final, logdir, config).of(checkpoint_path)
+    result = evaluation.of(checkpoint_path)
     if result.cut_short:
         raise SessionInterruptedError(
-            "a signal ended evaluate_once(); what it has read is not that of all runs"
+            "a signal ended evaluate_once() before its last run; there is no result"
         )
     return result.values
 
@@ -131,40 +129,40 @@ def evaluate_repeatedly(
     name: str | None = None,
     config: Config | None = None,
 ) -> Any:
-    """Evaluate each checkpoint that is the newest one when it is looked for.
+    """Evaluate each new checkpoint of a directory, waiting for the next one in between.
 
-    The hooks take part in each evaluation anew. A signal that comes in the middle of one
-    ends that, and the call.
+    Each evaluation takes the newest checkpoint, and all hooks take part in it. A signal
+    during an evaluation ends that evaluation and the call.
 
     Args:
-        checkpoint_dir: where somebody saves, or will.
-        graph: as in :func:`evaluate_once`, like all that is not told here.
+        checkpoint_dir: the directory of the checkpoints; it need not exist yet.
+        graph: as in :func:`evaluate_once`.
         scaffold: as there.
         eval_ops: as there.
         feed_dict: as there.
         final_ops: as there.
         final_ops_feed_dict: as there.
-        eval_interval_secs: seconds from the start of one evaluation to the next, at least.
+        eval_interval_secs: the least number of seconds from the start of one evaluation to
+            the start of the next.
         hooks: as there.
-        max_number_of_evaluations: how many; None for no end.
+        max_number_of_evaluations: the number of evaluations; None for no limit.
         timeout: how long to wait for a checkpoint, in seconds; None for ever.
-        timeout_fn: asked when that time is over: what is true ends the call, anything else
-            has it wait again.
+        timeout_fn: called when that time is over: a true result ends the call, any other
+            result waits again.
         logdir: as there.
         name: as there.
         config: as there.
 
     Returns:
-        The values of *final_ops* for the last checkpoint that was evaluated; None if there
-        was none.
+        The values of *final_ops* for the last evaluated checkpoint; None if there was none.
 
     Raises:
-        UsageError: the number is not above 0, or there is a *timeout_fn* without *timeout*.
+        UsageError: the number is not above 0, or *timeout_fn* is given without *timeout*.
         CheckpointError, UnknownNodeError: as :func:`evaluate_once`.
     """
-    final = _Final(final_ops, final_ops_feed_dict, name)
-    runs = _Runs(eval_ops, feed_dict, hooks)
-    evaluation = _Evaluation(graph, scaffold, runs, final, logdir, config)
+    run, final = (eval_ops, feed_dict), (final_ops, final_ops_feed_dict)
+    given = as_hooks(hooks, "hooks")
+    evaluation = _Evaluation(graph, scaffold, run, final, given, logdir, name, config)
     paths = checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn)
     return evaluation.of_each(paths, max_number_of_evaluations)
 
@@ -192,22 +190,22 @@ def evaluation_loop(
     name: str | None = None,
     config: Config | None = None,
 ) -> Any:
-    """Evaluate each checkpoint with a fixed number of runs, and summarize it.
+    """Evaluate each new checkpoint with a fixed number of runs, and summarize it.
 
     Args:
-        checkpoint_dir: as in :func:`evaluate_repeatedly`, like all that is not told here.
+        checkpoint_dir: as in :func:`evaluate_repeatedly`.
         logdir: as there.
         graph: as there.
-        num_evals: how many runs, unless the input ends before; None for all that it has.
-            Nothing switches that off.
-        initial_op: fetched at the beginning of each evaluation, when it is restored.
+        num_evals: the number of runs, unless the input ends before; None evaluates until
+            the input ends. No flag switches it off.
+        initial_op: what to fetch at the start of each evaluation, after the restore.
         initial_op_feed_dict: feeds for *initial_op*.
-        eval_op: what each run fetches; None for no run at all.
+        eval_op: what each run fetches; None runs nothing.
         eval_op_feed_dict: feeds for each run.
-        final_op: what is fetched once, last of all.
+        final_op: what to fetch once, at the end.
         final_op_feed_dict: feeds for *final_op*.
-        summary_op: what is summarized in the end; by default all scalars that are declared
-            with ``graph.summary``, None for nothing.
+        summary_op: what to summarize at the end; by default all scalars declared with
+            ``graph.summary``, None summarizes nothing.
         summary_op_feed_dict: feeds for *summary_op*.
         variables_to_restore: by default all variables that checkpoints hold.
         eval_interval_secs: as there.
@@ -219,126 +217,98 @@ def evaluation_loop(
         config: as there.
 
     Returns:
-        The values of *final_op* for the last checkpoint; None if there was none.
+        The values of *final_op* for the last evaluated checkpoint; None if there was none.
 
     Raises:
         UsageError, CheckpointError, UnknownNodeError: as :func:`evaluate_repeatedly`.
     """
-    own = list(as_hooks(hooks, "hooks"))
+    given = as_hooks(hooks, "hooks")
     if summary_op is not None:
         wanted = None if summary_op is UNSET else summary_op
-        own.insert(0, SummaryAtEndHook(logdir, wanted, summary_op_feed_dict, name))
+        given = (SummaryAtEndHook(logdir, wanted, summary_op_feed_dict, name), *given)
     scaffold = Scaffold(
         graph,
         local_init_op=initial_op,
         local_init_feed_dict=initial_op_feed_dict,
         saver=variables_to_restore,
     )
-    stop = StopAfterNEvalsHook(num_evals)
-    runs = _Runs(eval_op, eval_op_feed_dict, own, stop)
-    final = _Final(final_op, final_op_feed_dict, name)
-    evaluation = _Evaluation(graph, scaffold, runs, final, logdir, config)
+    run, final = (eval_op, eval_op_feed_dict), (final_op, final_op_feed_dict)
+    evaluation = _Evaluation(
+        graph, scaffold, run, final, given, logdir, name, config, num_evals, True
+    )
     paths = checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn)
     return evaluation.of_each(paths, max_number_of_evaluations)
 
 
-def _as_hooks(hooks: Iterable[Any] | None) -> tuple[Any, ...]:
-    return as_hooks(hooks, "hooks")
-
-
-@attrs.frozen(eq=False)
-class _Runs:
-    """What is run: nodes, feeds for them, with which hooks, and how often.
-
-    Attributes:
-        ops, feed_dict, hooks: as the functions say.
-        stop: the core's own part that stops the evaluation; None where hooks do.
-    """
-
-    ops: Any
-    feed_dict: Feeds
-    hooks: tuple[Any, ...] = attrs.field(converter=_as_hooks)
-    stop: StopAfterNEvalsHook | None = None
-
-
-@attrs.frozen
-class _Final:
-    """What is read last of all: nodes, feeds for them, and the evaluation's name."""
-
-    ops: Any
-    feed_dict: Feeds
-    name: str | None
-
-    def __attrs_post_init__(self) -> None:
-        check_name("name", self.name)
-
-
-@attrs.frozen
-class _Result:
-    """What came out of one evaluation, and whether a signal cut it short."""
-
-    values: Any
-    cut_short: bool
-
-
 @attrs.frozen(eq=False)
 class _Evaluation:
-    """What is done with a checkpoint, or with several one after another."""
+    """Evaluates one checkpoint, or several one after another.
+
+    The attributes that are not listed are arguments of :func:`evaluate_once`.
+
+    Attributes:
+        run: the fetches and feeds of each run.
+        final: the fetches and feeds at the end.
+        num_evals: the number of runs; None leaves the end to the hooks and the input.
+        log_progress: whether to log the runs.
+    """
 
     graph: Graph
     scaffold: Scaffold | None
-    runs: _Runs
-    final: _Final
+    run: tuple[Any, Feeds]
+    final: tuple[Any, Feeds]
+    hooks: tuple[Any, ...]
     logdir: str | Path | None
+    name: str | None
     config: Config | None
+    num_evals: int | None = attrs.field(default=None, validator=numeric(above=0))
+    log_progress: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.graph, Graph):
             raise ArgumentTypeError(f"graph is a Graph, given: {self.graph!r}")
+        check_name("name", self.name)
 
-    def of(self, path: str | Path) -> _Result:
-        """Evaluate one checkpoint."""
-        runs, final = self.runs, self.final
+    def of(self, path: str | Path) -> EvaluationHook:
+        """Evaluate one checkpoint; return the hook that has the result."""
         creator = ChiefSessionCreator(
             self.graph, self.scaffold, checkpoint_filename_with_path=path
         )
-        values = FinalOpsReader(runs.ops, final.ops, final.feed_dict, final.name)
-        core = {"num_evals=": runs.stop, "hookbus.evaluation": values}
+        eval_ops, feed_dict = self.run
+        result = EvaluationHook(
+            self.num_evals, self.log_progress, eval_ops, *self.final, self.name
+        )
         with (
             undisturbed(),
             CallSession(
                 creator,
                 "eval",
-                hooks={"hooks": runs.hooks},
-                automatic=_writers(self.logdir, runs.hooks),
-                core=[
-                    Registration.of_core(name, hook) for name, hook in core.items() if hook
-                ],
+                hooks={"hooks": self.hooks},
+                automatic=_writers(self.logdir, self.hooks),
+                core=[Registration.of_core("hookbus.evaluation", result)],
                 config=self.config,
             ) as session,
         ):
-            while runs.ops is not None and not session.should_stop():
-                session.run(runs.ops, runs.feed_dict)
-        assert session.outcome is not None
-        return _Result(values.values, was_cut_short(session.outcome.kind))
+            while eval_ops is not None and not session.should_stop():
+                session.run(eval_ops, feed_dict)
+        return result
 
     def of_each(self, paths: Iterator[Path], most: int | None) -> Any:
-        """Evaluate checkpoints until there are no more, or enough of them."""
+        """Evaluate checkpoints until there are no more, or *most* are evaluated."""
         check_number("max_number_of_evaluations", most)
         done, values = 0, None
         for path in paths:
-            result = self._of_what_may_vanish(path)
+            result = self._unless_removed(path)
             if result is None:
                 continue
-            if result.cut_short:
-                break
-            done, values = done + 1, result.values
-            if done == most:
+            if not result.cut_short:
+                done, values = done + 1, result.values
+            if done == most or result.interrupted:
                 break
         return values
 
-    def _of_what_may_vanish(self, path: Path) -> _Result | None:
-        """Evaluate a checkpoint, unless whoever saves has removed it meanwhile."""
+    def _unless_removed(self, path: Path) -> EvaluationHook | None:
+        """Evaluate a checkpoint; return None if the training has removed it meanwhile."""
         try:
             return self.of(path)
         except NoGoodCheckpointError:
@@ -351,17 +321,17 @@ class _Evaluation:
 
 
 def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[ImpliedPlugin]:
-    """Return the plugins that write what an evaluation tells.
+    """Return the plugins that write the results of an evaluation.
 
     Raises:
-        UsageError: it is to be written into two directories.
+        UsageError: two different directories are given.
     """
     given = [hook.log_dir for hook in hooks if isinstance(hook, SummaryAtEndHook)]
     places = {str(place) for place in (logdir, *given) if place is not None}
     if len(places) > 1:
         raise UsageError(
-            "what an evaluation tells is written into one directory; given are "
-            f"{' and '.join(sorted(places))}"
+            f"the results of an evaluation go to {' and '.join(sorted(places))}: give one "
+            "directory"
         )
     return [
         attrs.evolve(plugin, why=f"logdir={place!r}")

@@ -1,7 +1,7 @@
-"""Training in one call, in the style of slim: a train op, a directory, and where to stop.
+"""Trains in one call, in the style of TF-Slim: a train op, a directory, a last step.
 
-There is no second loop here: a :class:`MonitoredTrainingSession` does all that it does
-elsewhere, with hooks, plugins, checkpoints, signals and recovery.
+A :class:`MonitoredTrainingSession` does the work, with hooks, plugins, checkpoints, signals
+and recovery.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _PROFILER = "profiler"
 def train_step(
     session: MonitoredSession,
     train_op: Node,
-    global_step: Node,  # noqa: ARG001 (others may want to fetch it)
+    global_step: Node,  # noqa: ARG001 (other functions may fetch it)
     train_step_kwargs: Mapping[str, Any],
 ) -> tuple[Any, bool]:
-    """Do one step, and log the loss where that is due.
+    """Do one step, and log the loss if that is due.
 
     Args:
-        session: the training session; one call of its ``run`` goes through the hooks.
+        session: the training session; each call of its ``run`` calls the hooks.
         train_op: a node; fetching it does a step and gives the loss.
         global_step: the node of the global step.
         train_step_kwargs: may have ``should_log`` and ``should_stop``, functions of the
@@ -58,9 +58,11 @@ def train_step(
     began = time.perf_counter()
     loss = session.run(train_op)
     seconds, step = time.perf_counter() - began, session.global_step
-    if train_step_kwargs.get("should_log", _never)(step):
+    should_log = train_step_kwargs.get("should_log")
+    if should_log is not None and should_log(step):
         log.info("trained", step=step, loss=_readable(loss), secs=float(f"{seconds:.3g}"))
-    return loss, bool(train_step_kwargs.get("should_stop", _never)(step))
+    should_stop = train_step_kwargs.get("should_stop")
+    return loss, should_stop is not None and bool(should_stop(step))
 
 
 def train(
@@ -95,32 +97,32 @@ def train(
     recovery: Recovery | None = None,
     config: Config | None = None,
 ) -> Any:
-    """Train until somebody stops or the input ends.
+    """Train until a hook stops the training or the input ends.
 
     Args:
         train_op: a train op, or an op that needs one and whose value is the loss.
-        logdir: where to restore from, and where checkpoints and summaries go; None for
-            nowhere.
-        graph: what *train_op* belongs to, where that is a name.
-        loss: the node of the loss; by default the one that is called ``loss``, or else the
-            train op's only output.
-        train_step_fn: what a step is, called as :func:`train_step` is. It returns the loss
-            and whether to stop.
-        train_step_kwargs: what it gets last; by default ``should_log``, which
-            *log_every_n_steps* makes.
-        log_every_n_steps: global steps between two lines with the loss; None or 0 for none.
-        number_of_steps: the global step to stop at. It is compared after each step, so a
-            training that is there already does one more. Nothing switches it off.
+        logdir: the directory to restore from, for checkpoints and summaries; None for none.
+        graph: the graph of *train_op*, if that is a name.
+        loss: the node of the loss; by default the node ``loss``, or the train op's only
+            output.
+        train_step_fn: does a step, with the arguments of :func:`train_step`; returns the
+            loss and whether to stop.
+        train_step_kwargs: its last argument; by default ``should_log``, made from
+            *log_every_n_steps*.
+        log_every_n_steps: global steps between two log lines with the loss; None or 0 logs
+            none.
+        number_of_steps: the global step to stop at. It is checked after each step, so a
+            training that has reached it does one more. No flag switches it off.
         is_chief: whether this process initializes, restores and saves.
-        startup_delay_steps: how far the chief's checkpoints in *logdir* must have come
-            before a process that is not chief begins, but at most *number_of_steps*.
+        startup_delay_steps: a process that is not chief waits for the chief's checkpoint of
+            this step in *logdir*, or of *number_of_steps* if that is less.
         max_wait_secs: how long such a process waits for that, and for its scaffold.
         scaffold: how to initialize the session.
-        init_op: these four and *ready_op* take the place of the scaffold's.
+        init_op: this one, the next three and *ready_op* replace those of the scaffold.
         init_feed_dict: feeds for *init_op*.
         local_init_op: fetched in every new session.
-        init_fn: called with the backend session where nothing is restored.
-        ready_op: names what is missing.
+        init_fn: called with the backend session if nothing is restored.
+        ready_op: its value names what is missing.
         summary_op: the nodes to summarize; None writes no summaries.
         saver: the variables that checkpoints hold.
         hooks: hook objects, called last.
@@ -137,11 +139,11 @@ def train(
         config: which plugins are on; by default the process's.
 
     Returns:
-        The loss of the last step; None where there was none.
+        The loss of the last step; None without any step.
 
     Raises:
-        UsageError: arguments that contradict each other or do not suffice.
-        DeadlineExceededError: the chief does not come as far in time.
+        UsageError: arguments contradict each other or do not suffice.
+        DeadlineExceededError: the chief does not reach the step in time.
         PluginError, CheckpointError: as :class:`MonitoredTrainingSession`.
 
     >>> graph = Graph()
@@ -153,19 +155,19 @@ def train(
     >>> train(halve, None, number_of_steps=3, log_every_n_steps=0, config=quiet)
     4.0
     """
-    steps = TrainStep.of(train_op, graph, loss, number_of_steps)
-    steps.within = train_step_fn is train_step
+    each_run = train_step_fn is train_step
+    steps = TrainStep.of(train_op, graph, loss, number_of_steps, each_run)
     check_directory("logdir", logdir)
     check_number("trace_every_n_steps", trace_every_n_steps or None)
     check_seconds("max_wait_secs", max_wait_secs)
     if not callable(train_step_fn):
         raise ArgumentTypeError(f"train_step_fn is a function, given: {train_step_fn!r}")
-    _check_logdir(
-        logdir,
-        summary_op=summary_op is not UNSET,
-        saver=saver is not None,
-        trace_every_n_steps=trace_every_n_steps is not None,
-    )
+    needs_logdir = {
+        "summary_op": summary_op is not UNSET,
+        "saver": saver is not None,
+        "trace_every_n_steps": trace_every_n_steps is not None,
+        "startup_delay_steps": startup_delay_steps > 0 and not is_chief,
+    }
     periods = _periods(
         save_interval_secs,
         save_checkpoint_secs=save_checkpoint_secs,
@@ -174,12 +176,13 @@ def train(
         save_summaries_steps=save_summaries_steps if summary_op is not None else None,
     )
     if is_chief:
-        _check_logdir(logdir, **{k: v is not UNSET and bool(v) for k, v in periods.items()})
+        needs_logdir |= {k: v is not UNSET and bool(v) for k, v in periods.items()}
+    _check_logdir(logdir, needs_logdir)
     pieces = {
         "init_op": init_op,
         "init_feed_dict": init_feed_dict,
         "local_init_op": local_init_op,
-        "init_fn": _as_in_scaffolds(init_fn),
+        "init_fn": _for_scaffold(init_fn),
         "ready_op": ready_op,
         "summary_op": None if summary_op is UNSET else summary_op,
         "saver": saver,
@@ -187,9 +190,9 @@ def train(
     config = config or current_config()
     if trace_every_n_steps and is_chief:
         config = _traced(config, trace_every_n_steps, logdir)
-    if startup_delay_steps > 0 and not is_chief:
+    if logdir is not None and startup_delay_steps > 0 and not is_chief:
         until = min(startup_delay_steps, number_of_steps or startup_delay_steps)
-        _wait_for_chief(logdir, until, max_wait_secs)
+        wait_for_step(logdir, until, max_wait_secs)
     if train_step_kwargs is None:
         train_step_kwargs = _default_kwargs(log_every_n_steps)
     session = _TrainingSession(
@@ -213,16 +216,16 @@ def train(
             last, stop = _checked(answer)
             if stop:
                 raise StepFnStop("train_step_fn asked to stop")
-            if not steps.within and steps.is_reached(session.global_step):
-                raise StepFnStop(steps.why)
+            if not each_run and steps.is_reached(session.global_step):
+                raise StepFnStop(steps.reason)
     return last
 
 
 class _TrainingSession(MonitoredTrainingSession):
-    """A training session in which the core takes part itself, last of all.
+    """A training session in which the core takes part with a hook of its own, called last.
 
     Args:
-        steps: its part.
+        steps: the hook.
         arguments: as for a :class:`MonitoredTrainingSession`.
     """
 
@@ -234,19 +237,20 @@ class _TrainingSession(MonitoredTrainingSession):
         return [Registration.of_core(TRAIN_CALL, self._steps)]
 
 
-def _check_logdir(logdir: str | Path | None, **given: bool) -> None:
-    """Refuse what says how to write where there is no place for it."""
-    for argument, is_given in given.items():
-        if is_given and logdir in (None, ""):
-            raise UsageError(f"{argument}= is given, and logdir is None: say where it goes")
+def _check_logdir(logdir: str | Path | None, needed: Mapping[str, bool]) -> None:
+    """Refuse arguments that need a directory if there is none."""
+    for argument, is_needed in needed.items():
+        if is_needed and logdir in (None, ""):
+            raise UsageError(f"{argument}= needs a directory, and logdir is {logdir!r}")
 
 
 def _periods(save_interval_secs: float | Unset | None, **given: Any) -> dict[str, Any]:
-    """Return how often to write, under the names that a training session knows."""
+    """Return the periods of checkpoints and summaries, by argument of a session."""
     if save_interval_secs is not UNSET:
         if given["save_checkpoint_secs"] is not UNSET:
             raise UsageError(
-                "save_interval_secs= and save_checkpoint_secs= are two names of one thing"
+                "save_interval_secs= and save_checkpoint_secs= are two names for the same "
+                "period: give one of them"
             )
         given["save_checkpoint_secs"] = save_interval_secs
     return given
@@ -255,15 +259,15 @@ def _periods(save_interval_secs: float | Unset | None, **given: Any) -> dict[str
 def _scaffold(
     graph: Graph, scaffold: Scaffold | None, pieces: Mapping[str, Any]
 ) -> Scaffold | None:
-    """Return the scaffold with the pieces that are given in the place of its own."""
+    """Return the scaffold, with the given pieces in place of its own."""
     given = {name: piece for name, piece in pieces.items() if piece is not None}
     if not given:
         return scaffold
-    own = graph if scaffold is None else scaffold.graph
-    return Scaffold(own, copy_from_scaffold=scaffold, **given)
+    graph = graph if scaffold is None else scaffold.graph
+    return Scaffold(graph, copy_from_scaffold=scaffold, **given)
 
 
-def _as_in_scaffolds(
+def _for_scaffold(
     init_fn: Callable[[Session], None] | None,
 ) -> Callable[[Scaffold, Session], None] | None:
     if init_fn is None:
@@ -285,15 +289,6 @@ def _traced(config: Config, every: int, logdir: str | Path | None) -> Config:
     return config.with_options(_PROFILER, save_steps=every, output_dir=str(logdir))
 
 
-def _wait_for_chief(logdir: str | Path | None, step: int, max_wait_secs: float) -> None:
-    if logdir is None:
-        raise UsageError(
-            "startup_delay_steps= waits for the chief's checkpoints: give the logdir that "
-            "it saves into"
-        )
-    wait_for_step(logdir, step, max_wait_secs)
-
-
 def _default_kwargs(log_every_n_steps: int | None) -> dict[str, Any]:
     every = log_every_n_steps
     if not every or every < 0:
@@ -304,11 +299,9 @@ def _default_kwargs(log_every_n_steps: int | None) -> dict[str, Any]:
 def _checked(answer: Any) -> tuple[Any, Any]:
     if isinstance(answer, tuple | list) and len(answer) == 2:
         return answer[0], answer[1]
-    raise UsageError(f"train_step_fn returns the pair (loss, should_stop), not {answer!r}")
-
-
-def _never(global_step: int) -> bool:  # noqa: ARG001
-    return False
+    raise UsageError(
+        f"train_step_fn returned {answer!r}; expected the pair (loss, should_stop)"
+    )
 
 
 def _readable(loss: Any) -> Any:

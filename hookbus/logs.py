@@ -1,10 +1,11 @@
-"""Where hookbus' own log lines go: to stderr, unless the program configured structlog."""
+"""Writes hookbus' log lines to stderr, or as the program has configured structlog."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import os
 import random
 import sys
 from collections.abc import Callable, Mapping
@@ -12,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 LEVEL = 20
-"""Lines below this level, ``info``, are dropped unless the program configured structlog.
+"""Lines below this level, ``info``, are dropped unless the program configures structlog.
 
-A number, as older structlogs take no names.
+It is a number because older versions of structlog do not take names.
 """
 
 
 class Logger:
-    """A structlog logger that is made at its first line.
+    """A structlog logger that is created at its first line.
 
-    structlog takes longer to import than the rest of hookbus together, and a logger that
-    is made early would not see what the program configures later.
+    structlog takes long to import, and a logger that is created early would not see how
+    the program configures structlog later.
     """
 
     def __getattr__(self, level: str) -> Any:
@@ -30,31 +31,33 @@ class Logger:
 
 
 class Stderr:
-    """A file that is whatever ``sys.stderr`` is at the moment.
+    """A file that writes to the current ``sys.stderr``.
 
-    A progress bar swaps ``sys.stderr`` while it is drawn; lines that bypassed it would
-    tear the bar.
+    A progress bar replaces ``sys.stderr`` while it is drawn; lines that bypassed it would
+    break the bar.
     """
 
     def write(self, text: str) -> int:
-        """Write to today's ``sys.stderr``."""
+        """Write to the current ``sys.stderr``."""
         return sys.stderr.write(text)
 
     def flush(self) -> None:
-        """Flush today's ``sys.stderr``."""
+        """Flush the current ``sys.stderr``."""
         sys.stderr.flush()
 
     def isatty(self) -> bool:
-        """Say whether it is a terminal."""
+        """Return whether it is a terminal."""
         return sys.stderr.isatty()
 
 
-def configure(log_format: str) -> None:
-    """Set structlog up for the ``hookbus`` command.
+def configure(log_format: str, level: int = LEVEL) -> None:
+    """Configure structlog for the ``hookbus`` command.
 
     Args:
         log_format: ``console`` for people, ``json`` for one JSON object a line.
+        level: the lowest level to log, one of structlog's.
     """
+    colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     structlog = _structlog()
     structlog.configure(
         processors=[
@@ -63,23 +66,23 @@ def configure(log_format: str) -> None:
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
             if log_format == "console"
             else structlog.processors.TimeStamper(fmt="iso"),
-            _console(colors=sys.stderr.isatty())
+            _console(colors)
             if log_format == "console"
             else structlog.processors.JSONRenderer(_dumps),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
         cache_logger_on_first_use=False,
     )
 
 
 def _console(colors: bool) -> Callable[..., str]:
-    """Return what writes a line for people, whatever values it is given."""
+    """Return a processor that renders a line for people, whatever its values are."""
     write = _structlog().dev.ConsoleRenderer(colors=colors, pad_event_to=0, sort_keys=False)
 
     def written(logger: Any, method: str, event: Mapping[str, Any]) -> str:
         try:
-            line: str = write(logger, method, {**event})  # it takes out what it wrote
+            line: str = write(logger, method, {**event})  # the renderer empties it
         except Exception:
             texts = {key: _text(value) for key, value in event.items()}
             line = write(logger, method, texts)
@@ -89,10 +92,10 @@ def _console(colors: bool) -> Callable[..., str]:
 
 
 def _dumps(event: Mapping[str, Any], **_: Any) -> str:
-    """Write JSON proper, whatever is in *event*: what JSON has not is text."""
+    """Return *event* as valid JSON; a value that JSON does not have becomes text."""
     try:
         return json.dumps(event, default=_text, allow_nan=False)
-    except Exception:  # NaN, a circle, a key that is no text, something very deep, …
+    except Exception:  # NaN, a cycle, a key that is not text, deep nesting
         pass
     try:
         return json.dumps(_plain(event, ()), allow_nan=False)
@@ -101,11 +104,11 @@ def _dumps(event: Mapping[str, Any], **_: Any) -> str:
 
 
 def _plain(value: Any, around: tuple[int, ...]) -> Any:
-    """Return *value* with text in place of what JSON has not.
+    """Return *value* with text in place of values that JSON does not have.
 
     Args:
         value: anything.
-        around: the ids of the containers that it is in.
+        around: the ids of the containers around it.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -120,7 +123,7 @@ def _plain(value: Any, around: tuple[int, ...]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return *value* as text, also where it has none itself."""
+    """Return *value* as text, even if its own conversion to text fails."""
     try:
         return str(value)
     except Exception as error:
@@ -128,10 +131,10 @@ def _text(value: Any) -> str:
 
 
 def _structlog() -> Any:
-    """Import structlog without a trace in the global generator.
+    """Import structlog and leave the global random generator unchanged.
 
-    It imports rich where that is installed, which draws a number at import; a run that
-    logs its first line after a checkpoint would then go on otherwise than a resumed one.
+    structlog imports rich if it is installed, and rich draws a random number at import.
+    A run that logs its first line after a checkpoint would then differ from a resumed one.
     """
     before = random.getstate()
     import structlog
@@ -165,6 +168,9 @@ log = Logger()
 
 
 def shown(path: Path) -> str:
-    """Return a path as log lines show it: short, where it lies below this folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    """Return a path as log lines and messages show it: relative if that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # there is no current folder, or it is on another drive
+        return str(path)
+    return str(path) if relative.startswith("..") else relative

@@ -1,8 +1,8 @@
-"""Metrics that are gathered batch by batch, as nodes of a graph.
+"""Adds metrics to a graph, which are gathered batch by batch.
 
-Each of them adds variables that gather, a train op that does not count as a step and
-updates them with a batch, and an op with the value so far. So they run on whatever backend
-runs the graph. Where nothing was gathered yet the value is 0, as in TensorFlow.
+Each metric adds variables that gather, a train op that updates them with a batch and does
+not count as a step, and an op with the value so far. So metrics run on every backend.
+Before the first batch the value is 0, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 
-_NO_WEIGHTS = 1.0
-
 
 @attrs.frozen(eq=False)
 class Metric:
     """A metric of a graph.
 
     Attributes:
-        value: the node with its value so far.
+        value: the node of the value so far.
         update: the node to fetch with each batch.
     """
 
@@ -41,20 +39,15 @@ def mean(values: Node, weights: Node | None = None, name: str = "mean") -> Metri
     Args:
         values: a node with an array of any shape, or a number.
         weights: a node with weights of the same shape, or one that broadcasts to it.
-        name: what the nodes' names begin with; a number is added where that is taken.
+        name: the prefix of the nodes' names; a number is added if it is taken.
     """
-
-    def gather(xp: Any, values: Any, weights: Any) -> Any:
-        wide = xp.asarray(values, dtype=float)  # in half precision counts do not get far
-        return xp.sum(wide * weights), xp.sum(xp.ones_like(wide) * weights)
-
-    return _ratio(name, {"values": values}, weights, gather)
+    return _ratio(name, weights, lambda values: (values, 1.0), values=values)
 
 
 def accuracy(
     labels: Node, predictions: Node, weights: Node | None = None, name: str = "accuracy"
 ) -> Metric:
-    """Add the share of predictions that are their labels.
+    """Add the share of predictions that equal their labels.
 
     Args:
         labels: a node with the true values, of any shape.
@@ -62,39 +55,33 @@ def accuracy(
         weights: as in :func:`mean`.
         name: as in :func:`mean`.
     """
-
-    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
-        right = xp.asarray(labels == predictions, dtype=float)
-        return xp.sum(right * weights), xp.sum(xp.ones_like(right) * weights)
-
-    nodes = {"labels": labels, "predictions": predictions}
-    return _ratio(name, nodes, weights, gather)
+    return _ratio(
+        name, weights, lambda y, p: (y == p, 1.0), labels=labels, predictions=predictions
+    )
 
 
 def precision(
     labels: Node, predictions: Node, weights: Node | None = None, name: str = "precision"
 ) -> Metric:
-    """Add the share of predicted positives that are positive; what is not 0 is positive."""
+    """Add the share of predicted positives that are positive; nonzero values are positive.
 
-    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
-        said = xp.asarray(predictions != 0, dtype=float) * weights
-        return xp.sum(said * (labels != 0)), xp.sum(said)
-
-    nodes = {"labels": labels, "predictions": predictions}
-    return _ratio(name, nodes, weights, gather)
+    The arguments are those of :func:`accuracy`.
+    """
+    return _ratio(
+        name, weights, lambda y, p: (y != 0, p != 0), labels=labels, predictions=predictions
+    )
 
 
 def recall(
     labels: Node, predictions: Node, weights: Node | None = None, name: str = "recall"
 ) -> Metric:
-    """Add the share of positives that are predicted; what is not 0 is positive."""
+    """Add the share of positives that are predicted; nonzero values are positive.
 
-    def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
-        true = xp.asarray(labels != 0, dtype=float) * weights
-        return xp.sum(true * (predictions != 0)), xp.sum(true)
-
-    nodes = {"labels": labels, "predictions": predictions}
-    return _ratio(name, nodes, weights, gather)
+    The arguments are those of :func:`accuracy`.
+    """
+    return _ratio(
+        name, weights, lambda y, p: (p != 0, y != 0), labels=labels, predictions=predictions
+    )
 
 
 def auc(
@@ -110,16 +97,18 @@ def auc(
         labels: a node with 0 or 1, or bools, of any shape.
         predictions: a node with scores from 0 to 1, of the same shape.
         weights: as in :func:`mean`.
-        num_thresholds: how many; the more, the nearer to the exact area.
+        num_thresholds: the number of thresholds; more of them give a more exact area.
         name: as in :func:`mean`.
 
     Raises:
         UsageError: there are fewer than two thresholds.
     """
     if num_thresholds < 2:
-        raise UsageError(f"auc: num_thresholds={num_thresholds} must be at least 2")
+        raise UsageError(
+            f"auc: num_thresholds={num_thresholds}: expected an integer of at least 2"
+        )
     last = num_thresholds - 1
-    # The outer two are just beyond the scores, so that the curve has both its ends.
+    # The outer two lie just beyond the scores, so that the curve has both its ends.
     thresholds = [-1e-7, *(i / last for i in range(1, last)), 1 + 1e-7]
 
     def gather(xp: Any, labels: Any, predictions: Any, weights: Any) -> Any:
@@ -143,11 +132,25 @@ def auc(
 
 def _ratio(
     name: str,
-    nodes: Mapping[str, Node],
     weights: Node | None,
-    gather: Callable[..., Any],
+    select: Callable[..., tuple[Any, Any]],
+    **nodes: Node,
 ) -> Metric:
-    """Add a metric that is one sum divided by another."""
+    """Add a weighted mean.
+
+    Args:
+        name: the prefix of the nodes' names.
+        weights: the node of the weights, or None.
+        select: takes the values of *nodes*; returns what to average, and a factor for the
+            weights.
+        nodes: the nodes to read, by the name for error messages.
+    """
+
+    def gather(xp: Any, *batch: Any) -> tuple[Any, Any]:
+        values, factor = select(*batch[:-1])
+        values = xp.asarray(values, dtype=float)  # half precision cannot count far
+        weights = batch[-1] * factor
+        return xp.sum(values * weights), xp.sum(xp.ones_like(values) * weights)
 
     def divide(xp: Any, total: Any, count: Any) -> Any:  # noqa: ARG001 (called by position)
         return total / count if count else total * 0.0
@@ -166,39 +169,40 @@ def _metric(
     """Add variables, an update and a value to the graph of some nodes.
 
     Args:
-        name: what their names begin with.
+        name: the prefix of their names.
         nodes: parameter of *gather* to the node it reads.
-        weights: the node that *gather* reads last; 1 for none.
-        gather: what a batch adds to each of the sums.
-        value: takes the sums.
-        sums: the variables, with what they begin with.
+        weights: the node that *gather* reads last; None reads 1.
+        gather: returns what a batch adds to each of the sums.
+        value: computes the metric from the sums.
+        sums: variable to its initial value.
     """
     data = {**nodes, **({} if weights is None else {"weights": weights})}
     graph = _graph_of(data)
-    own = _free(graph, name)
+    prefix = _free(graph, name)
     parts = {
-        key: graph.variable(f"{own}/{key}", zero, saved=False) for key, zero in sums.items()
+        key: graph.variable(f"{prefix}/{key}", zero, saved=False)
+        for key, zero in sums.items()
     }
 
     def add(xp: Any, *values: Any) -> tuple[Any, ...]:
         given, before = values[: len(data)], values[len(data) :]
         batch = _arrays(xp, name, dict(zip(data, given, strict=True)))
-        more = gather(xp, *batch, *([] if weights is not None else [_NO_WEIGHTS]))
+        more = gather(xp, *batch, *([1.0] if weights is None else []))
         return tuple(old + new for old, new in zip(before, more, strict=True))
 
     update = graph.train_op(
         _taking(add, "xp", *data, *parts),
-        name=f"{own}/update",
+        name=f"{prefix}/update",
         reads={**data, **parts},
         updates=tuple(parts.values()),
         increment=0,
     )
-    read = graph.op(_taking(value, "xp", *parts), name=f"{own}/value", reads=parts)
+    read = graph.op(_taking(value, "xp", *parts), name=f"{prefix}/value", reads=parts)
     return Metric(read, update)
 
 
 def _arrays(xp: Any, name: str, batch: Mapping[str, Any]) -> list[Any]:
-    """Return the arrays of a batch, of which none makes a larger one of the first.
+    """Return the arrays of a batch, none of which may broadcast the first one.
 
     Raises:
         UsageError: their shapes do not fit.
@@ -208,20 +212,20 @@ def _arrays(xp: Any, name: str, batch: Mapping[str, Any]) -> list[Any]:
     for key, other in others:
         if not (_broadcasts(other, shape) if key == "weights" else other == shape):
             raise UsageError(
-                f"metric {name!r}: {first} have the shape {shape}, and {key} {other}, "
-                "which does not fit"
+                f"metric {name!r}: {first} have the shape {shape}, and {key} have the "
+                f"shape {other}, which does not fit"
             )
     return list(arrays.values())
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Say whether an array can be stretched to a shape."""
+    """Return whether an array of one shape broadcasts to another shape."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
-    return len(shape) <= len(to) and all(own in (1, there) for own, there in pairs)
+    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in pairs)
 
 
 def _taking(fn: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """Return a function with just these parameters, by which a graph finds its nodes."""
+    """Return a function with exactly these parameters, from which a graph finds nodes."""
 
     def call(*values: Any) -> Any:
         return fn(*values)
@@ -236,18 +240,19 @@ def _graph_of(nodes: Mapping[str, Node]) -> Graph:
     """Return the graph that all nodes belong to.
 
     Raises:
-        ArgumentTypeError: one of them is no node.
+        ArgumentTypeError: one of them is not a node.
     """
     for parameter, node in nodes.items():
         if not isinstance(node, Node):
             raise ArgumentTypeError(
-                f"{parameter} of a metric is a node, not {node!r}: give graph.resolve(name)"
+                f"{parameter} of a metric is {node!r}; expected a node, like "
+                "graph.resolve(name)"
             )
     graph: Graph = next(iter(nodes.values())).graph
     return graph
 
 
 def _free(graph: Graph, name: str) -> str:
-    """Return *name*, with a number if there is a metric of that name already."""
-    taken = (f"{name}_{number}" if number else name for number in itertools.count())
-    return next(own for own in taken if f"{own}/update" not in graph)
+    """Return *name*, with a number if the graph has a metric of that name already."""
+    names = (f"{name}_{number}" if number else name for number in itertools.count())
+    return next(free for free in names if f"{free}/update" not in graph)

@@ -1,9 +1,8 @@
-"""What arguments and settings may be: numbers, times, paths, names, functions."""
+"""Validates arguments and settings: numbers, times, paths, names, functions."""
 
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -16,9 +15,10 @@ from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 
 
 def number_in(value: Any) -> float | None:
-    """Return a number, or the one that an array of any library holds, as a float.
+    """Return a number, or the only one in an array of any library, as a float.
 
-    None for all else: an array of more or fewer numbers, text, what is too large.
+    Anything else gives None: an array of no or several numbers, text, a number that is too
+    large for a float.
 
     >>> number_in(3), number_in("3"), number_in([3])
     (3.0, None, None)
@@ -30,49 +30,62 @@ def number_in(value: Any) -> float | None:
         return None
 
 
-def numeric(
-    *, above: float | None = None, least: float | None = None
-) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Return an attrs validator for settings that are numbers; None always passes.
+def scalar_in(value: Any) -> float | None:
+    """Return what :func:`number_in` does, but None for an array with an axis."""
+    return number_in(value) if getattr(value, "shape", ()) == () else None
 
-    NaN does not: a period of NaN would never be over.
+
+def numeric(
+    *, above: float | None = None, least: float | None = None, whole: bool = False
+) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Return an attrs validator for settings that are numbers.
+
+    None is always valid. NaN never is: a period of NaN would never be over.
 
     Args:
-        above: the number is to be more than this.
-        least: the number is to be this or more.
+        above: the number has to be greater than this.
+        least: the number has to be at least this.
+        whole: whether only whole numbers are valid.
 
     >>> @attrs.define
-    ... class Hook:
+    ... class PrintHook:
     ...     every_secs: float = attrs.field(default=60.0, validator=numeric(above=0))
-    >>> Hook(every_secs=0)
+    >>> PrintHook(every_secs=0)
     Traceback (most recent call last):
-    hookbus.errors.UsageError: invalid every_secs=0. It is a number above 0.
+    hookbus.errors.UsageError: invalid every_secs=0. PrintHook expects a number above 0.
     """
-    wanted = "a number"
+    wanted = "a whole number" if whole else "a number"
     if above is not None:
         wanted += f" above {above:g}"
     elif least is not None:
-        wanted += f" from {least:g} on"
+        wanted += f" of at least {least:g}"
 
-    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+    def check(instance: Any, field: attrs.Attribute[Any], value: Any) -> None:
         if value is None:
             return
-        fits = isinstance(value, Real) and not isinstance(value, bool)
-        fits = fits and not math.isnan(value)
-        fits = (
-            fits and (above is None or value > above) and (least is None or value >= least)
-        )
-        if not fits:
-            raise UsageError(f"invalid {field.name}={value!r}. It is {wanted}.")
+        error: type[UsageError]
+        known = hasattr(value, "__index__") if whole else isinstance(value, Real)
+        if not known or isinstance(value, bool):
+            error = ArgumentTypeError
+        elif (
+            value != value  # NaN
+            or (above is not None and value <= above)
+            or (least is not None and value < least)
+        ):
+            error = UsageError
+        else:
+            return
+        who = type(instance).__name__
+        raise error(f"invalid {field.name}={value!r}. {who} expects {wanted}.")
 
     return check
 
 
 def check_number(argument: str, number: int | None) -> None:
-    """Refuse a number of steps that is not above 0.
+    """Check that a number of steps is above 0, or None.
 
     Raises:
-        ArgumentTypeError: it is no whole number.
+        ArgumentTypeError: it is not a whole number.
         UsageError: it is not above 0.
     """
     check_whole(argument, number)
@@ -81,80 +94,84 @@ def check_number(argument: str, number: int | None) -> None:
 
 
 def check_whole(argument: str, number: int | None) -> None:
-    """Refuse what is neither a whole number nor None.
+    """Check that an argument is a whole number or None.
 
     Raises:
-        ArgumentTypeError: it is neither.
+        ArgumentTypeError: it is not.
     """
     if number is not None and not hasattr(number, "__index__"):
-        raise ArgumentTypeError(f"{argument} is a whole number, given: {number!r}")
+        raise ArgumentTypeError(f"{argument} must be a whole number, given: {number!r}")
 
 
 def check_seconds(argument: str, seconds: float | None) -> None:
-    """Refuse a time in seconds that is below 0.
+    """Check that a time in seconds is at least 0, or None.
 
     Raises:
-        ArgumentTypeError: it is no number.
+        ArgumentTypeError: it is not a number.
         UsageError: it is below 0.
     """
     if seconds is None:
         return
     if not isinstance(seconds, Real):
-        raise ArgumentTypeError(f"{argument} is a number of seconds, given: {seconds!r}")
-    if not seconds >= 0:  # nor is NaN
+        raise ArgumentTypeError(
+            f"{argument} must be a number of seconds, given: {seconds!r}"
+        )
+    if not seconds >= 0:  # NaN is not either
         raise UsageError(f"Must specify {argument} >= 0, given: {seconds}")
 
 
 def check_path(argument: str, path: str | Path) -> None:
-    """Refuse what is no path.
+    """Check that an argument is a path.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: it is not.
     """
     if not isinstance(path, str | os.PathLike):
-        raise ArgumentTypeError(f"{argument} is a path, given: {path!r}")
+        raise ArgumentTypeError(f"{argument} must be a path, given: {path!r}")
 
 
 def check_directory(argument: str, path: str | Path | None) -> None:
-    """Refuse what is neither a path nor None.
+    """Check that an argument is a path or None.
 
     Raises:
-        ArgumentTypeError: it is neither.
+        ArgumentTypeError: it is not.
     """
     if path is not None:
         check_path(argument, path)
 
 
 def check_name(argument: str, name: str | None) -> None:
-    """Refuse what is no name, or would lead into another folder.
+    """Check that the name of a folder does not lead into another folder.
 
     Raises:
-        ArgumentTypeError: it is no str.
+        ArgumentTypeError: it is not a str.
         UsageError: it has a slash.
     """
     if name is not None and not isinstance(name, str):
-        raise ArgumentTypeError(f"{argument} is a str, given: {name!r}")
+        raise ArgumentTypeError(f"{argument} must be a str, given: {name!r}")
     if name is not None and set(name) & set("/\\"):
-        raise UsageError(f"{argument} names a folder and has no slash, given: {name!r}")
+        raise UsageError(
+            f"{argument} names a folder and must not have a slash, given: {name!r}"
+        )
 
 
 def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the parameters of a model.
+    """Return the parameters of a model; none is an empty dict.
 
     Raises:
-        ArgumentTypeError: they are no dict.
+        ArgumentTypeError: they are not a dict.
     """
     if params is not None and not isinstance(params, Mapping):
-        raise ArgumentTypeError(f"params is a dict, given: {params!r}")
+        raise ArgumentTypeError(f"params must be a dict, given: {params!r}")
     return params or {}
 
 
 def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Return which of the known arguments a function names.
+    """Return which of the known arguments are parameters of a function.
 
     Raises:
-        ArgumentTypeError: it is no function, or does not tell its parameters.
-        UsageError: it has another parameter, without a default.
+        ArgumentTypeError: it is not a function, or its parameters cannot be read.
+        UsageError: it has another parameter without a default.
     """
     names = []
     for parameter in _parameters(fn, argument):
@@ -173,10 +190,10 @@ def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]
 
 def _parameters(fn: Callable[..., Any], argument: str) -> list[inspect.Parameter]:
     if not callable(fn):
-        raise ArgumentTypeError(f"{argument} is a function, given: {fn!r}")
+        raise ArgumentTypeError(f"{argument} must be a function, given: {fn!r}")
     try:
         return list(inspect.signature(fn).parameters.values())
     except ValueError:
         raise ArgumentTypeError(
-            f"{argument} does not tell its parameters: wrap {fn!r} in a function"
+            f"cannot read the parameters of {argument}: wrap {fn!r} in a function"
         ) from None

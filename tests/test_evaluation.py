@@ -262,7 +262,7 @@ def test_summaries_of_an_input_that_has_ended_are_left_out(capsys):
         ),
         (
             lambda: once(counting(), logdir="b", hooks=[SummaryAtEndHook("a", "n")]),
-            "written into one directory; given are a and b",
+            "results of an evaluation go to a and b: give one directory",
         ),
     ],
 )
@@ -461,12 +461,12 @@ def test_a_signal_that_a_program_handles_itself_ends_no_wait():
     ("argument", "value", "message"),
     [
         ("timeout", math.nan, "Must specify timeout >= 0, given: nan"),
-        ("timeout", "5", "timeout is a number of seconds, given: '5'"),
+        ("timeout", "5", "timeout must be a number of seconds, given: '5'"),
         ("eval_interval_secs", -1, "Must specify min_interval_secs >= 0, given: -1"),
-        ("max_number_of_evaluations", 1.5, "is a whole number, given: 1.5"),
+        ("max_number_of_evaluations", 1.5, "must be a whole number, given: 1.5"),
         ("graph", 3, "graph is a Graph, given: 3"),
-        ("name", 3, "name is a str, given: 3"),
-        ("name", "../x", "name names a folder and has no slash, given: '../x'"),
+        ("name", 3, "name must be a str, given: 3"),
+        ("name", "../x", "name names a folder and must not have a slash, given: '../x'"),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused_by_its_name(argument, value, message):
@@ -478,7 +478,7 @@ def test_an_argument_that_cannot_be_is_refused_by_its_name(argument, value, mess
 
 def test_a_directory_is_a_path():
     """To wait in none is a mistake."""
-    with pytest.raises(TypeError, match="checkpoint_dir is a path, given: None"):
+    with pytest.raises(TypeError, match="checkpoint_dir must be a path, given: None"):
         evaluation.wait_for_new_checkpoint(None, timeout=0)
 
 
@@ -486,7 +486,7 @@ def test_no_checkpoint_is_an_error():
     """``latest_checkpoint`` gives None where there is none; nothing is evaluated then."""
     with pytest.raises(CheckpointError, match="checkpoint_path is None"):
         evaluation.evaluate_once(None, graph=counting(), final_ops="n")
-    with pytest.raises(TypeError, match="checkpoint_path is a path, given: 5"):
+    with pytest.raises(TypeError, match="checkpoint_path must be a path, given: 5"):
         evaluation.evaluate_once(5, graph=counting(), final_ops="n")
 
 

@@ -249,9 +249,13 @@ def test_what_a_metric_reads_is_a_node(wrong):
     """A name is not enough: it does not tell the graph."""
     graph = Graph()
     x = graph.placeholder("x")
-    with pytest.raises(ArgumentTypeError, match="values of a metric is a node, not "):
+    with pytest.raises(
+        ArgumentTypeError, match=r"values of a metric is .*; expected a node"
+    ):
         metrics.mean(wrong)
-    with pytest.raises(ArgumentTypeError, match="predictions of a metric is a node, not "):
+    with pytest.raises(
+        ArgumentTypeError, match=r"predictions of a metric is .*; expected a node"
+    ):
         metrics.accuracy(x, wrong)
 
 
@@ -267,7 +271,9 @@ def test_an_area_needs_two_thresholds(number):
     """The message names the argument."""
     graph = Graph()
     x = graph.placeholder("x")
-    with pytest.raises(UsageError, match=f"num_thresholds={number} must be at least 2"):
+    with pytest.raises(
+        UsageError, match=f"num_thresholds={number}: expected an integer of at least 2"
+    ):
         metrics.auc(x, x, num_thresholds=number)
 
 

@@ -368,9 +368,8 @@ def test_only_a_variable_can_be_assigned(phase, name):
     """The hook is named, the node, and what the node is; nothing is written."""
     hook = AssignsHook(phase, {"n": 5, name: 1})
     with opened(hook) as session:
-        expected = (
-            f"hook 'assigns' writes '{name}', which is no variable but {NO_VARIABLES[name]}"
-        )
+        kind = NO_VARIABLES[name]
+        expected = f"hook 'assigns' writes '{name}', which is not a variable but {kind}"
         with pytest.raises(hookbus.GraphError, match=expected):
             session.run("double")
         assert session.run("n", kind="aux") == 0

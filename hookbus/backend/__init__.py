@@ -1,1 +1,1 @@
-"""What runs a graph: the Session protocol, and the backend that is built in."""
+"""Runs graphs: the Session protocol, and the built-in backend."""

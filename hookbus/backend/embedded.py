@@ -1,4 +1,4 @@
-"""The backend built in: it runs a Graph as is, in this process."""
+"""Runs a Graph in this process: the built-in backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookbus.errors import (
     WriteConflictError,
     blame,
 )
-from hookbus.graph.fetches import leaves_of, merge, structure_of, unite_feeds
+from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.operation import Operation
@@ -32,11 +32,11 @@ class EmbeddedSession:
     """Runs a Graph in this process: each op is a plain function call.
 
     Reads see the values from before the run; updates are committed together after the
-    last op. Committed arrays are read-only, so that an op that changes its input in
-    place raises.
+    last op. Committed arrays are read-only, so an op that changes its input in place
+    raises an error.
 
     Args:
-        graph: what to run; its initial values are copied.
+        graph: the graph to run; its initial values are copied.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -55,10 +55,10 @@ class EmbeddedSession:
         }
 
     def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
-        """Plan a run: which slots to fill, which ops to call, in which order.
+        """Plan a run: the slots to fill and the ops to call, in order.
 
         Raises:
-            UnfedPlaceholderError: a placeholder is needed and not fed.
+            UnfedPlaceholderError: a needed placeholder is not fed.
             WriteConflictError: two ops of the run update one variable.
         """
         return plan(self.graph, fetches, feeds)
@@ -75,7 +75,7 @@ class EmbeddedSession:
 
         Raises:
             OutOfRangeError: an input has ended; nothing is changed.
-            WriteConflictError: *writes* and an op of the run give one variable a value.
+            WriteConflictError: *writes* and an op of the run write one variable.
             SessionClosedError: the session is closed.
         """
         if self._closed:
@@ -105,37 +105,35 @@ class EmbeddedSession:
             self.version += 1
         if recording is not None:
             metadata.seconds = recording.seconds
-        return program.results(slots)
+        return program.pick_results(slots)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Run part of the graph without any hook being told."""
+        """Run part of the graph without calling hooks."""
         return self._read(fetches, unite_feeds([("run", feed_dict)], self.graph.resolve))
 
     def _read(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
-        shape = structure_of(fetches)
-        names = [self.graph.resolve(leaf, "run").name for leaf in leaves_of(shape)]
+        merged = merge([("run", structure_of(fetches))])
+        names = [self.graph.resolve(leaf, "run").name for leaf in merged.leaves]
         program = self.compile(names, frozenset(feeds))
         values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
-        merged = merge([("run", shape)])
-        by_leaf = dict(zip(leaves_of(shape), values, strict=True))
-        return merged.splits[0]([by_leaf[leaf] for leaf in merged.leaves])
+        return merged.splits[0](values)
 
     def check(self, name: str, value: Any, who: str) -> None:
-        """See whether *who* can write a value.
+        """Check that *who* can write a value.
 
         Raises:
-            GraphError: the name is no variable of this session, the value is no number
-                or array where the variable is one, or the shapes differ.
+            GraphError: the session has no such variable, the variable is a number or an
+                array and the value is not, or the shapes differ.
         """
         if name not in self._values:
-            raise GraphError(f"{who} cannot write {name!r}: it is no variable")
+            raise GraphError(f"{who} cannot write {name!r}: it is not a variable")
         self._check_value(name, value, who)
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Give variables new values, each of the shape that the variable has.
+        """Give variables new values, each of the variable's shape.
 
         Raises:
-            GraphError: a name is no variable of this session, or a shape differs.
+            GraphError: a value cannot be written, as in :meth:`check`.
         """
         for name, value in values.items():
             self.check(name, value, "write()")
@@ -148,17 +146,17 @@ class EmbeddedSession:
         return dict(self._values)
 
     def positions(self) -> dict[str, Any]:
-        """Return where each input stands, by name."""
+        """Return the position of each input, by name."""
         return {name: source.state_dict() for name, source in self._inputs.items()}
 
     def seek(self, positions: Mapping[str, Any]) -> None:
-        """Go to the positions of the inputs that are named and that the graph has."""
+        """Move the named inputs to positions; names that the graph lacks are ignored."""
         for name, position in positions.items():
             if name in self._inputs:
                 self._inputs[name].load_state_dict(position)
 
     def remaining(self) -> int | None:
-        """Return how many steps the first input of a train op allows, where one tells."""
+        """Return how many steps are left until an input of a train op ends, if known."""
         trains = train_ops(self.graph)
         feeding = inputs_of(self.graph, trains)
         known = [self._inputs[name].remaining() for name in feeding]
@@ -167,7 +165,7 @@ class EmbeddedSession:
         return runs * steps if runs is not None and steps else None
 
     def close(self) -> None:
-        """Refuse further runs; values can still be read."""
+        """Refuse further runs; the values stay readable."""
         self._closed = True
 
     def _fill(
@@ -193,7 +191,7 @@ class EmbeddedSession:
     def _pull(
         self, program: Program, slots: list[Any], recording: Recording | None
     ) -> None:
-        """Pull from all inputs of a run, or, where one has ended, from none."""
+        """Pull from all inputs of a run, or from none if one has ended."""
         pulled: list[tuple[Input, Any]] = []
         for slot, name in program.inputs:
             source = self._inputs[name]
@@ -242,7 +240,7 @@ class EmbeddedSession:
         for name, (_, value) in writes.items():
             self._values[name] = _frozen(copy.deepcopy(value))
         for name in updates:
-            # Whoever else holds the array, or a view of it, could change the variable.
+            # Other code that holds the array, or a view of it, could change the variable.
             shared = _references(updates, name) > _SOLE
             value = updates[name]
             if shared or getattr(value, "base", None) is not None:
@@ -253,8 +251,8 @@ class EmbeddedSession:
         old = self._values[name]
         if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
             raise GraphError(
-                f"{who} gives variable {name!r}, which is of type {type(old).__name__}, "
-                f"a value of type {type(value).__name__}"
+                f"{who} writes a {type(value).__name__} into variable {name!r}, which has "
+                f"the type {type(old).__name__}"
             )
         if getattr(old, "shape", ()) != getattr(value, "shape", ()):
             raise GraphError(
@@ -275,8 +273,8 @@ def _explain(error: BaseException, operation: Operation) -> None:
     blame(error, f"op {operation.name!r}", f"raised in op {operation.name!r}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         error.add_note(
-            f"hookbus: op {operation.name!r} changes an input in place; the values an op "
-            "reads are read-only: compute a new array and return it"
+            f"hookbus: op {operation.name!r} changes an input in place, and the values "
+            "that an op reads are read-only; compute a new array and return it"
         )
 
 
@@ -285,7 +283,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """Make an array read-only, so that a change in place is an error."""
+    """Make an array read-only, so that a change in place raises an error."""
     protect: Callable[..., None] | None = getattr(value, "setflags", None)
     if protect is not None:
         protect(write=False)
@@ -297,4 +295,4 @@ def _references(values: dict[str, Any], name: str) -> int:
 
 
 _SOLE = _references({"x": object()}, "x")
-"""What :func:`_references` counts for a value that nothing but the dict holds."""
+"""The count of :func:`_references` for a value that only the dict holds."""

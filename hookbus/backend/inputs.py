@@ -1,4 +1,4 @@
-"""Where each input stands: how far it was read, and how to get there again."""
+"""Pulls values from inputs, and saves and restores their positions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ class RandomGenerators(Protocol):
 
 
 class Input:
-    """One iterator of a session, made at the first need.
+    """One iterator of a session, made when its first value is needed.
 
-    A position is reached again by making the iterator anew and skipping values, so the
-    iterator has to give the same values again. One that draws from the generators when it
-    is made or gives its first value, for a shuffle as a rule, then draws from the same
-    states as before; and all it draws later comes from a stream of its own, which does not
-    depend on what the steps between two values draw.
+    To restore a position, the input makes a new iterator and skips values, so the iterator
+    must give the same values again. If it draws from the generators when it is made or
+    gives its first value, usually for a shuffle, it draws from the same states again. Later
+    it draws from a stream of its own, which does not depend on what the steps draw.
 
     Args:
         name: the input's name, for messages.
         factory: returns the iterable.
-        generators: saves and restores the generators.
+        generators: captures and restores the generators.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Input:
             if self._put_back:
                 value = self._put_back.pop()
             elif self._started:
-                value = next(iterator) if self._stream is None else self._apart(iterator)
+                value = next(iterator) if self._stream is None else self._draw(iterator)
             else:
                 value = self._start(iterator)
         except StopIteration:
@@ -82,22 +81,22 @@ class Input:
         return value
 
     def put_back(self, value: Any) -> None:
-        """Take back the value pulled last: the run that wanted it did not come about."""
+        """Take back the last value, because the run that needs it does not happen."""
         self._put_back.append(value)
         self._pulled -= 1
 
     def remaining(self) -> int | None:
-        """Return how many values are left, where an iterable in use knows its length."""
+        """Return how many values are left, if the iterable in use has a length."""
         return None if self._length is None else max(0, self._length - self._pulled)
 
     @property
     def keeps_position(self) -> bool:
-        """Whether the iterator knows itself where it stands."""
+        """Whether the iterator keeps its own position."""
         return hasattr(self._iterator, "state_dict")
 
     @property
     def pulled(self) -> int:
-        """How many values were given out."""
+        """How many values were pulled."""
         return self._pulled
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,7 +106,7 @@ class Input:
     def state_at(self, pulled: int) -> dict[str, Any]:
         """Return the position after *pulled* values.
 
-        Where the iterator keeps its own position, that is where it stands now.
+        If the iterator keeps its own position, that part is its current one.
         """
         state: dict[str, Any] = {"pulled": pulled}
         own = getattr(self._iterator, "state_dict", None)
@@ -116,18 +115,18 @@ class Input:
         return {**state, "drawn_from": self._drawn_from} if self._drawn_from else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position: by the iterator's own means, else by skipping values.
+        """Move to a position: through the iterator's own state, or by skipping values.
 
-        The generators are left where skipping takes them.
+        Skipping values may advance the generators.
 
         Raises:
-            CheckpointError: the input is shorter than the position.
+            CheckpointError: the input ends before the position.
         """
         self._iterator, self._pulled, self._put_back = None, 0, []
         self._started, self._stream = False, None
         self._drawn_from = dict(state.get("drawn_from", {}))
         if not state["pulled"]:
-            return  # it is made when it is needed, as in a session that starts
+            return  # the iterator is made when it is needed, as in a new session
         iterator = self._open()
         if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(state["iterator"])
@@ -138,14 +137,14 @@ class Input:
                 self.pull()
             except OutOfRangeError as error:
                 raise CheckpointError(
-                    f"the checkpoint stands at value {state['pulled']} of input "
+                    f"the checkpoint is at value {state['pulled']} of input "
                     f"{self._name!r}, which now ends after {self._pulled}; give it the "
                     "same data as before, or start in another directory"
                 ) from error
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
-            self._iterator = self._watched("open", self._make)
+            self._iterator = self._replayed("open", self._make)
         return self._iterator
 
     def _make(self) -> Iterator[Any]:
@@ -161,13 +160,13 @@ class Input:
             ) from error
 
     def _start(self, iterator: Iterator[Any]) -> Any:
-        value = self._watched("start", lambda: next(iterator))
+        value = self._replayed("start", lambda: next(iterator))
         self._started = True
         if self._drawn_from:
             self._stream = self._generators.fork()
         return value
 
-    def _apart(self, iterator: Iterator[Any]) -> Any:
+    def _draw(self, iterator: Iterator[Any]) -> Any:
         """Pull a value while the generators give the input's own stream."""
         outside = self._generators.capture()
         assert self._stream is not None
@@ -178,8 +177,8 @@ class Input:
             self._stream = self._generators.capture()
             self._generators.restore(outside)
 
-    def _watched(self, when: str, do: Callable[[], Any]) -> Any:
-        """Do something that may draw numbers: from where it drew them before, if known."""
+    def _replayed(self, when: str, do: Callable[[], Any]) -> Any:
+        """Do something that may draw numbers, from the states it drew from before."""
         known = self._drawn_from.get(when)
         if known is not None:
             self._generators.restore(known)
@@ -192,19 +191,19 @@ class Input:
 
 
 class EpochIterator:
-    """Counts the calls of ``session.iterate`` and the values that each gave.
+    """Counts the calls of ``session.iterate`` and the values that each call gave.
 
-    A resumed loop starts at its top again: passes that were over are skipped, and the one
-    that was cut short goes on after the last value of which the step was done.
+    A resumed program starts its loop again: complete passes are skipped, and the one that
+    was cut short continues after the last value whose step was done.
 
     Args:
-        generators: saves and restores the random generators that a pass may draw from.
+        generators: captures and restores the random generators that a pass may draw from.
     """
 
     def __init__(self, generators: RandomGenerators) -> None:
         self._generators = generators
         self._started = 0
-        self._over = 0
+        self._complete = 0
         self._done = 0
         self._source: Input | None = None
         self._resume: Mapping[str, Any] = {}
@@ -213,21 +212,21 @@ class EpochIterator:
     def iterate(
         self, iterable: Iterable[Any], should_stop: Callable[[], bool]
     ) -> Iterator[Any]:
-        """Yield the values of one pass, from where it stands, until somebody stops.
+        """Yield the values of one pass from its position on, until *should_stop*.
 
         Raises:
-            UsageError: another pass goes on.
+            UsageError: another pass is still open.
         """
         if self._active:
             raise UsageError(
-                "iterate() inside iterate(): the position of one input is kept; go through "
-                "the inner one without the session"
+                "iterate() inside iterate(): a session keeps the position of one input; "
+                "iterate over the inner one without the session"
             )
         if should_stop():
             return
         number = self._started
         self._started += 1
-        if number < self._over:
+        if number < self._complete:
             return
         source = self._start(number, iterable)
         self._active = True
@@ -243,39 +242,39 @@ class EpochIterator:
 
     @property
     def pending(self) -> bool:
-        """Whether a value was pulled that would be lost if its step were not done.
+        """Whether a pulled value would be lost if its step were not done.
 
-        Others come again in the next session; an iterator that keeps its own position is
-        past it already.
+        Other inputs give it again in the next session; an iterator that keeps its own
+        position is past it already.
         """
         source = self._source
         return source is not None and source.keeps_position and source.pulled > self._done
 
     def step_done(self) -> None:
-        """Note that the step of the value pulled last was done."""
+        """Note that the step of the last value was done."""
         if self._source is not None:
             self._done = self._source.pulled
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
         if self._source is None:
-            return {"over": self._over, "within": dict(self._resume)}
-        return {"over": self._over, "within": self._source.state_at(self._done)}
+            return {"over": self._complete, "within": dict(self._resume)}
+        return {"over": self._complete, "within": self._source.state_at(self._done)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position: it is reached by the calls of :meth:`iterate`."""
+        """Take over a position; the next calls of :meth:`iterate` move to it."""
         self._started, self._done, self._source = 0, 0, None
-        self._over, self._resume = state["over"], state["within"]
+        self._complete, self._resume = state["over"], state["within"]
 
     def _start(self, number: int, iterable: Iterable[Any]) -> Input:
-        """Begin a pass: those before it are over, however they were left."""
+        """Begin a pass; those before it are complete, however the loop left them."""
         source = Input(f"iterate() call {number + 1}", lambda: iterable, self._generators)
-        self._over, self._done = number, 0
+        self._complete, self._done = number, 0
         if self._resume:
-            # Skipping draws numbers that the steps skipped over have drawn already.
-            today = self._generators.capture()
+            # Skipping draws numbers that the run before has drawn already.
+            current = self._generators.capture()
             source.load_state_dict(self._resume)
-            self._generators.restore(today)
+            self._generators.restore(current)
             self._resume, self._done = {}, source.pulled
         self._source = source
         return source

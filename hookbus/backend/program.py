@@ -1,4 +1,4 @@
-"""What one request needs of a graph, in which order: a plan that is made once."""
+"""Plans a run: what a request needs of a graph, and in which order."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ Call: TypeAlias = tuple[Operation, Pick, int, tuple[tuple[str, int], ...]]
 
 @attrs.frozen(eq=False)
 class Program:
-    """How to run one set of fetches with one set of feeds: a plan over numbered slots.
+    """A plan for one set of fetches with one set of feeds, over numbered slots.
 
     Attributes:
-        size: how many slots there are.
+        size: the number of slots.
         variables, arrays, feeds, inputs: (slot, name) to fill before the ops run; arrays
-            are the variables that can be changed in place.
+            are the variables that could be changed in place.
         step_slot: the slot of ``global_step``, or None.
         xp_slot: the slot of the array namespace, or None.
         calls: the ops, in order.
-        results: picks the values of the fetches, in their order.
+        results: the slots of the fetches, in their order.
+        pick_results: takes the values of all slots and returns those of the fetches.
         writers: variable to the op that writes it.
         increment: what the run adds to the global step.
     """
@@ -44,23 +45,24 @@ class Program:
     step_slot: int | None
     xp_slot: int | None
     calls: tuple[Call, ...]
-    results: Pick
+    results: tuple[int, ...]
+    pick_results: Pick
     writers: Mapping[str, str]
     increment: int
 
 
 def plan(graph: Graph, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
-    """Plan a run of the nodes named *fetches*, with those named *feeds* fed.
+    """Plan a run that fetches the nodes named *fetches* and feeds those named *feeds*.
 
     Raises:
-        UnfedPlaceholderError: a placeholder is needed and not fed.
+        UnfedPlaceholderError: a needed placeholder is not fed.
         WriteConflictError: two ops of the run update one variable.
     """
     return _Planner(graph, feeds).plan(fetches)
 
 
 class _Planner:
-    """Finds what a request needs, depth first and without recursion, and numbers it."""
+    """Finds the nodes that a request needs, depth first, and numbers them."""
 
     def __init__(self, graph: Graph, fed: frozenset[str]) -> None:
         self._graph = graph
@@ -76,6 +78,7 @@ class _Planner:
     def plan(self, fetches: Sequence[str]) -> Program:
         for name in fetches:
             self._visit(name)
+        results = tuple(self._slots[name] for name in fetches)
         variables = self._leaves["variable"]
         arrays = self._leaves["array"]
         return Program(
@@ -87,13 +90,14 @@ class _Planner:
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
-            results=picker([self._slots[name] for name in fetches]),
+            results=results,
+            pick_results=picker(results),
             writers=self._writers,
             increment=sum(call[0].increment for call in self._calls),
         )
 
     def _visit(self, root: str) -> None:
-        """Give a node, and before it all that it needs, a slot."""
+        """Give a slot to each node that a node needs, and then to the node itself."""
         open_nodes = [root]
         while open_nodes:
             name = open_nodes[-1]
@@ -109,7 +113,7 @@ class _Planner:
                 open_nodes.append(read)
 
     def _operation(self, name: str) -> Operation | None:
-        """Return the op that a node needs called; give one that needs none its slot."""
+        """Return the op that computes a node; give any other node its slot."""
         if name == XP:
             self._new(XP)
             return None
@@ -132,8 +136,8 @@ class _Planner:
             other = self._writers.setdefault(variable, operation.name)
             if other != operation.name:
                 raise WriteConflictError(
-                    f"variable {variable!r} is updated by two ops of one run: "
-                    f"{other!r} and {operation.name!r}; fetch one of them"
+                    f"two ops update variable {variable!r} in one run: {other!r} and "
+                    f"{operation.name!r}; fetch one of them"
                 )
         arguments = picker([self._slots[read] for read in operation.reads])
         # A node that is fed keeps what it is fed: the op's result goes to an unused slot.

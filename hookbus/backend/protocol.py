@@ -1,4 +1,4 @@
-"""What a backend does for the loop, and what it records of a run."""
+"""Defines what a backend does for the loop, and what it records of a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hookbus.graph.node import Node
 
 @attrs.frozen
 class RunOptions:
-    """How one run is executed.
+    """Options of one run.
 
     Attributes:
-        trace_level: 0 (default) traces nothing; more fills the run's ``run_metadata``.
-            ``RunOptions.FULL_TRACE`` asks for all that there is.
+        trace_level: 0 (default) traces nothing; a higher level fills the run's
+            ``run_metadata``. ``RunOptions.FULL_TRACE`` traces everything.
     """
 
     FULL_TRACE: ClassVar[int] = 3
@@ -28,47 +28,47 @@ class RunOptions:
     trace_level: int = 0
 
     def merge(self, other: RunOptions | None) -> RunOptions:
-        """Return the stronger of both options, field by field (TF's rule: maximum)."""
+        """Return the maximum of both options, field by field, as TensorFlow does."""
         if other is None or other.trace_level <= self.trace_level:
             return self
         return other
 
 
-@attrs.define(eq=False)
 class RunMetadata:
-    """What a backend recorded about one run: nothing unless it was traced.
+    """The record of one run; empty unless the run was traced.
 
     Attributes:
-        ops: each op and each value taken from an input, in the order in which they ended.
+        ops: each op and each value pulled from an input, in the order they ended.
         start: when the backend began, in seconds of ``time.perf_counter``.
-        seconds: how long it took.
+        seconds: how long the run took.
     """
 
+    # Every run makes one; defaults in the class take no Python call then.
     ops: Sequence[OpRecord] = ()
     start: float = 0.0
     seconds: float = 0.0
 
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
-"""What every backend may raise where it lost its machine, as in TensorFlow."""
+"""The errors that any backend may raise when it has lost its machine."""
 
 
 class Session(Protocol):
-    """One running graph, as the loop and the hooks see it, whatever the backend.
+    """A running graph, as the loop and the hooks see it.
 
-    The loop compiles each distinct request once and executes it each step. Nothing but
-    the session itself touches its values: they may live on a device.
+    The loop compiles each distinct request once and executes it in each step. Only the
+    session itself touches its values, because they may live on a device.
     """
 
     graph: Graph
     global_step: int
     version: int
-    """Another number after each change of a variable or of ``global_step``."""
+    """Changes with each change of a variable or of ``global_step``."""
     preemption_errors: tuple[type[Exception], ...]
     """The errors after which a new session may succeed where this one failed."""
 
     def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Any:
-        """Plan a run of the nodes named, with some fed."""
+        """Plan a run that fetches and feeds the named nodes."""
 
     def execute(
         self,
@@ -78,13 +78,13 @@ class Session(Protocol):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Run a plan once; commit its updates and *writes* together; give the values."""
+        """Run a plan once, commit its updates and *writes*, and return the values."""
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Run part of the graph without any hook being told."""
+        """Run part of the graph without calling hooks."""
 
     def check(self, name: str, value: Any, who: str) -> None:
-        """Raise GraphError where *who* cannot write a value."""
+        """Raise GraphError if *who* cannot write a value."""
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Give variables new values."""
@@ -93,27 +93,27 @@ class Session(Protocol):
         """Return the value of each variable by name, ``global_step`` left out."""
 
     def positions(self) -> dict[str, Any]:
-        """Return where each input stands, by name."""
+        """Return the position of each input, by name."""
 
     def seek(self, positions: Mapping[str, Any]) -> None:
-        """Go to the positions of the inputs that are named."""
+        """Move the named inputs to positions."""
 
     def remaining(self) -> int | None:
-        """Return how many steps the inputs of the train ops allow, where they tell."""
+        """Return how many steps are left until an input of a train op ends, if known."""
 
     def close(self) -> None:
-        """Give up what the session holds."""
+        """Release what the session holds."""
 
 
 @attrs.frozen
 class ValueRecord:
-    """What is known of the value that a node had in one run, without the value.
+    """Describes the value of a node in one run, without holding it.
 
     Attributes:
         name: the node's name.
-        type: the dtype of an array, like ``float32``; else the name of the value's class.
-        shape: that of an array; ``()`` for anything else.
-        nbytes: its size in bytes, where the value tells it.
+        type: the dtype of an array, like ``float32``, or the name of the value's class.
+        shape: the shape of an array; ``()`` for anything else.
+        nbytes: its size in bytes, if the value has that attribute.
 
     >>> ValueRecord.of("x", memoryview(b"abc"))
     ValueRecord(name='x', type='memoryview', shape=(3,), nbytes=3)
@@ -126,7 +126,7 @@ class ValueRecord:
 
     @classmethod
     def of(cls, name: str, value: Any) -> ValueRecord:
-        """Look at a value; it may be anything, and call anything its ``shape``."""
+        """Describe a value of any kind, whatever its attributes hold."""
         dtype, shape = _part(value, "dtype"), _part(value, "shape")
         return cls(
             name,
@@ -138,7 +138,7 @@ class ValueRecord:
 
 @attrs.frozen
 class OpRecord:
-    """One op of a traced run, or one value taken from an input.
+    """One op of a traced run, or one value pulled from an input.
 
     Attributes:
         name: the node's name.
@@ -146,8 +146,8 @@ class OpRecord:
         start: when it began, in seconds of ``time.perf_counter``.
         seconds: how long it took.
         inputs: the values that it read, each once.
-        outputs: the values that it computed, for whoever reads its nodes.
-        updates: the values that it gives variables when the run is over.
+        outputs: the values that it computed, for the readers of its nodes.
+        updates: the new values of variables, committed at the end of the run.
     """
 
     name: str
@@ -160,7 +160,7 @@ class OpRecord:
 
 
 def _part(value: Any, name: str) -> Any:
-    """Return an attribute; a value that cannot tell it is no reason for a run to fail."""
+    """Return an attribute, or None if reading it fails: that must not fail the run."""
     try:
         return getattr(value, name, None)
     except Exception:
@@ -168,7 +168,7 @@ def _part(value: Any, name: str) -> Any:
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return a shape as plain ints; none where one is unknown."""
+    """Return a shape as plain ints, or ``()`` if one of them is unknown."""
     sizes = [_size(size) for size in shape]
     return tuple(size for size in sizes if size is not None) if None not in sizes else ()
 
@@ -187,6 +187,6 @@ def _spelled(dtype: Any) -> str:
         return str(dtype)
 
 
-@lru_cache  # NumPy takes longer to spell a dtype than for a small op
+@lru_cache  # NumPy takes longer to spell a dtype than to run a small op
 def _spelling(dtype: Any) -> str:
     return str(dtype)

@@ -1,4 +1,4 @@
-"""The random generators of the process, and blocks that leave them as they were."""
+"""Captures and restores the random generators of the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any]) -> None:
-    """Put the generators back where :func:`capture` found them."""
+    """Restore the generators to a state from :func:`capture`."""
     if "python" in state:
         random.setstate(state["python"])
     if "numpy" in state:
@@ -31,19 +31,19 @@ def restore(state: Mapping[str, Any]) -> None:
 
 
 def fork() -> dict[str, Any]:
-    """Return states that follow from today's and lead elsewhere; today's stay."""
-    today = capture()
+    """Return states of new streams, derived from the current states, which stay."""
+    current = capture()
     random.seed(random.getrandbits(64))
-    if "numpy" in today:  # from its own: a program may seed only the one that it uses
+    if "numpy" in current:  # from its own: a program may seed only the one that it uses
         numpy_random = sys.modules["numpy"].random
         numpy_random.seed(numpy_random.randint(2**32, dtype="uint32"))
     forked = capture()
-    restore(today)
+    restore(current)
     return forked
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two captured states are equal, arrays within them included."""
+    """Return whether two captured states are equal, including arrays within them."""
     if isinstance(one, Mapping):
         return (
             isinstance(other, Mapping)
@@ -57,16 +57,16 @@ def same(one: Any, other: Any) -> bool:
 
 @contextlib.contextmanager
 def undisturbed(session: Session | None = None) -> Iterator[None]:
-    """Put back, after a block, what the training around it goes on with.
+    """Restore random generators and inputs after a block.
 
-    The process's random generators, Python's and, where it was loaded before, NumPy's; and
-    where the inputs of a session stand. So an evaluation in the middle of a training may
-    draw numbers and pull values, and the training goes on as if it had not been. An input
-    is put back as it is after a kill: its function is called again, and values are skipped
-    or its iterator told its position.
+    Restores the process's random generators (Python's and, if it was loaded before,
+    NumPy's) and the positions of a session's inputs. So an evaluation in the middle of a
+    training may draw numbers and pull values without any effect on the training. An input
+    is restored as after a kill: its function is called again, and values are skipped or its
+    iterator gets its position.
 
     Args:
-        session: the backend session whose inputs are put back; None for none.
+        session: the backend session whose inputs are restored; None restores no input.
 
     >>> import random
     >>> random.seed(1)
@@ -76,28 +76,25 @@ def undisturbed(session: Session | None = None) -> Iterator[None]:
     True
     """
     generators = capture()
-    positions = _positions(session)
+    # A copy: an iterator may return the very state that it goes on changing.
+    positions = {} if session is None else copy.deepcopy(session.positions())
     try:
         yield
     finally:
         try:
-            _seek(session, positions)
+            if session is not None:
+                _seek(session, positions)
         finally:
             restore(generators)  # last: an input may draw on its way back
 
 
-def _positions(session: Session | None) -> Mapping[str, Any]:
-    # A copy: an iterator may hand out the very state that it goes on changing.
-    return {} if session is None else copy.deepcopy(session.positions())
-
-
-def _seek(session: Session | None, positions: Mapping[str, Any]) -> None:
-    """Send back the inputs that were moved; others keep their iterator."""
-    here = _positions(session)
+def _seek(session: Session, positions: Mapping[str, Any]) -> None:
+    """Move back the inputs that were pulled from; others keep their iterator."""
+    current = session.positions()
     moved = {
         name: position
         for name, position in positions.items()
-        if not same(here[name], position)
+        if not same(current[name], position)
     }
-    if session is not None and moved:
+    if moved:
         session.seek(moved)

@@ -1,4 +1,4 @@
-"""What a traced run records of each of its ops: when it ran, and what it read and gave."""
+"""Records each op of a traced run: its times, and the values it read and computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookbus.graph.operation import XP, Operation
 
 
 class Recording:
-    """Records what the embedded backend does in one run.
+    """Records one run of the embedded backend.
 
     Args:
         fed: the names of the nodes that are fed, which no op of the run computes.
@@ -28,11 +28,11 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """How long it has gone on."""
+        """The seconds since the start."""
         return time.perf_counter() - self.start
 
     def pull(self, name: str, source: Input) -> Any:
-        """Take a value from an input, and record it."""
+        """Pull a value from an input, and record it."""
         start = time.perf_counter()
         value = source.pull()
         seconds = time.perf_counter() - start
@@ -41,7 +41,7 @@ class Recording:
         return value
 
     def recorded(self, program: Program) -> Program:
-        """Return a program that does the same and has each op recorded that went well."""
+        """Return the same program, with each op recorded after it succeeded."""
         calls = tuple((self._recorded(call[0]), *call[1:]) for call in program.calls)
         return attrs.evolve(program, calls=calls)
 
@@ -67,7 +67,7 @@ class Recording:
         read.pop(XP, None)
         given, updates = _given(operation, returned)
         for name in self._fed & given.keys():
-            del given[name]  # whoever reads the node gets what is fed
+            del given[name]  # readers of the node get the feed
         name, parts = operation.name, map(_values, (read, given, updates))
         return OpRecord(name, "op", start, seconds, *parts)
 

@@ -1,4 +1,4 @@
-"""A loop of one's own as a backend: what a step reports takes the place of ops."""
+"""Serves a custom loop as a backend: the reports of a step take the place of ops."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COLLECTED = (METRICS, _REPORTED_SUMMARIES)
-"""Nodes whose values are made of what a step reports."""
+"""Nodes whose values are computed from the reports of a step."""
 
 
 class ReportGraph(Graph):
-    """The graph of a loop of one's own: any name may turn out to be reported.
+    """The graph of a custom loop: any name may turn out to be reported.
 
     It starts empty. A hook may add nodes derived from names that the loop reports.
     """
 
     def resolve(self, node: Node | str, asker: str = "") -> Node:
-        """Return the node that *node* is or names; a new name is one to be reported."""
+        """Return a node by its name; a new name becomes a node that a step may report."""
         if isinstance(node, str) and node not in self:
             return self._note(node, "placeholder")
         return super().resolve(node, asker)
 
     @property
     def metrics(self) -> Node:
-        """A node whose value is a dict of what was reported for hooks to watch.
+        """The node that hooks watch by default.
 
-        Of ``loss``, ``accuracy`` and the scalars among the step's summaries.
+        Its value is a dict of the reported ``loss`` and ``accuracy`` and the scalars among
+        the step's summaries.
         """
         return self.resolve(METRICS)
 
     @property
     def summaries(self) -> Node:
-        """A node whose value is a dict, kind to name to value, of a step's summaries.
+        """The node with the summaries of a step, and those that hooks have declared.
 
-        With them come those that hooks have declared with :attr:`summary`.
+        Its value is a dict, kind to name to value.
         """
         self._check_finalized()
         if SUMMARIES in self:
@@ -52,7 +53,7 @@ class ReportGraph(Graph):
 
 
 class Reports(Mapping[str, Any]):
-    """The values that one step reports; a callable is called when somebody wants it."""
+    """The values that one step reports; a callable is called if a hook fetches it."""
 
     def __init__(self) -> None:
         self._given: dict[str, Any] = {}
@@ -64,7 +65,7 @@ class Reports(Mapping[str, Any]):
         """Add values by name.
 
         Raises:
-            UsageError: a name was reported in this step already.
+            UsageError: a name is reported twice in this step.
         """
         for name in values:
             if name in self._given:
@@ -72,19 +73,19 @@ class Reports(Mapping[str, Any]):
         self._given.update(values)
 
     def summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
-        """Add a value that is to be shown, under the name that a viewer shows.
+        """Add a summary, under the name that a viewer shows.
 
         Raises:
-            UsageError: there is one of that name in this step already, or it is no name.
+            UsageError: the name is not a non-empty str, or is used twice in this step.
         """
         if not isinstance(name, str) or not name:
-            raise UsageError(f"a summary's name is a str that is not empty, not {name!r}")
+            raise UsageError(f"a summary's name is {name!r}; expected a non-empty str")
         if name in self._summaries:
             raise UsageError(f"{name!r} is summarized twice in one step")
         self._summaries[name] = kind, value
 
     def fed(self, feeds: Mapping[str, Any]) -> Reports:
-        """Return these reports with what hooks feed in the place of what was reported."""
+        """Return these reports, with the feeds of hooks in place of reported values."""
         if not feeds:
             return self
         both = Reports()
@@ -116,7 +117,7 @@ class Reports(Mapping[str, Any]):
         return _called(self._given[name])
 
     def _show(self, name: str) -> Any:
-        """Return the value of a summary; a function is called at the first need."""
+        """Return the value of a summary; a function is called once, when it is needed."""
         if name not in self._shown:
             self._shown[name] = _called(self._summaries[name][1])
         return self._shown[name]
@@ -127,9 +128,9 @@ def _called(value: Any) -> Any:
 
 
 class ReportSession(EmbeddedSession):
-    """The backend session of a loop of one's own.
+    """The backend session of a custom loop.
 
-    Reading a name outside a step gives what was reported last.
+    Reading a name outside a step gives the value that was reported last.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -137,10 +138,10 @@ class ReportSession(EmbeddedSession):
         self.last = Reports()
 
     def compile(self, fetches: Any, feeds: frozenset[str]) -> Any:
-        """Plan what hooks want of a step's reports.
+        """Plan the fetches of hooks from a step's reports.
 
         Raises:
-            UnfedPlaceholderError: something is wanted that the step does not report.
+            UnfedPlaceholderError: the step does not report a fetched name.
         """
         try:
             return super().compile(fetches, feeds)
@@ -154,6 +155,6 @@ class ReportSession(EmbeddedSession):
             ) from None
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Read values that were reported last, or derived from them."""
+        """Read the values reported last, or values derived from them."""
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         return self._read(fetches, ChainMap(given, cast("Any", self.last)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from hookbus.discovery import entry_points
 from hookbus.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "hookbus.codec"
 
@@ -32,7 +35,7 @@ class Codec(Protocol):
 
 def codecs() -> dict[str, EntryPoint]:
     """Return the installed codecs by name; none is imported."""
-    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    found = sorted(entry_points(GROUP), key=lambda entry: entry.name)
     return {entry.name: entry for entry in found}
 
 

@@ -1,4 +1,4 @@
-"""The ``hookbus`` command: which subcommand runs, and what its errors look like."""
+"""Runs the ``hookbus`` command: finds the subcommand, and reports its errors."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from hookbus.cli.output import discard, report
+from hookbus.cli.output import columns, discard, report
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
 
-USAGE = """\
-usage: hookbus run [flags] SCRIPT [ARGS ...]   run a training script with plugins
-       hookbus train [flags] ESTIMATOR         train an Estimator
-       hookbus evaluate [flags] ESTIMATOR      show the metrics of its newest checkpoint
-       hookbus predict [flags] ESTIMATOR       write its predictions into a file
-       hookbus plugins [--json]                list the installed plugins
-       hookbus why NAME                        tell why a plugin is on or off
-       hookbus hooks [EVENT]                   show who is called, in which order
-       hookbus new NAME                        write a plugin distribution to start from
-       hookbus --version | --help
-
-`hookbus run --help` tells the flags, which all but new take, too.
-"""
-COMMANDS = ("run", "train", "evaluate", "predict", "plugins", "why", "hooks", "new")
+COMMANDS = {
+    "run": "run a training script, with plugins",
+    "train": "train an Estimator",
+    "evaluate": "print the metrics of an Estimator's newest checkpoint",
+    "predict": "write the predictions of an Estimator to a file",
+    "plugins": "list the installed plugins and what each does",
+    "why": "explain why a plugin is on or off",
+    "hooks": "list the hooks that each event calls, in order",
+    "new": "write a plugin distribution to start from",
+    "help": "show the help of a command",
+}
+"""The subcommands, and what each does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,30 +43,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # whoever read has seen enough, and there is nobody to tell
+    except BrokenPipeError:  # the reader has seen enough, and nobody is left to tell
         discard(sys.stdout)
         return ExitCode.FAILED
 
 
 def _open_closed() -> None:
-    """Have standard streams that were closed, as by ``>&-``, take what is written."""
+    """Replace standard streams that were closed, as by ``>&-``, so that writing works."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (for good)
 
 
 def _dispatch(words: list[str]) -> int:
-    # Imported where it is needed: `hookbus --version` should not load the rest.
+    # Imports only what it needs: `hookbus --version` should not load the rest.
+    asked = bool(words)
+    while words[:1] == ["help"]:  # `help COMMAND ...` is `COMMAND --help ...`
+        words = [*words[1:2], "--help", *words[2:]]
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return ExitCode.OK if words else ExitCode.USAGE
+        print("\n".join(_help()))
+        return ExitCode.OK if asked else ExitCode.USAGE
     if words[0] in ("-V", "--version"):
         print(f"hookbus {version('hookbus')}")
         return ExitCode.OK
     if words[0] not in COMMANDS:
+        listed = f"; the commands are {', '.join(COMMANDS)}"
         raise UsageError(
-            f"there is no command {words[0]!r}; the commands are {', '.join(COMMANDS)}"
-            f"{did_you_mean(words[0], COMMANDS)} (to run a script: hookbus run SCRIPT)"
+            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS) or listed} "
+            "(to run a script: hookbus run SCRIPT)"
         )
     command = getattr(import_module(f"hookbus.cli.{words[0]}"), words[0])
     return int(command(words[1:]))
+
+
+def _help() -> list[str]:
+    return [
+        "usage: hookbus COMMAND [flags] [arguments]",
+        "",
+        "Run training loops with hooks as plugins.",
+        "",
+        "commands:",
+        *columns(COMMANDS),
+        "",
+        "flags:",
+        *columns({"-h, --help": "show this help", "-V, --version": "show the version"}),
+        "",
+        "`hookbus help COMMAND` describes a command. `hookbus help run` describes the",
+        "flags that every command but new takes, and the settings of the plugins.",
+    ]

@@ -1,4 +1,4 @@
-"""What ``hookbus train``, ``evaluate`` and ``predict`` have in common."""
+"""Implements what ``hookbus train``, ``evaluate`` and ``predict`` share."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from hookbus.plugin.selection import select
 
 InputFn: TypeAlias = Callable[..., Any]
 Job: TypeAlias = Callable[[Estimator, InputFn, TextIO], None]
-"""What is done with an Estimator and an input; the answer goes to the file."""
+"""Uses an Estimator and an input, and writes the answer to the file."""
 
-_MODULE = "MODULE is a module's name, found as under `python -m`, or the path of a file."
+_MODULE = "MODULE is a module's name, as for `python -m`, or the path of a file."
 _INPUT = "--input MODULE:FN"
 _SHARED = {
-    _INPUT: "the function that gives the batches (required)",
-    "--model-dir DIR": "given to the function ESTIMATOR, as its parameter model_dir",
+    _INPUT: "the function that returns the batches (required)",
+    "--model-dir DIR": "pass this to the function ESTIMATOR as its argument model_dir",
 }
 
 
@@ -41,11 +41,11 @@ class Command:
 
     Attributes:
         name: the word behind ``hookbus``.
-        about: what it does, for its help.
-        flags: those of its own, as the help shows them, and what each does.
-        job: reads them and returns what is to be done.
-        needs: those of them that cannot be left out.
-        answers: whether it prints something, so that nothing else is to.
+        about: what the command does, for its help.
+        flags: the command's own flags, as the help shows them, and what each does.
+        job: turns the parsed flags into what the command does.
+        needs: the flags that are required.
+        answers: whether stdout is for the answer; other output then goes to stderr.
     """
 
     name: str
@@ -57,111 +57,111 @@ class Command:
 
     @property
     def every_flag(self) -> dict[str, str]:
-        """All flags that it has beside those about plugins."""
+        """All flags of the command besides those about plugins."""
         return {**_SHARED, **self.flags}
 
     @property
     def every_need(self) -> tuple[str, ...]:
-        """All flags that cannot be left out."""
+        """All required flags."""
         return (_INPUT, *self.needs)
 
     @property
     def call(self) -> str:
-        """How it is called."""
+        """The usage of the command."""
         words = [f"hookbus {self.name} [flags] MODULE:ESTIMATOR", *self.every_need]
         return " ".join(words)
 
     @property
     def own(self) -> CommandFlags:
-        """Its flags, to be told apart from those of plugins."""
+        """The flags of the command, for the parser."""
         valued = tuple(f.split()[0] for f in self.every_flag if " " in f)
         switches = tuple(f for f in self.every_flag if " " not in f)
         return CommandFlags(f"hookbus {self.name}", (*HELP, *switches), valued, mixed=True)
 
 
 def carry_out(command: Command, arguments: Sequence[str]) -> int:
-    """Do what one of the commands is for, and return the exit code.
+    """Run one of the commands and return the exit code.
 
     Raises:
-        UsageError: what was said makes no sense.
+        UsageError: an argument or a setting is wrong.
     """
-    said = read_flags(arguments, Precedence.COMMAND, own=command.own)
-    targets = _targets(said)
+    parsed = read_flags(arguments, Precedence.COMMAND, own=command.own)
+    targets = _targets(parsed)
     make_importable(targets)
-    config = Config.gathered(said)
-    configure(config.log_format)
+    config = Config.gathered(parsed)
+    configure(config.log_format, config.log_level)
     selection = select(config, own=may_name_own_hook)
-    if wants_help(said):
+    if wants_help(parsed):
         print(help_of(selection, config, _head(command)), end="")
         return ExitCode.OK
-    _check_given(command, said)
-    return _execute(command, said, targets, config)
+    _check_given(command, parsed)
+    return _execute(command, parsed, targets, config)
 
 
 def _execute(
-    command: Command, said: ParsedFlags, targets: Sequence[Target], config: Config
+    command: Command, parsed: ParsedFlags, targets: Sequence[Target], config: Config
 ) -> int:
-    job, files, answer = command.job(said), set[str](), sys.stdout
+    job, files, answer = command.job(parsed), set[str](), sys.stdout
 
-    def what() -> None:
-        # What the user's code prints is no part of an answer.
+    def main() -> None:
+        # What the user's code prints is not part of the answer.
         with contextlib.redirect_stdout(sys.stderr if command.answers else answer):
             made, source = (target.load(files) for target in targets)
-            job(_estimator(made, targets[0], said), _function(source, targets[1]), answer)
+            job(_estimator(made, targets[0], parsed), _function(source, targets[1]), answer)
 
-    return execute(what, config, files)
+    return execute(main, config, files)
 
 
-def number(said: ParsedFlags, flag: str) -> int | None:
-    """Return the number that a flag was given.
+def number(parsed: ParsedFlags, flag: str) -> int | None:
+    """Return the value of a flag as a number; None where the flag is not given.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a number.
     """
-    text = said.values.get(flag)
+    text = parsed.values.get(flag)
     return None if text is None else int(convert(int, text, f"{flag} {text}"))
 
 
 def _head(command: Command) -> list[str]:
     own = columns(command.every_flag)
     about = [command.about, _MODULE]
-    return [f"usage: {command.call}", "", *about, "", "flags of its own:", *own]
+    return [f"usage: {command.call}", "", *about, "", "flags of this command:", *own]
 
 
-def _targets(said: ParsedFlags) -> list[Target]:
-    """Return what leads to the Estimator and to the input, as far as it was given."""
-    found = [Target.parse(text, "the Estimator") for text in said.rest[:1]]
-    if "--input" in said.values:
-        found.append(Target.parse(said.values["--input"], "--input"))
+def _targets(parsed: ParsedFlags) -> list[Target]:
+    """Return the targets of the Estimator and of the input, as far as they are given."""
+    found = [Target.parse(text, "the Estimator") for text in parsed.rest[:1]]
+    if "--input" in parsed.values:
+        found.append(Target.parse(parsed.values["--input"], "--input"))
     return found
 
 
-def _check_given(command: Command, said: ParsedFlags) -> None:
-    """Refuse a command line without an Estimator or an input, or with more.
+def _check_given(command: Command, parsed: ParsedFlags) -> None:
+    """Check that the command line names one Estimator and has the required flags.
 
     Raises:
-        UsageError: it is such a one.
+        UsageError: it does not.
     """
-    if not said.rest:
-        taken = (f for f in said.flags if ":" in (f.value or ""))
-        hint = "".join(f" ({f.value} was taken for the value of {f.name})" for f in taken)
+    if not parsed.rest:
+        taken = (f for f in parsed.flags if ":" in (f.value or ""))
+        hint = "".join(f" ({f.value} was read as the value of {f.name})" for f in taken)
         raise UsageError(f"hookbus {command.name} needs an Estimator: {command.call}{hint}")
-    if len(said.rest) > 1:
+    if len(parsed.rest) > 1:
         raise UsageError(
-            f"hookbus {command.name} takes one Estimator, and not {said.rest[1]!r} as well"
+            f"hookbus {command.name} takes one Estimator, but also got {parsed.rest[1]!r}"
         )
     for flag in command.every_need:
-        if not said.values.get(flag.split()[0]):
+        if not parsed.values.get(flag.split()[0]):
             raise UsageError(f"hookbus {command.name} needs {flag}: {command.call}")
 
 
-def _estimator(made: Any, target: Target, said: ParsedFlags) -> Estimator:
-    """Return the Estimator that was named, or what a function returns.
+def _estimator(made: Any, target: Target, parsed: ParsedFlags) -> Estimator:
+    """Return the Estimator, or the one that a function returns.
 
     Raises:
-        UsageError: it is neither, or the function cannot be called so.
+        UsageError: it is not an Estimator, or the function does not take the arguments.
     """
-    directory = said.values.get("--model-dir")
+    directory = parsed.values.get("--model-dir")
     given = {} if directory is None else {"model_dir": directory}
     is_function = callable(made)
     if is_function:
@@ -175,28 +175,28 @@ def _estimator(made: Any, target: Target, said: ParsedFlags) -> Estimator:
         made = made(**given)
     elif given:
         raise UsageError(
-            f"--model-dir is for a function with a parameter model_dir, and {target.text} "
-            "is none"
+            f"--model-dir needs a function with a parameter model_dir, but {target.text} "
+            f"is a {type(made).__name__}"
         )
     if not isinstance(made, Estimator):
         word = "returned" if is_function else "is"
         raise UsageError(
-            f"{target.text} {word} a {type(made).__name__}; an Estimator is needed, or a "
+            f"{target.text} {word} a {type(made).__name__}; expected an Estimator, or a "
             "function that returns one"
         )
     return made
 
 
 def _function(source: Any, target: Target) -> InputFn:
-    """Return an input function.
+    """Return the input function.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the object is not callable.
     """
     if not callable(source):
         raise UsageError(
-            f"--input {target.text} is a {type(source).__name__}; a function that returns "
-            "batches is needed"
+            f"--input {target.text} is a {type(source).__name__}; expected a function that "
+            "returns batches"
         )
     function: InputFn = source
     return function

@@ -1,4 +1,4 @@
-"""What ``hookbus evaluate`` shows: the metrics of a checkpoint, as a table."""
+"""Evaluates an Estimator, and prints the metrics as a table."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def evaluate(arguments: Sequence[str]) -> int:
     return carry_out(COMMAND, arguments)
 
 
-def _job(said: ParsedFlags) -> Job:
-    steps = number(said, "--steps")
-    path, name = (said.values.get(flag) for flag in ("--checkpoint-path", "--name"))
+def _job(parsed: ParsedFlags) -> Job:
+    steps = number(parsed, "--steps")
+    path, name = (parsed.values.get(flag) for flag in ("--checkpoint-path", "--name"))
 
     def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
         metrics = estimator.evaluate(input_fn, steps, None, path, name)
         try:
             answer.write(table(("metric", "value"), [*_rows(metrics)]))
             answer.flush()
-        except BrokenPipeError:  # nobody wants to read it
+        except BrokenPipeError:  # the reader is gone
             discard(answer)
 
     return job
@@ -34,15 +34,15 @@ def _job(said: ParsedFlags) -> Job:
 def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        yield name, " ".join(text.split())  # an array in one line
+        yield name, " ".join(text.split())  # an array takes several lines
 
 
 COMMAND = Command(
     "evaluate",
-    "Evaluate the newest checkpoint of an Estimator, on all of the input.",
+    "Evaluate the newest checkpoint of an Estimator on the whole input.",
     {
-        "--steps N": "evaluate so many batches, not all",
-        "--name NAME": "tells this evaluation from others, in TensorBoard too",
+        "--steps N": "evaluate N batches instead of all",
+        "--name NAME": "name this evaluation, to tell it from others in TensorBoard",
         "--checkpoint-path DIR": "evaluate this checkpoint, like runs/model/ckpt-500",
     },
     _job,

@@ -1,4 +1,4 @@
-"""How a command runs the user's code with plugins on, and what its exit code says."""
+"""Runs the user's code with plugins on, and turns how it ended into an exit code."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from hookbus.logs import log
 
 _OWN_FOLDER = str(Path(hookbus.__file__).parent) + os.sep
 _LEADING = (_OWN_FOLDER, importlib.__file__, "<frozen importlib")
-"""What the files begin with whose frames led to the user's code."""
+"""Prefixes of the files whose frames lead to the user's code."""
 
 
-def execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
-    """Run code of the user and return the exit code.
+def execute(main: Callable[[], None], config: Config, files: Collection[str]) -> int:
+    """Run the user's code and return the exit code.
 
     Args:
-        what: runs it.
-        config: which plugins are on in the sessions that it opens.
-        files: the user's, by absolute path; messages tell the line of one of these.
+        main: runs the code.
+        config: the configuration of the sessions that the code opens.
+        files: absolute paths of the user's files; messages name a line of one of them.
     """
     set_process_config(config)
     try:
-        return _execute(what, config, files)
+        return _execute(main, config, files)
     finally:
         set_process_config(None)
 
 
 def may_name_own_hook(name: str) -> bool:
-    """Say whether a name to switch off may be that of a hook which the user's code makes.
+    """Return whether a name to switch off may belong to a hook that the user's code makes.
 
-    Its first session will tell. What is nearly the name of a plugin is a slip.
+    The first session finds out. A name close to that of a plugin counts as a typo.
     """
     return name not in CORE and not did_you_mean(name, installed_plugins())
 
 
-def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -> int:
+def _execute(main: Callable[[], None], config: Config, files: Collection[str]) -> int:
     try:
-        what()
+        main()
     except SystemExit as error:
         if not _is_a_plugins(error):
             raise
@@ -82,13 +82,13 @@ def _execute(what: Callable[[], None], config: Config, files: Collection[str]) -
 
 
 def _is_a_plugins(error: SystemExit) -> bool:
-    """Say whether it came out of a hook; the user's own code may end as it likes."""
+    """Return whether a hook raised it; the user's code may exit as it likes."""
     culprit = culprit_of(error)
     return culprit is not None and not culprit.startswith(("op ", "input "))
 
 
 def _when(error: BaseException, config: Config, code: int) -> int:
-    """Correct the exit code of an error by when it came: before or after a first run."""
+    """Correct an error's exit code: it depends on whether the session had run a step."""
     record = next((r for r in config.records if r.error is error), None)
     if record is None:
         return code
@@ -96,14 +96,14 @@ def _when(error: BaseException, config: Config, code: int) -> int:
         return ExitCode.FAILED
     if isinstance(error, UsageError) or culprit_of(error) is None:
         return code
-    # A plugin that looks up a node which is not there was told a wrong name.
+    # A plugin that looks up a missing node was given a wrong name.
     return ExitCode.USAGE if isinstance(error, UnknownNodeError) else ExitCode.PLUGIN
 
 
 def _verdict(records: Sequence[SessionRecord]) -> int:
-    """Return the exit code of code that ended by itself.
+    """Return the exit code of code that ended without an error.
 
-    Only a training has steps that it was to do, and to save.
+    Only training sessions have to run steps and to save them.
     """
     training = [record for record in records if record.kind == "train"]
     endings = [record.outcome.kind for record in records]
@@ -129,18 +129,18 @@ def _preempted(saved: bool) -> ExitCode:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print what Python would, without the frames that led to the user's code."""
+    """Print a traceback as Python would, without the frames above the user's code."""
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LEADING):
         trace = trace.tb_next
     if trace is not None or isinstance(error, SyntaxError):
         error.__traceback__ = trace
-    # A script may have an excepthook of its own.
+    # The script may have set its own excepthook.
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _place(error: BaseException, files: Collection[str]) -> str | None:
-    """Return the line of the user's code in which an error came up."""
+    """Return the line of the user's code that an error came from."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename in files:
             return f"in {frame.f_code.co_filename}:{line} ({frame.f_code.co_name})"

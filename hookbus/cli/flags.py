@@ -1,28 +1,33 @@
-"""What every command's command line has in common: plugin flags, and help for them."""
+"""Reads the flags that all commands share, and describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
 from hookbus.config.keys import KEYS
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.errors import UsageError
+from hookbus.logs import configure
 
 HELP = ("-h", "--help")
 FLAGS = {
-    "-p NAME": "switch plugin NAME on; -p no:NAME switches it off, before import; "
-    "repeatable, the last word wins",
-    "-c FILE": "read this config file instead of the one that is found",
-    "-o KEY=VALUE": "override one key of the config file; NAME.SETTING=VALUE sets plugin "
-    "NAME and switches it on",
+    "-p NAME": "switch plugin NAME on; -p no:NAME switches it off before import; "
+    "repeatable, the last one wins",
+    "-c FILE": "read this config file instead of the one found",
+    "-o KEY=VALUE": "override one key of the config file; NAME.SETTING=VALUE configures "
+    "plugin NAME and switches it on",
     "--disable-plugin-autoload": KEYS["autoload"].help.removeprefix("false: "),
     "--strict-plugins": KEYS["strict_plugins"].help.removeprefix("true: "),
     "--trace-plugins": KEYS["trace_plugins"].help.removeprefix("true: "),
     "--log-format FORMAT": KEYS["log_format"].help,
+    "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
+    "-q": "log warnings and errors only: --log-level warning",
+    "-v": "log debug lines, too: --log-level debug",
     "--NAME VALUE": "switch plugin NAME on and set its main setting",
     "--NAME-SETTING VALUE": "switch plugin NAME on and set one of its settings",
-    "-h, --help": "show this",
+    "-h, --help": "show this help",
 }
 """The flags that every command about plugins takes, and what each does."""
 
@@ -36,25 +41,29 @@ def read(
     """Read the command line of a command that runs no script.
 
     Args:
-        command: how it is called, for messages.
-        arguments: what stands behind its name.
-        switches: its own flags without a value.
-        most: how many arguments it takes that are no flags.
+        command: the command's name, for messages.
+        arguments: the words after the name.
+        switches: the command's own flags without a value.
+        most: the number of positional arguments that it takes.
 
     Raises:
-        UsageError: a flag is unknown or lacks its value, or there are more arguments.
+        UsageError: a flag is unknown or lacks its value, or there are too many arguments.
     """
+    own_folder_first()
     own = CommandFlags(command, (*HELP, *switches), mixed=True)
-    said = read_flags(arguments, Precedence.COMMAND, own=own)
-    if len(said.rest) > most:
+    parsed = read_flags(arguments, Precedence.COMMAND, own=own)
+    if len(parsed.rest) > most:
         known = ", ".join((*switches, "-p", "-c", "-o"))
         raise UsageError(
-            f"{command} does not take {said.rest[most]!r}; it takes {known} and the other "
-            f"flags of hookbus run ({command} --help)"
+            f"{command} does not take {parsed.rest[most]!r}; it takes {known} and the "
+            f"other flags of hookbus run ({command} --help)"
         )
-    return said, Config.gathered(said)
+    config, default = Config.gathered(parsed), Config()
+    if (config.log_format, config.log_level) != (default.log_format, default.log_level):
+        configure(config.log_format, config.log_level)  # structlog is slow to import
+    return parsed, config
 
 
-def wants_help(said: ParsedFlags) -> bool:
-    """Say whether help was asked for."""
-    return bool(said.switches.intersection(HELP))
+def wants_help(parsed: ParsedFlags) -> bool:
+    """Return whether the user asked for help."""
+    return bool(parsed.switches.intersection(HELP))

@@ -1,16 +1,19 @@
-"""What ``--help`` of a command tells: all flags, with those of the plugins that are on."""
+"""Writes the ``--help`` of a command: all flags, with those of the plugins that are on."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from hookbus.cli.flags import FLAGS
-from hookbus.cli.output import columns
+from hookbus.cli.output import columns, printable, width
 from hookbus.config.config import Config
+from hookbus.config.convert import metavar
 from hookbus.config.files import LOADERS
 from hookbus.config.keys import KEYS
 from hookbus.config.settings import ON_ERROR, SettingsSchema, flag_of
@@ -25,46 +28,63 @@ def help_of(selection: Selection, config: Config, head: Sequence[str]) -> str:
 
     Args:
         selection: the plugins.
-        config: which of them are on, and how they are set.
+        config: which of them are on, and how they are configured.
         head: the lines about the command itself.
     """
     lines = [*head, "", "flags:", *columns(FLAGS)]
     lines += ["", "environment:", *columns(ENVIRONMENT)]
-    files = ", ".join(LOADERS)
-    lines += ["", f"keys of a config file ({files}; now {config.file or 'none'}):"]
+    files = f"{', '.join(LOADERS)}; read now: {config.file or 'none'}"
+    lines += ["", *_wrapped(f"keys of a config file ({files}):")]
     lines += columns({name: key.help for name, key in KEYS.items()})
-    lines += ["", "settings of the plugins that are on (-p NAME shows those of NAME):"]
-    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no help
+    lines += ["", "settings of the plugins that are on (-p NAME adds those of NAME):"]
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is not help
         for verdict in selection.on:
             lines += _settings(verdict)
-    policy = flag_of("NAME", ON_ERROR)
-    lines += [f"and of each plugin: {policy} raise, warn, quarantine or quarantine:N"]
+    on_error = "what an exception of the plugin does: raise, warn, quarantine, quarantine:N"
+    lines += columns({flag_of("NAME", ON_ERROR): on_error})
     off = [v.name for v in selection.verdicts.values() if not v.on]
-    lines += ["", f"installed and off: {', '.join(off) or 'none'}"]
+    lines += ["", *_wrapped(f"installed and off: {', '.join(off) or 'none'}")]
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(printable(text), width(), break_on_hyphens=False)
 
 
 def _settings(verdict: Verdict) -> Iterator[str]:
     try:
-        form = schema_of_plugin(load_one(verdict))
+        schema = schema_of_plugin(load_one(verdict))
     except HookbusError as error:
-        yield f"  {verdict.name}: broken: {reason_of(error)}"
+        yield printable(f"  {verdict.name}: broken: {reason_of(error)}")
         return
-    yield from columns(_texts(form)) or [f"  {verdict.name}: no settings"]
+    yield from columns(_texts(schema)) or [f"  {verdict.name}: no settings"]
 
 
-def _texts(form: SettingsSchema) -> dict[str, str]:
-    """Return flag to what it means and what it is by default."""
-    return {
-        flag_of(form.plugin, field): " ".join(
-            part for part in (form.helps.get(field, ""), _default(default)) if part
-        )
-        for field, (_, default) in form.fields.items()
-    }
+def _texts(schema: SettingsSchema) -> dict[str, str]:
+    """Return each flag with the form of its value, and what it means with its default."""
+    texts = {}
+    for field, (hint, default) in schema.fields.items():
+        flag = f"{flag_of(schema.plugin, field)} {metavar(hint)}"
+        name = f"--{schema.plugin}, {flag}" if field == schema.main else flag
+        fallback = _default(schema.defaults.get(field, default))
+        texts[name] = f"{sentence(schema.helps.get(field, ''))} {fallback}"
+    return texts
+
+
+def sentence(text: str) -> str:
+    """Return the first sentence of a text, without its period and without markup.
+
+    >>> sentence("a node or its *name*; by default ``loss``. The rest is elsewhere.")
+    'a node or its name; by default loss'
+    """
+    first = re.split(r"\.(?:\s+(?=[A-Z`])|$)", text.strip())[0]
+    return re.sub(r"`|\*(?=\w)|(?<=\w)\*", "", first)
 
 
 def _default(value: object) -> str:
     if value is inspect.Parameter.empty:
         return "(required)"
-    plain = isinstance(value, bool | int | float | str | PurePath)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    plain = isinstance(value, int | float | str | PurePath)
     return f"(default {value})" if plain and value != "" else ""

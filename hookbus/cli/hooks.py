@@ -1,4 +1,4 @@
-"""What ``hookbus hooks`` shows: who is called in each event, in which order, and why."""
+"""Lists the hooks that each event calls, in calling order, and why each takes part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hookbus.bus.ordering import OrderedHook
 from hookbus.bus.registry import Registration
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import table
-from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import load_one, member_of
@@ -24,35 +23,35 @@ _COLUMNS = ("event", "call", "plugin", "group", "why")
 _USAGE = """\
 usage: hookbus hooks [--json] [flags of hookbus run] [EVENT]
 
-Show who is called in each event of a training session, in calling order, and why. The
-plugins that are on are imported; one that does not load is shown as broken.
+List the hooks that each event of a training session calls, in calling order,
+and why. This imports the plugins that are on, and shows one that fails as
+broken.
 """
 _NOTE = f"""\
-A script adds to these what it passes in hooks= and what checkpoint_dir= switches on:
-{", ".join(AUTOMATIC_ORDER)}.
+A script adds the hooks that it passes in hooks=, and those that checkpoint_dir=
+switches on: {", ".join(AUTOMATIC_ORDER)}.
 """
 
 
 def hooks(arguments: Sequence[str]) -> int:
-    """Show the order of one event, or of all.
+    """List the hooks of one event, or of all.
 
     Raises:
-        UsageError: there is no such event, or what was said makes no sense.
+        UsageError: the event does not exist, or an argument or a setting is wrong.
     """
-    own_folder_first()
-    said, config = read("hookbus hooks", arguments, ("--json",), most=1)
-    if wants_help(said):
+    parsed, config = read("hookbus hooks", arguments, ("--json",), most=1)
+    if wants_help(parsed):
         print(_USAGE, end="")
         return ExitCode.OK
-    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no answer
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is not the answer
         bus, broken = _bus(config)
     orders: dict[str, list[OrderedHook]] = {}
-    for event in _wanted(bus, said.rest):
+    for event in _wanted(bus, parsed.rest):
         try:
             orders[event] = bus.order(event)
-        except HookbusError as error:  # their wishes contradict each other
+        except HookbusError as error:  # before= and after= contradict each other
             broken[event] = reason_of(error)
-    if "--json" in said.switches:
+    if "--json" in parsed.switches:
         print(json.dumps(_document(orders, broken), indent=2))
     else:
         print("\n".join(_lines(orders, broken)))
@@ -69,7 +68,7 @@ def _wanted(bus: Bus, named: Sequence[str]) -> Sequence[str]:
 
 
 def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
-    """Return a bus with all plugins that load, and why the others do not, by name."""
+    """Return a bus with the plugins that load, and why each other one does not."""
     bus, broken, members = Bus(), {}, []
     for verdict in in_order(select(config, showing=True)):
         try:
@@ -89,9 +88,9 @@ def _member(verdict: Verdict, config: Config) -> Registration:
 
 
 def _one_by_one(members: Sequence[Registration]) -> tuple[Bus, dict[str, str]]:
-    """Return a bus of those that fit, and why the others do not, by name."""
+    """Return a bus with the plugins that fit, and why each other one does not."""
     bus, failed = Bus(), {member.name: "" for member in members}
-    for _ in members:  # one may implement an event that a later one declares
+    for _ in members:  # a plugin may use an event that a later one adds
         for member in members:
             if member.name not in failed:
                 continue
@@ -130,7 +129,7 @@ def _lines(
         for event, order in orders.items()
         for number, called in enumerate(order, 1)
     ]
-    yield table(_COLUMNS, rows).rstrip("\n") if rows else "no plugin that is on is called"
+    yield table(_COLUMNS, rows).rstrip("\n") if rows else "no plugin is called"
     yield from (f"{name}: broken: {why}" for name, why in broken.items())
     yield ""
     yield _NOTE.rstrip("\n")

@@ -1,4 +1,4 @@
-"""What ``hookbus new`` writes: a distribution with one hook, its tests and its pages."""
+"""Writes a plugin distribution to start from: a hook, its tests and its pages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hookbus.errors import ExitCode, UsageError, did_you_mean
 USAGE = """\
 usage: hookbus new NAME [--directory DIR]
 
-Write a plugin called NAME into the folder NAME: a hook that works, tests, a README, a
-licence (Apache-2.0) and a workflow that runs the tests.
+Write a plugin called NAME into the folder NAME: a working hook, tests, a
+README, a license (Apache-2.0) and a workflow that runs the tests.
 
-  --directory DIR  write it into DIR instead, which must be empty or not be there
-  -h, --help       show this
+  --directory DIR  write it into DIR instead, which must be empty or not exist
+  -h, --help       show this help
 """
 _TEMPLATES = {
     "workflow.yml": ".github/workflows/tests.yml",
@@ -38,19 +38,19 @@ _TEMPLATES = {
     "setup.cfg": "setup.cfg",
     "test.txt": "tests/test_$identifier.py",
 }
-"""What lies beside this module, and what becomes of it."""
+"""Template to the file that it becomes."""
 _COMMANDS = (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
 _OWN_FLAGS = (
     *(*FLAGS, "--help", "--json", "--load", "--version", "--directory"),
     *(flag.split()[0] for command in _COMMANDS for flag in command.every_flag),
 )
-"""The flags of hookbus itself, which a plugin's settings must not be mistaken for."""
+"""The flags of hookbus itself, which no plugin may own."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @attrs.frozen
 class Naming:
-    """A plugin's one name, and all that follows from it.
+    """A plugin's name, and the names derived from it.
 
     >>> naming = Naming("loss-printer")
     >>> naming.distribution, naming.module, naming.hook
@@ -63,27 +63,27 @@ class Naming:
 
     @property
     def identifier(self) -> str:
-        """The name as it stands in code."""
+        """The name as an identifier."""
         return self.name.replace("-", "_")
 
     @property
     def distribution(self) -> str:
-        """What pip installs."""
+        """The name of the distribution."""
         return f"hookbus-{self.name}"
 
     @property
     def module(self) -> str:
-        """What Python imports."""
+        """The name of the module."""
         return f"hookbus_{self.identifier}"
 
     @property
     def hook(self) -> str:
-        """The class, which ends in ``Hook`` once."""
+        """The name of the class, which ends in ``Hook`` once."""
         words = [word.capitalize() for word in self.name.split("-")]
         return "".join(words).removesuffix("Hook") + "Hook"
 
     def render(self, text: str) -> str:
-        """Fill these names, and the versions of hookbus that fit, into a template."""
+        """Fill the names, and the versions of hookbus to require, into a template."""
         own = {key: getattr(self, key) for key in ("name", "identifier", "module", "hook")}
         return string.Template(text).substitute(
             own,
@@ -93,11 +93,11 @@ class Naming:
 
 
 def new(arguments: Sequence[str]) -> int:
-    """Write a plugin, and tell what was written and what to do next.
+    """Write a plugin, and print what was written and what to do next.
 
     Raises:
-        UsageError: an argument is missing or unknown, the name cannot be a plugin's or
-            is taken, or the folder has something in it or cannot be written.
+        UsageError: an argument is missing or unknown, the name is invalid or taken, or the
+            folder is not empty or not writable.
     """
     if "-h" in arguments or "--help" in arguments:
         print(USAGE, end="")
@@ -108,13 +108,13 @@ def new(arguments: Sequence[str]) -> int:
     try:
         written = _write(naming, folder)
     except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {error.strerror}") from error
-    print(_told(naming, folder, written), end="")
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
+    print(_summary(naming, folder, written), end="")
     return ExitCode.OK
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, str]:
-    """Return the name as it is spelled, and the folder, empty where none is given."""
+    """Return the name as given, and the folder; empty if no folder is given."""
     words, names, directory = list(arguments), [], ""
     while words:
         word = words.pop(0)
@@ -129,24 +129,24 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str]:
         else:
             names.append(word)
     if len(names) != 1:
-        got = f"not {len(names)}: {' '.join(names)}" if names else "and got none"
+        got = f"not {len(names)}: {' '.join(names)}" if names else "but got none"
         raise UsageError(f"hookbus new takes one name, {got} (hookbus new NAME)")
     return names[0], directory
 
 
 def _checked(spelled: str) -> str:
-    """Return the plugin's name, if it can be one and nobody has it."""
+    """Return the plugin's name if it is valid and free."""
     name = canonical_name(spelled)
     if not _NAME.fullmatch(name) or canonical_name(name) != name:
         raise UsageError(
-            f"{spelled!r} is no name for a plugin: that is letters, digits and dashes "
-            "and begins with a letter, like loss-printer (where to write it is said "
-            "with --directory)"
+            f"{spelled!r} is not a valid name for a plugin: use letters, digits and "
+            "dashes, and begin with a letter, like loss-printer (to choose the folder, "
+            "use --directory)"
         )
     if any(map(keyword.iskeyword, (name, name.capitalize()))):
-        raise UsageError(f"{spelled!r} is a word of Python itself; choose another name")
+        raise UsageError(f"{spelled!r} is a keyword of Python; choose another name")
     flags = [flag for flag in _OWN_FLAGS if f"{flag}-".startswith(f"--{name}-")]
-    if name in CORE or flags or Naming(name).hook in hookbus.__all__:
+    if name in CORE or flags or hasattr(hookbus, Naming(name).hook):
         what = f"would own the flag {flags[0]}" if flags else "names a part of hookbus"
         raise UsageError(f"{spelled!r} {what}; choose another name")
     taken = installed_plugins().find(name)
@@ -159,7 +159,7 @@ def _checked(spelled: str) -> str:
 
 
 def _write(naming: Naming, folder: Path) -> list[str]:
-    """Write all files and return their paths in the folder, which must be empty."""
+    """Write all files into the empty folder and return their paths in it."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; choose another folder with --directory")
     if folder.exists() and any(folder.iterdir()):
@@ -174,7 +174,7 @@ def _write(naming: Naming, folder: Path) -> list[str]:
     return sorted(written)
 
 
-def _told(naming: Naming, folder: Path, written: Sequence[str]) -> str:
+def _summary(naming: Naming, folder: Path, written: Sequence[str]) -> str:
     lines = [f"wrote the plugin {naming.name} into {folder}:"]
     lines += [f"  {path}" for path in written]
     lines += ["", "next:", f"  cd {shlex.quote(str(folder))}"]
@@ -184,9 +184,9 @@ def _told(naming: Naming, folder: Path, written: Sequence[str]) -> str:
 
 
 def _compatible(installed: str) -> str:
-    """Return which versions of hookbus a plugin written for one of them goes with.
+    """Return the versions of hookbus that a plugin written for one of them works with.
 
-    Before 1.0 a minor version may change what plugins use, later a major one.
+    Before 1.0, a minor version may change what plugins use; later, a major version may.
 
     >>> _compatible("0.1.3"), _compatible("2.4.0")
     ('>=0.1,<0.2', '>=2.4,<3')

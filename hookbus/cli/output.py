@@ -1,22 +1,26 @@
-"""How the command prints: tables, columns, errors."""
+"""Prints tables, columns and errors of the command."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError
 
+_WIDEST_NAME = 26
+
 
 def discard(stream: TextIO) -> None:
-    """Have a stream whose reader is gone take whatever is still to be written."""
+    """Send what is still written to a stream nowhere, because its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: HookbusError) -> int:
-    """Print an error for the user and return the exit code that it means."""
+    """Print an error for the user and return its exit code."""
     kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
     print(f"{kind}: {error}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
@@ -26,14 +30,47 @@ def report(error: HookbusError) -> int:
     return ExitCode.PLUGIN if isinstance(error, PluginError) else ExitCode.FAILED
 
 
-def columns(texts: Mapping[str, str]) -> list[str]:
-    """Lay out names and what each means, as lines.
+def width() -> int:
+    """Return the width of the terminal; 80 columns without one, or ``COLUMNS``."""
+    return shutil.get_terminal_size().columns
 
-    >>> columns({"-h": "show this", "-p NAME": "a plugin"})
-    ['  -h       show this', '  -p NAME  a plugin']
+
+def printable(text: str) -> str:
+    r"""Return text with everything escaped that a terminal would act on, or not show.
+
+    >>> printable("red: \x1b[31m")
+    'red: \\x1b[31m'
     """
-    width = max(map(len, texts), default=0)
-    return [f"  {name:{width}}  {text}".rstrip() for name, text in texts.items()]
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    known = text.encode(encoding, "backslashreplace").decode(encoding)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in known)
+
+
+def shorten(text: str, most: int) -> str:
+    """Return text with an ellipsis for what goes beyond *most* characters.
+
+    >>> shorten("stop-at-checkpoint-step", 12)
+    'stop-at-c...'
+    """
+    return text if len(text) <= most else f"{text[: max(most - 3, 0)].rstrip()}..."
+
+
+def columns(texts: Mapping[str, str]) -> list[str]:
+    """Lay out names and their descriptions as lines that fit the terminal.
+
+    >>> columns({"-h": "show this help", "-p NAME": "switch a plugin on"})
+    ['  -h       show this help', '  -p NAME  switch a plugin on']
+    """
+    column = min(max(map(len, texts), default=0), _WIDEST_NAME) + 4
+    lines = []
+    for name, text in texts.items():
+        head = f"  {printable(name)}"
+        words = printable(" ".join(text.split()))
+        wrapped = textwrap.wrap(words, max(width() - column, 20), break_on_hyphens=False)
+        if wrapped and len(head) + 2 <= column:
+            head = f"{head:{column}}{wrapped.pop(0)}"
+        lines += [head, *(" " * column + line for line in wrapped)]
+    return lines
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -43,8 +80,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     NAME
     progress
     """
-    cells = [[cell.upper() for cell in head], *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    cells = [[cell.upper() for cell in head], *([*map(printable, row)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         for row in cells

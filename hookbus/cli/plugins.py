@@ -1,17 +1,18 @@
-"""What ``hookbus plugins`` shows; unless asked to, it imports no plugin."""
+"""Lists the installed plugins; imports none unless asked to."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import attrs
 
 from hookbus.bus import hookspecs
 from hookbus.cli.flags import read, wants_help
-from hookbus.cli.output import columns, table
-from hookbus.cli.target import own_folder_first
+from hookbus.cli.output import columns, printable, shorten, table, width
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, reason_of
 from hookbus.hooks.markers import PROJECT
@@ -20,49 +21,65 @@ from hookbus.plugin.selection import Verdict, select
 from hookbus.plugin.source import SourceScan, scan_source
 
 SCHEMA = 2
-_COLUMNS = ("name", "status", "distribution", "version", "why", "events")
 _USAGE = """\
-usage: hookbus plugins [--json] [--load] [flags of hookbus run]
+usage: hookbus plugins [-v] [--json] [--load] [flags of hookbus run]
 
-List plugins: whether and why each is on, and which events it takes part in. It reads
-metadata and sources, the environment and the config file, and imports no plugin.
+List the installed plugins: whether each is on, and what it does. This reads
+metadata, sources, the environment and the config file; it imports no plugin.
 
 """
 _EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{PROJECT}_spec")]
 _SWITCHES = {
+    "-v": "show the version, the events and the reason of each as well",
     "--json": "print one JSON object, for programs",
     "--load": "import the plugins that are on, to see which of them are broken",
-    "-h, --help": "show this",
+    "-h, --help": "show this help",
 }
 
-Row: TypeAlias = dict[str, str | bool | list[str] | None]
+
+@attrs.frozen
+class Row:
+    """One plugin of the list; the fields are the keys of the JSON."""
+
+    name: str
+    status: str
+    on: bool
+    distribution: str | None
+    version: str | None
+    summary: str
+    why: str
+    events: list[str]
+    all_events: bool
 
 
 def plugins(arguments: Sequence[str]) -> int:
-    """List the plugins, as file, environment and flags have them on or off.
+    """List the plugins, on or off as the file, the environment and the flags have them.
 
     Raises:
-        UsageError: an argument is unknown, or what was said makes no sense.
+        UsageError: an argument or a setting is wrong.
     """
-    own_folder_first()
-    said, config = read("hookbus plugins", arguments, ("--json", "--load"))
-    if wants_help(said):
+    parsed, config = read("hookbus plugins", arguments, ("-v", "--json", "--load"))
+    if wants_help(parsed):
         print(_USAGE + "\n".join(columns(_SWITCHES)))
         return ExitCode.OK
     verdicts = select(config, showing=True).verdicts.values()
-    importing = "--load" in said.switches
-    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is no answer
-        rows = [_row(verdict, config, importing) for verdict in verdicts]
-    if "--json" in said.switches:
-        print(json.dumps({"schema": SCHEMA, "plugins": rows}, indent=2))
+    loading = "--load" in parsed.switches
+    shipped = Counter(v.installed.distribution for v in verdicts if v.installed)
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is not the answer
+        rows = [_row(verdict, config, loading, shipped) for verdict in verdicts]
+    if "--json" in parsed.switches:
+        document = {"schema": SCHEMA, "plugins": [attrs.asdict(row) for row in rows]}
+        print(json.dumps(document, indent=2))
     elif rows:
-        print(table(_COLUMNS, [_cells(row) for row in rows]), end="")
+        print("\n".join(_details(rows) if "-v" in parsed.switches else _list(rows)))
     else:
         print("no plugins are installed")
     return ExitCode.OK
 
 
-def _row(verdict: Verdict, config: Config, importing: bool) -> Row:
+def _row(
+    verdict: Verdict, config: Config, loading: bool, shipped: Counter[str | None]
+) -> Row:
     plugin = verdict.installed
     status, why = ("on" if verdict.on else "off"), verdict.why
     seen = SourceScan((), whole=False)
@@ -72,29 +89,49 @@ def _row(verdict: Verdict, config: Config, importing: bool) -> Row:
         try:
             check_loadable(plugin)
             seen = scan_source(plugin)
-            if importing and verdict.on:
+            if loading and verdict.on:
                 member_of(load_one(verdict), config.settings_of(verdict.name))
         except HookbusError as error:
             status, why = ("off", why) if verdict.blocked else ("broken", reason_of(error))
-    return {
-        "name": verdict.name,
-        "status": status,
-        "on": verdict.on,
-        "distribution": plugin.distribution if plugin else None,
-        "version": plugin.version if plugin else None,
-        "why": why,
-        "events": sorted(seen.events, key=_place),
-        "all_events": seen.whole,
-    }
+    # The summary of a distribution with several plugins describes none of them.
+    alone = plugin is not None and shipped[plugin.distribution] == 1
+    summary = plugin.summary if plugin else ""
+    return Row(
+        verdict.name,
+        status,
+        verdict.on,
+        plugin.distribution if plugin else None,
+        plugin.version if plugin else None,
+        " ".join(((alone and summary) or seen.summary or summary).split()),
+        why,
+        sorted(seen.events, key=_place),
+        seen.whole,
+    )
 
 
 def _place(event: str) -> tuple[int, str]:
-    """Sort events as they are declared, those of plugins behind them."""
+    """Sort events in the order of declaration, and those that plugins add after them."""
     return (_EVENTS.index(event) if event in _EVENTS else len(_EVENTS)), event
 
 
-def _cells(row: Row) -> list[str]:
-    events = row["events"]
-    assert isinstance(events, list)
-    shown = " ".join([*events, *([] if row["all_events"] else ["..."])])
-    return [*(str(row[column] or "-") for column in _COLUMNS[:-1]), shown or "-"]
+def _list(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each plugin; what does not fit the terminal is cut."""
+    cells = [
+        (
+            shorten(printable(row.name), width() // 2),
+            row.status,
+            row.summary if row.status in ("on", "off") else row.why,
+        )
+        for row in rows
+    ]
+    for line in table(("name", "status", "summary"), cells).splitlines():
+        yield shorten(line, width())
+
+
+def _details(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        events = ", ".join([*row.events, *([] if row.all_events else ["..."])])
+        shipped = f"{row.distribution} {row.version}" if row.distribution else ""
+        facts = {"summary": row.summary, "installed": shipped, "events": events}
+        yield printable(f"{row.name} is {row.status}: {row.why}")
+        yield from columns({name: text for name, text in facts.items() if text})

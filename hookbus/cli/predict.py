@@ -1,10 +1,9 @@
-"""What ``hookbus predict`` writes: one JSON object a line, whole or not at all."""
+"""Writes predictions to a file, one JSON object a line; the file appears when whole."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,27 +14,28 @@ from hookbus.config.keys import listed
 from hookbus.config.parser import ParsedFlags
 from hookbus.errors import UsageError
 from hookbus.estimator.estimator import Estimator
+from hookbus.files import replacing
 from hookbus.logs import log
 
 _STDOUT = "-"
 
 
 def predict(arguments: Sequence[str]) -> int:
-    """Write predictions of an Estimator and return the exit code."""
+    """Write the predictions of an Estimator and return the exit code."""
     return carry_out(COMMAND, arguments)
 
 
-def _job(said: ParsedFlags) -> Job:
-    output, path = said.values["--output"], said.values.get("--checkpoint-path")
-    keys = listed(said.values.get("--predict-keys", ""))
-    whole = "--batches" in said.switches
+def _job(parsed: ParsedFlags) -> Job:
+    output, path = parsed.values["--output"], parsed.values.get("--checkpoint-path")
+    keys = listed(parsed.values.get("--predict-keys", ""))
+    whole = "--batches" in parsed.switches
 
     def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
         predictions = estimator.predict(input_fn, keys, None, path, not whole)
         try:
             with _opened(output, answer) as file, contextlib.closing(predictions):
                 count = _write(predictions, file)
-        except BrokenPipeError:  # whoever read has seen enough
+        except BrokenPipeError:  # the reader has seen enough
             if output == _STDOUT:
                 discard(answer)
             elif not _is_special(Path(output)):
@@ -47,7 +47,7 @@ def _job(said: ParsedFlags) -> Job:
 
 
 def _write(predictions: Iterator[Any], file: TextIO) -> int:
-    """Write all predictions and return how many they are."""
+    """Write all predictions and return their number."""
     count = 0
     for prediction in predictions:
         file.write(f"{line_of(prediction)}\n")
@@ -57,7 +57,7 @@ def _write(predictions: Iterator[Any], file: TextIO) -> int:
 
 
 def line_of(prediction: Any) -> str:
-    """Return a prediction as JSON; what is no number there, like NaN, is null.
+    """Return a prediction as JSON; what JSON cannot hold as a number, like NaN, is null.
 
     >>> line_of({"class": 3, "scores": [0.5, float("nan")]})
     '{"class": 3, "scores": [0.5, null]}'
@@ -73,50 +73,44 @@ def line_of(prediction: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has in the place of an array, or of a number of an array library.
+    """Return the JSON form of an array, of an array library's number, or of bytes.
 
     Raises:
-        UsageError: there is nothing.
+        UsageError: the value has no JSON form.
     """
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     raise UsageError(
-        f"the predictions hold a {type(value).__name__}, which JSON has not: leave it out "
-        "with --predict-keys, or return arrays, numbers and texts"
+        f"the predictions hold a {type(value).__name__}, which JSON cannot represent: "
+        "leave it out with --predict-keys, or return arrays, numbers and strings"
     )
 
 
 @contextlib.contextmanager
 def _opened(output: str, answer: TextIO) -> Iterator[TextIO]:
-    """Open a file to write; it appears under its name when all is written.
+    """Open a file to write; it appears under its name when everything is written.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     path = Path(output)
     with _refusing(output), contextlib.suppress(FileNotFoundError):
-        path.lstat()  # is it a name that a file could have?
+        path.lstat()  # fails for a name that no file can have
     if output == _STDOUT:
         yield answer
     elif _is_special(path):
         with _open(path, output) as file:
             yield file
     else:
-        path = path.resolve()  # behind a link lies what is meant
-        unfinished = path.with_name(f".hookbus-{os.getpid()}")
-        try:
-            with _open(unfinished, output) as file:
-                yield file
-            unfinished.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
+        # A link keeps its place; the file that it leads to is replaced.
+        with replacing(path.resolve()) as unfinished, _open(unfinished, output) as file:
+            yield file
 
 
 def _is_special(path: Path) -> bool:
-    """Say whether it is a pipe, say, which is nothing to replace."""
+    """Return whether the path is a pipe or a device, which cannot be replaced."""
     return path.exists() and not path.is_file()
 
 
@@ -127,7 +121,7 @@ def _open(path: Path, output: str) -> TextIO:
 
 @contextlib.contextmanager
 def _refusing(output: str) -> Iterator[None]:
-    """Take what the system refuses for a mistake of the user's."""
+    """Turn an error of the system into one for the user."""
     try:
         yield
     except OSError as error:
@@ -136,12 +130,12 @@ def _refusing(output: str) -> Iterator[None]:
 
 COMMAND = Command(
     "predict",
-    "Write the predictions of an Estimator into a file, one JSON object a line.",
+    "Write the predictions of an Estimator to a file, one JSON object a line.",
     {
-        "--output FILE": "where to write them; - is stdout (required)",
-        "--predict-keys A,B": "write these of the predictions, not all",
-        "--checkpoint-path DIR": "predict with this checkpoint, like runs/model/ckpt-500",
-        "--batches": "write one object for each batch, not for each example",
+        "--output FILE": "the file to write; - is stdout (required)",
+        "--predict-keys A,B": "write only these predictions",
+        "--checkpoint-path DIR": "use this checkpoint, like runs/model/ckpt-500",
+        "--batches": "write one object for each batch instead of each example",
     },
     _job,
     needs=("--output FILE",),

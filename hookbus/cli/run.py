@@ -1,4 +1,4 @@
-"""How ``hookbus run`` runs a script: as Python would, with plugins on."""
+"""Runs a script as Python would, with plugins on."""
 
 from __future__ import annotations
 
@@ -21,50 +21,54 @@ from hookbus.errors import ExitCode, UsageError
 from hookbus.logs import configure, log
 from hookbus.plugin.selection import select
 
-_USAGE = "usage: hookbus run [flags] SCRIPT [ARGS ...]"
+_HELP = [
+    "usage: hookbus run [flags] SCRIPT [ARGS ...]",
+    "",
+    "Run a training script as Python would, with plugins.",
+]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a script and return the exit code.
 
     Raises:
-        UsageError: the flags make no sense, or there is no such script.
+        UsageError: a flag or a setting is wrong, or the script does not exist.
     """
-    said = read_flags(arguments, Precedence.COMMAND, own=CommandFlags(switches=HELP))
-    own_folder_first(said.rest[0] if said.rest else None)
-    config = Config.gathered(said)
-    configure(config.log_format)
+    parsed = read_flags(arguments, Precedence.COMMAND, own=CommandFlags(switches=HELP))
+    own_folder_first(parsed.rest[0] if parsed.rest else None)
+    config = Config.gathered(parsed)
+    configure(config.log_format, config.log_level)
     selection = select(config, own=may_name_own_hook)
-    if wants_help(said):
-        print(help_of(selection, config, [_USAGE]), end="")
+    if wants_help(parsed):
+        print(help_of(selection, config, _HELP), end="")
         return ExitCode.OK
-    script = _script(said)
-    late = looks_like_ours(said.rest[1:], selection.catalog)
+    script = _script(parsed)
+    late = looks_like_ours(parsed.rest[1:], selection.catalog)
     if late is not None:
         log.warning(
-            "a flag after the script goes to the script; move it before it if it was "
-            "meant for hookbus",
+            "a flag after the script goes to the script; put it before the script if it "
+            "is meant for hookbus",
             flag=late,
         )
     path = os.path.abspath(script)  # noqa: PTH100 (Python does not resolve links here)
 
-    def what() -> None:
-        _as_main(path, said.rest)
-        if not config.records:  # there was no session that could look for every name
+    def main() -> None:
+        _as_main(path, parsed.rest)
+        if not config.records:  # no session has looked for every name
             select(config)
 
-    return execute(what, config, [path])
+    return execute(main, config, [path])
 
 
-def _script(said: ParsedFlags) -> Path:
-    if not said.rest:
-        last = said.flags[-1:]
+def _script(parsed: ParsedFlags) -> Path:
+    if not parsed.rest:
+        last = parsed.flags[-1:]
         taken = [f for f in last if f.value is not None and Path(f.value).is_file()]
-        hint = "".join(f" ({f.value} was taken for the value of {f.name})" for f in taken)
+        hint = "".join(f" ({f.value} was read as the value of {f.name})" for f in taken)
         raise UsageError(
             f"hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS]{hint}"
         )
-    script = Path(said.rest[0])
+    script = Path(parsed.rest[0])
     if not script.is_file():
         what = "is a directory" if script.is_dir() else "does not exist"
         raise UsageError(f"the script {script} {what} (looked in {Path.cwd()})")
@@ -72,7 +76,7 @@ def _script(said: ParsedFlags) -> Path:
 
 
 def _as_main(path: str, argv: Sequence[str]) -> None:
-    """Run a file as ``python FILE`` would: its module is and stays ``__main__``."""
+    """Run a file as ``python FILE`` would; its module stays ``__main__``."""
     module = types.ModuleType("__main__")
     module.__dict__.update(
         __file__=path,

@@ -1,4 +1,4 @@
-"""What MODULE:NAME on a command line leads to: an object in a module, or in a file."""
+"""Finds the object that MODULE:NAME on a command line names, in a module or a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookbus.errors import UsageError, did_you_mean
 
 
 def own_folder_first(script: str | None = None) -> None:
-    """Have modules found as under ``python script.py``, or ``python -m`` without one."""
+    """Put the folder first on the path that Python would: the script's, or this one."""
     if sys.flags.safe_path:
         return
     with contextlib.suppress(OSError):  # the current folder may be gone
@@ -29,12 +29,12 @@ def own_folder_first(script: str | None = None) -> None:
 
 @attrs.frozen
 class Target:
-    """What one MODULE:NAME says.
+    """One MODULE:NAME.
 
     Attributes:
-        text: as it was given, for messages.
+        text: the text as given, for messages.
         module: a module's name, or the path of a file.
-        name: of the object.
+        name: the object's name.
     """
 
     text: str
@@ -43,14 +43,14 @@ class Target:
 
     @classmethod
     def parse(cls, text: str, what: str) -> Target:
-        """Take it apart.
+        """Parse MODULE:NAME.
 
         Args:
-            text: MODULE:NAME.
-            what: it is given for, for messages.
+            text: the text.
+            what: what the text stands for, for messages.
 
         Raises:
-            UsageError: one of the two is missing.
+            UsageError: the module or the name is missing.
         """
         module, _, name = text.rpartition(":")
         target = cls(text, module, name)
@@ -64,18 +64,18 @@ class Target:
 
     @property
     def file(self) -> Path | None:
-        """The file, where that is named and not a module."""
+        """The file, or None where the text names a module."""
         is_path = self.module.endswith(".py") or os.sep in self.module
         return Path(self.module) if is_path else None
 
     def load(self, files: set[str]) -> Any:
-        """Import the module, unless it is there already, and return the object.
+        """Import the module, unless it is imported already, and return the object.
 
         Args:
-            files: gets the path of the module.
+            files: the path of the module is added to it.
 
         Raises:
-            UsageError: there is no such module, or it has no such object.
+            UsageError: the module does not exist, or does not have the object.
         """
         if self.file is not None:
             module = _from_file(self.file, files)
@@ -91,7 +91,7 @@ class Target:
 
 
 def make_importable(targets: Iterable[Target]) -> None:
-    """Have modules found in the current folder, and first beside the files named."""
+    """Put the folders of the named files first on the path, then the current folder."""
     own_folder_first()
     if sys.flags.safe_path:
         return
@@ -109,7 +109,7 @@ def _from_file(path: Path, files: set[str]) -> ModuleType:
     for module in [*sys.modules.values()]:
         if getattr(module, "__file__", None) == place:
             return module
-    # Its name may be taken: by another file named in the same command, or by Python's own.
+    # Another file of the same command, or a module of Python, may have the same name.
     name = unique_name(path.stem, sys.modules)
     loader = SourceFileLoader(name, place)
     spec = importlib.util.spec_from_loader(name, loader)
@@ -126,7 +126,7 @@ def _from_name(name: str, files: set[str]) -> ModuleType:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # a package is there, and what it needs is not
+            raise  # the package exists, but something that it imports does not
         spec = None
     if spec is None:
         close = did_you_mean(name, _beside(name))
@@ -136,7 +136,7 @@ def _from_name(name: str, files: set[str]) -> ModuleType:
 
 
 def _beside(name: str) -> list[str]:
-    """Return the names of modules in the place in which one was looked for."""
+    """Return the names of the modules that stand where one was looked for."""
     package, dot, leaf = name.rpartition(".")
     if package in sys.modules:
         folders = getattr(sys.modules[package], "__path__", ())

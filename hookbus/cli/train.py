@@ -1,4 +1,4 @@
-"""What ``hookbus train`` does: an Estimator is trained, with plugins on."""
+"""Trains an Estimator, with plugins on."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def train(arguments: Sequence[str]) -> int:
     return carry_out(COMMAND, arguments)
 
 
-def _job(said: ParsedFlags) -> Job:
-    steps, max_steps = number(said, "--steps"), number(said, "--max-steps")
+def _job(parsed: ParsedFlags) -> Job:
+    steps, max_steps = number(parsed, "--steps"), number(parsed, "--max-steps")
     if steps is not None and max_steps is not None:
-        raise UsageError("--steps and --max-steps exclude each other; drop one of the two")
+        raise UsageError("--steps and --max-steps exclude each other; give one of the two")
 
     def job(estimator: Estimator, input_fn: InputFn, _: TextIO) -> None:
         estimator.train(input_fn, steps=steps, max_steps=max_steps)
@@ -29,10 +29,10 @@ def _job(said: ParsedFlags) -> Job:
 
 COMMAND = Command(
     "train",
-    "Train an Estimator, from its newest checkpoint on, until the input ends.",
+    "Train an Estimator from its newest checkpoint until the input ends.",
     {
-        "--max-steps N": "stop at this global step; where it is reached, do nothing",
-        "--steps N": "do so many steps; a call that was killed does the rest",
+        "--max-steps N": "stop at this global step; if it is reached already, do nothing",
+        "--steps N": "run N steps; after a kill, run the rest of them",
     },
     _job,
     answers=False,

@@ -1,11 +1,11 @@
-"""What ``hookbus why NAME`` shows: all that was said about one plugin; it imports none."""
+"""Explains why one plugin is on or off; imports none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from hookbus.cli.flags import read, wants_help
-from hookbus.cli.target import own_folder_first
+from hookbus.cli.output import printable
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import check_loadable
@@ -15,32 +15,33 @@ from hookbus.plugin.source import scan_source
 _USAGE = """\
 usage: hookbus why [flags of hookbus run] NAME
 
-Tell why plugin NAME is on or off: every word that was spoken about it, the weakest
-first, and how it is set. It imports no plugin.
+Explain why plugin NAME is on or off: everything that switches it on or off, the
+weakest first, and its settings. This imports no plugin.
 """
 
 
 def why(arguments: Sequence[str]) -> int:
-    """Explain one verdict.
+    """Explain why a plugin is on or off.
 
     Raises:
-        UsageError: nobody knows the plugin, or what was said makes no sense.
+        UsageError: the plugin does not exist, or an argument or a setting is wrong.
     """
-    own_folder_first()
-    said, config = read("hookbus why", arguments, most=1)
-    if wants_help(said):
+    parsed, config = read("hookbus why", arguments, most=1)
+    if wants_help(parsed):
         print(_USAGE, end="")
         return ExitCode.OK
-    if not said.rest:
+    if not parsed.rest:
         raise UsageError("hookbus why needs the name of a plugin: hookbus why NAME")
     selection = select(config, showing=True)
-    name = selection.catalog.name_of(said.rest[0])
+    name = selection.catalog.name_of(parsed.rest[0])
     verdict = selection.verdicts.get(name)
     if verdict is None:
         close = did_you_mean(name, selection.verdicts)
         listed = f"; installed plugins: {', '.join(selection.catalog) or 'none'}"
-        raise UsageError(f"no plugin called {said.rest[0]!r} is installed{close or listed}")
-    print("\n".join(_lines(verdict, config)))
+        raise UsageError(
+            f"no plugin called {parsed.rest[0]!r} is installed{close or listed}"
+        )
+    print("\n".join(map(printable, _lines(verdict, config))))
     return ExitCode.OK
 
 
@@ -73,7 +74,7 @@ def _shipped(verdict: Verdict) -> str:
 
 
 def _trouble(verdict: Verdict) -> str | None:
-    """Return what would keep the plugin from loading, as far as it shows."""
+    """Return what would keep the plugin from loading, as far as its metadata tell."""
     if verdict.installed is None:
         return None
     try:

@@ -1,1 +1,1 @@
-"""What the user said, on the command line, in the environment, in a file."""
+"""Configures plugins from the command line, the environment and a file."""

@@ -1,32 +1,44 @@
-"""What the user said about plugins, from all places, as one Config."""
+"""Gathers what flags, environment and config file set, as one Config."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hookbus.config.parser import ParsedFlags, Precedence, Switch, parse_switch
+from hookbus.config import files
+from hookbus.config.files import ConfigFile
+from hookbus.config.keys import Entry, value_of
+from hookbus.config.parser import (
+    ParsedFlags,
+    Precedence,
+    Switch,
+    parse_switch,
+    read_flags,
+)
 from hookbus.config.settings import Setting
-from hookbus.config.sources import gather
-from hookbus.discovery import installed_plugins
+from hookbus.config.sources import flags_of_environment, setting_of_entry, setting_of_flag
+from hookbus.discovery import Catalog, installed_plugins
+from hookbus.errors import UsageError, did_you_mean
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome
+from hookbus.logs import LEVEL
 
 
 @attrs.frozen
 class SessionRecord:
-    """How one session of the process went, for the command's exit code.
+    """The end of one session of the process, from which the command takes its exit code.
 
     Attributes:
-        kind: what it was for: ``train``, ``eval``, ``predict`` or ``aux``.
-        first_step: the global step at which it was ready for a run; None if it never was.
+        kind: its kind: ``train``, ``eval``, ``predict`` or ``aux``.
+        first_step: the global step at which it became ready to run; None if it never did.
         outcome: how it ended.
-        saved: whether there is a checkpoint of its last step.
-        error: what left it, or None.
+        saved: whether its last step has a checkpoint.
+        error: the error that left it, or None.
     """
 
     kind: Kind
@@ -38,22 +50,23 @@ class SessionRecord:
 
 @attrs.define(eq=False)
 class Config:
-    """Which plugins are on and how they are set, as far as it was said outside the code.
+    """The switches and settings of plugins that are given outside the code.
 
     Attributes:
-        words: what was said about plugins, in each place in order.
-        settings: what was set.
-        autoload: whether module and autouse plugins are on when nobody names them.
-        autoload_source: what switched autoload off, for messages.
-        required: distributions that must be there, each with where that was said.
+        words: the switches of plugins, those of the weakest place first.
+        settings: the settings of plugins.
+        autoload: whether module and autouse plugins are on by default.
+        autoload_source: the setting that switched autoload off, for messages.
+        required: distributions that must be installed, each with where it is required.
         strict: whether an unknown plugin to switch off is an error in every place.
-        trace: whether to tell how long plugins take.
+        trace: whether to log how long plugins take.
         log_format: how the ``hookbus`` command writes its log.
+        log_level: the lowest level that it logs.
         file: the config file that was read, or None.
-        ignored: config files beside it that do not count.
-        header: whether sessions tell at their start which plugins they have.
-        records: how the sessions that took this Config ended.
-        met: the names of hooks that were passed to them in code.
+        ignored: config files beside it that were not read.
+        header: whether a session logs its plugins when it starts.
+        records: the ends of the sessions that used this Config.
+        met: the names of hooks that were passed to these sessions in code.
     """
 
     words: tuple[Switch, ...] = ()
@@ -64,6 +77,7 @@ class Config:
     strict: bool = False
     trace: bool = False
     log_format: str = "console"
+    log_level: int = LEVEL
     file: str | None = None
     ignored: tuple[str, ...] = ()
     header: bool = True
@@ -72,7 +86,7 @@ class Config:
 
     @classmethod
     def current(cls) -> Config:
-        """Return the process's Config, as ``hookbus run`` sets it; else read one."""
+        """Return the Config that ``hookbus run`` has set; without one, read it."""
         return _process[0] if _process else cls.from_environment()
 
     @classmethod
@@ -86,7 +100,7 @@ class Config:
             directory: where to look for the file and upwards; by default the current one.
 
         Raises:
-            UsageError: something in them cannot be understood.
+            UsageError: something in them is invalid.
         """
         return cls.gathered(ParsedFlags(Precedence.COMMAND), environ, directory)
 
@@ -97,31 +111,48 @@ class Config:
         environ: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> Config:
-        """Read the file and the environment, and add what a command line said."""
-        found = gather(
-            command,
-            os.environ if environ is None else environ,
-            _here() if directory is None else directory,
-        )
-        keys = {key: value for key, (value, _) in found.keys.items()}
-        required, source = found.keys.get("required_plugins", ((), ""))
+        """Read the file and the environment, and add the flags of a command line.
+
+        Args:
+            command: the flags.
+            environ: the variables, by default the process's.
+            directory: where to look for the file and upwards; by default the current one.
+
+        Raises:
+            UsageError: something in them is invalid, or they contradict each other.
+        """
+        environment = flags_of_environment(os.environ if environ is None else environ)
+        file = _file((command, *environment), _here() if directory is None else directory)
+        places = _with_addopts([_keys_in(file), *environment, command])
+        keys: dict[str, tuple[Any, str]] = {}
+        for place in places:
+            keys |= place.keys
+        words = [word for place in places for word in _words(place, keys)]
+        catalog = _catalog(words)
+        given = [setting for place in places for setting in _settings(place, catalog)]
+        _check_contradictions(words, given, catalog)
+        implied = [Switch(s.plugin, True, s.source, s.place, implied=True) for s in given]
+        values = {name: value for name, (value, _) in keys.items()}
+        autoload, autoload_source = keys.get("autoload", (True, ""))
+        required, source = keys.get("required_plugins", ((), ""))
         return cls(
-            found.words,
-            found.settings,
-            keys.get("autoload", True),
-            found.keys.get("autoload", (True, ""))[1],
-            tuple((requirement, source) for requirement in required),
-            keys.get("strict_plugins", False),
-            keys.get("trace_plugins", False),
-            keys.get("log_format", "console"),
-            found.file.name if found.file is not None else None,
-            found.file.ignored if found.file is not None else (),
+            words=(*words, *implied),
+            settings=(*_sections(file, catalog), *given),
+            autoload=autoload,
+            autoload_source=autoload_source,
+            required=tuple((requirement, source) for requirement in required),
+            strict=values.get("strict_plugins", False),
+            trace=values.get("trace_plugins", False),
+            log_format=values.get("log_format", "console"),
+            log_level=values.get("log_level", LEVEL),
+            file=file.name if file is not None else None,
+            ignored=file.ignored if file is not None else (),
         )
 
     def with_plugins(self, *names: str) -> Config:
-        """Return this Config with plugins switched on, or with ``no:NAME`` off.
+        """Return this Config with plugins switched on, or off with ``no:NAME``.
 
-        It is said in code: weaker than the environment, stronger than the file.
+        This counts as given in code: weaker than the environment, stronger than the file.
 
         >>> Config().with_plugins("no:progress").words[0].on
         False
@@ -135,11 +166,11 @@ class Config:
         return attrs.evolve(self, words=(*self.words, *words), records=self.records)
 
     def with_options(self, plugin: str, **options: Any) -> Config:
-        """Return this Config with a plugin switched on and set, as flags would.
+        """Return this Config with a plugin switched on and set, as flags would do it.
 
         Args:
             plugin: its name.
-            options: setting to value; text is read as on the command line.
+            options: its settings by name; text is converted as on the command line.
         """
         name = installed_plugins().with_modules([plugin]).name_of(plugin)
         call = f"with_options({plugin!r}, {', '.join(f'{key}=' for key in options)})"
@@ -156,14 +187,14 @@ class Config:
         )
 
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
-        """Return what was set for one plugin."""
+        """Return the settings of one plugin."""
         return tuple(s for s in self.settings if s.plugin == plugin)
 
 
 def _here() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:  # the folder was removed under our feet
+    except OSError:  # the current folder was removed
         return None
 
 
@@ -171,5 +202,105 @@ _process: list[Config] = []
 
 
 def set_process_config(config: Config | None) -> None:
-    """Make *config* the one that every session of this process takes."""
+    """Have every session of this process use *config*."""
     _process[:] = [] if config is None else [config]
+
+
+def _file(places: Iterable[ParsedFlags], directory: Path | None) -> ConfigFile | None:
+    for place in places:
+        if place.file is not None:
+            return files.read((directory or Path()) / place.file, named=True)
+    return files.find(directory) if directory is not None else None
+
+
+def _keys_in(file: ConfigFile | None) -> ParsedFlags:
+    """Return the keys of hookbus itself in a file."""
+    own = [entry for entry in file.entries if not entry.plugin] if file else []
+    keys = {e.key: (value_of(e.key, e.value, e.source), _described(e)) for e in own}
+    return ParsedFlags(Precedence.FILE, keys=keys)
+
+
+def _described(entry: Entry) -> str:
+    """Return where a key is set, with its value if that is short."""
+    short = entry.value in ("true", "false")
+    return f"{entry.source}: {entry.key} = {entry.value}" if short else entry.source
+
+
+def _with_addopts(places: Sequence[ParsedFlags]) -> list[ParsedFlags]:
+    """Add the flags of the strongest ``addopts``, before the rest of its place."""
+    giving = [place for place in places if "addopts" in place.keys]
+    found: list[ParsedFlags] = []
+    for place in places:
+        if giving and place is giving[-1]:
+            found.append(_addopts(place))
+        found.append(place)
+    return found
+
+
+def _addopts(place: ParsedFlags) -> ParsedFlags:
+    flags, source = place.keys["addopts"]
+    added = read_flags(flags, place.place, source)
+    if added.rest:
+        raise UsageError(f"{source}: addopts has {added.rest[0]!r}, which is not a flag")
+    for key in ("addopts", "-c"):
+        if key in added.keys or (key == "-c" and added.file is not None):
+            raise UsageError(f"{source}: addopts cannot hold {key}")
+    return added
+
+
+def _words(place: ParsedFlags, keys: Mapping[str, tuple[Any, str]]) -> Iterator[Switch]:
+    """Yield the switches of a place; its ``plugins`` count if no stronger place has any."""
+    yield from place.words
+    listed = place.keys.get("plugins")
+    if listed is not None and listed is keys["plugins"]:
+        names, source = listed
+        for name in names:
+            yield parse_switch(name, f"{source}: plugins = {name}", place.place)
+
+
+def _catalog(words: Iterable[Switch]) -> Callable[[], Catalog]:
+    """Return a function that reads the metadata of all plugins at its first call."""
+    named = [word.plugin for word in words if word.on]
+    return functools.cache(lambda: installed_plugins().with_modules(named))
+
+
+def _settings(place: ParsedFlags, catalog: Callable[[], Catalog]) -> Iterator[Setting]:
+    for flag in place.flags:
+        yield setting_of_flag(flag, place.place, catalog(), place.own)
+    for entry in place.options:
+        yield setting_of_entry(entry, place.place, catalog())
+
+
+def _sections(file: ConfigFile | None, catalog: Callable[[], Catalog]) -> Iterator[Setting]:
+    if file is None:
+        return
+    for section, source in file.sections:
+        if catalog().find(section) is None:
+            raise UsageError(
+                f"{source}: a section for {section!r}, and no plugin of that name is "
+                f"installed{did_you_mean(section, catalog())}"
+            )
+    for entry in file.entries:
+        if entry.plugin:
+            yield setting_of_entry(entry, Precedence.FILE, catalog())
+
+
+def _check_contradictions(
+    words: Iterable[Switch], settings: Iterable[Setting], catalog: Callable[[], Catalog]
+) -> None:
+    """Refuse ``--NAME-SETTING`` beside ``-p no:NAME`` on one command line.
+
+    Anywhere else, the setting takes effect when its plugin is switched on again.
+    """
+    here = [setting for setting in settings if setting.place is Precedence.COMMAND]
+    if not here:
+        return
+    spoken = [word for word in words if word.place is Precedence.COMMAND]
+    last = {catalog().name_of(word.plugin): word for word in spoken}
+    for setting in here:
+        word = last.get(setting.plugin)
+        if word is not None and not word.on:
+            raise UsageError(
+                f"{setting.source} sets plugin {setting.plugin!r}, which {word.source} "
+                "switches off; drop one of the two"
+            )

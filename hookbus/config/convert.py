@@ -1,4 +1,4 @@
-"""How text becomes a value of the type that a setting is annotated with."""
+"""Converts text to the type that a setting is annotated with."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from hookbus.errors import UsageError
 
 
 def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
-    """Turn text, or a list of texts, into what a field is annotated with.
+    """Convert text, or a list of texts, to the type that a field is annotated with.
 
     >>> convert(int | None, "3", "--every 3")
     3
 
     Raises:
-        UsageError: it does not fit; *source* is named.
+        UsageError: it cannot be converted; the message names *source*.
     """
     if hint is inspect.Parameter.empty:
         return value  # no type is known: the field's converter takes the text
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    if type(None) in options and isinstance(value, str) and value.lower() == "none":
+    if type(None) in _options(hint) and isinstance(value, str) and value.lower() == "none":
         return None
-    wanted = [option for option in options if option is not type(None)]
+    wanted = [option for option in _options(hint) if option is not type(None)]
     if isinstance(value, tuple):
         return _several(wanted, value, source)
     for option in sorted(wanted, key=_by_strictness):
@@ -39,6 +38,22 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
         except (ValueError, ImportError, AttributeError):
             continue
     raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
+
+
+def metavar(hint: Any) -> str:
+    """Return a short form of the texts that stand for values of a type, for help.
+
+    >>> metavar(int | None), metavar(bool | str), metavar(Sequence[str] | str)
+    ('INT', 'true|false|TEXT', 'TEXT,...')
+    """
+    if hint is inspect.Parameter.empty:
+        return "VALUE"
+    wanted = [option for option in _options(hint) if option is not type(None)]
+    names = map(_names, sorted(wanted, key=_by_strictness))
+    forms = dict.fromkeys(form for form, _ in names)
+    if {"TEXT,...", "PATH"} & forms.keys():
+        forms.pop("TEXT", None)
+    return "|".join([form for form in forms if form != _OBJECT[0]] or [_OBJECT[0]])
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
@@ -53,15 +68,16 @@ def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
 
 
 def _spelled(wanted: Sequence[Any]) -> str:
-    return " or ".join(map(_spell, wanted))
+    return " or ".join(_names(option)[1] for option in wanted)
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def _by_strictness(hint: Any) -> int:
-    """Order a union's members so that text is not taken before a number or a list."""
+    """Return a rank that tries a number or a list before text in a union."""
     ranks = (int, float, bool)
     if hint in ranks:
         return ranks.index(hint)
@@ -87,7 +103,7 @@ def _reader(hint: Any) -> Callable[[str], Any]:
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without what ``Annotated`` adds to it."""
+    """Return a type without its ``Annotated`` metadata."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
 
 
@@ -108,14 +124,14 @@ def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[Any]:
 
 
 def _items(hint: Any) -> Iterator[Any]:
-    """Yield the types of the members of a sequence, for ever: the last one goes on."""
+    """Yield the types of the members of a sequence; the last one repeats for ever."""
     every = [item for item in typing.get_args(hint) if item is not Ellipsis] or [str]
     texts = [str if str in typing.get_args(item) else item for item in every]
     return itertools.chain(texts, itertools.repeat(texts[-1]))
 
 
 def _is_list(hint: Any) -> bool:
-    """Say whether a type is a sequence of what has a text form."""
+    """Return whether a type is a sequence of types that text converts to."""
     if (typing.get_origin(hint) or hint) not in (list, tuple, Sequence, Iterable):
         return False
     items = [item for item in typing.get_args(hint) if item is not Ellipsis]
@@ -123,25 +139,35 @@ def _is_list(hint: Any) -> bool:
 
 
 def _object(text: str) -> Any:
-    """Load ``module:attribute``, for settings that are no text."""
+    """Import ``module:attribute``, for settings that text cannot express."""
     module, _, attribute = text.partition(":")
     if not attribute:
         raise ValueError(f"{text!r} is not of the form module:attribute")
     return getattr(importlib.import_module(module), attribute)
 
 
-def _spell(hint: Any) -> str:
+def _names(hint: Any) -> tuple[str, str]:
+    """Return the form of a type's text, and what it is in words."""
     hint = _bare(hint)
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-    }
+    choices: list[str] = []
     if typing.get_origin(hint) is typing.Literal:
-        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return f"one of {', '.join(member.name for member in hint)}"
+        choices = [*map(str, typing.get_args(hint))]
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        choices = [member.name for member in hint]
+    if choices:
+        return "|".join(choices), f"one of {', '.join(choices)}"
     if _is_list(hint):
-        return f"a list of which each is {_spell(next(_items(hint)))}"
-    return names.get(hint, "module:attribute")
+        form, words = _names(next(_items(hint)))
+        return f"{form},...", f"a list of which each is {words}"
+    if isinstance(hint, type) and issubclass(hint, PurePath):
+        return "PATH", "a path"
+    return _NAMES.get(hint, _OBJECT)
+
+
+_OBJECT = ("MODULE:NAME", "module:attribute")
+_NAMES = {
+    int: ("INT", "a whole number"),
+    float: ("FLOAT", "a number"),
+    str: ("TEXT", "text"),
+    bool: ("true|false", "true or false"),
+}

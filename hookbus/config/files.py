@@ -1,51 +1,34 @@
-"""Which config file counts, and what it says: one rule of discovery, one loader a name.
+"""Finds and reads the config file.
 
-From the current folder upwards, the first file that has a section of hookbus is read and
-no other; in one folder they count in the order of :data:`LOADERS`.
+From the current folder upwards, only the first file that has a section for hookbus is read.
+Within a folder, files are tried in the order of :data:`LOADERS`.
 """
 
 from __future__ import annotations
 
-import configparser
-import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from hookbus.config.keys import Entry
 from hookbus.errors import UsageError
+from hookbus.logs import shown
+
+if TYPE_CHECKING:
+    from configparser import RawConfigParser
 
 OWN = "hookbus.toml"
-"""The file that is ours alone, and counts even if it is empty."""
+"""The config file for hookbus alone, which is read even if it is empty."""
 _OURS = re.compile(
     r"^\s*\[+\s*(tool\s*[.:]\s*)?\W?hookbus\b|tool\s*\.\s*hookbus|\[tool\]", re.M
 )
-"""What a file has in it that may have a section of hookbus."""
+"""Matches the text of a file that may have a section for hookbus."""
 
-Value: TypeAlias = str | tuple[str, ...]
-"""What a key has: text, or a list of texts."""
 Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Section to key to value; the section of hookbus itself is called ''."""
-
-
-@attrs.frozen
-class Entry:
-    """One key of a config file.
-
-    Attributes:
-        section: the plugin that it sets, as it is spelled; empty for hookbus itself.
-        key: as it is spelled.
-        value: its value as text; a list stays one.
-        source: file and line, like ``hookbus.toml:3``.
-    """
-
-    section: str
-    key: str
-    value: Value
-    source: str
+"""Section to key to value; the section of hookbus itself is ''."""
 
 
 @attrs.frozen
@@ -53,10 +36,10 @@ class ConfigFile:
     """A config file that was read.
 
     Attributes:
-        name: its path, as messages call it.
-        entries: what it says, in order.
-        sections: plugin sections with their lines, also empty ones.
-        ignored: files beside it that have a section, too, and do not count.
+        name: its path, as messages show it.
+        entries: its keys and values, in order.
+        sections: the sections of plugins and their lines, empty ones included.
+        ignored: files beside it that have a section as well and are not read.
     """
 
     name: str
@@ -66,10 +49,10 @@ class ConfigFile:
 
 
 def find(directory: Path) -> ConfigFile | None:
-    """Return the config file that counts in a folder, if there is one.
+    """Return the config file for a folder, or None.
 
     Raises:
-        UsageError: it cannot be read, or has a mistake.
+        UsageError: it cannot be read or is invalid.
     """
     for folder in (directory, *directory.parents):
         found = [folder / name for name in LOADERS if _is_there(folder / name)]
@@ -82,37 +65,23 @@ def find(directory: Path) -> ConfigFile | None:
 
 
 def read(path: Path, named: bool = False) -> ConfigFile | None:
-    """Read a file; return None if it has no section of hookbus.
+    """Read a file; return None if it has no section for hookbus.
 
     Args:
         path: the file.
-        named: whether the user named it; then it has to have one, and may be called
-            anything that ends in .toml, .ini or .cfg.
+        named: whether the user named it; then it must have such a section, and its name
+            may be any that ends in .toml, .ini or .cfg.
 
     Raises:
-        UsageError: it cannot be read, or has a mistake.
+        UsageError: it cannot be read or is invalid.
     """
     text = _text(path)
     if not named and not _OURS.search(text) and path.name != OWN:
-        return None  # somebody else's file, and their mistakes
-    try:
-        sections = _loader(path)(text, path)
-    except (tomllib.TOMLDecodeError, configparser.Error) as error:
-        line = getattr(error, "lineno", None) or _number(str(error))
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{shown(path)}:{line}: syntax error: {reason}") from None
+        return None  # a mistake in it is not for hookbus to report
+    sections = _loader(path)(text, path)
     if sections is None and named:
-        raise UsageError(f"-c {shown(path)}: the file has no section of hookbus")
+        raise UsageError(f"-c {shown(path)}: the file has no section for hookbus")
     return None if sections is None else _file(path, text, sections)
-
-
-def shown(path: Path) -> str:
-    """Return how messages call a file: short where it is near."""
-    try:
-        relative = os.path.relpath(path)
-    except OSError:  # there is no current folder
-        return str(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def _text(path: Path) -> str:
@@ -129,26 +98,54 @@ def _text(path: Path) -> str:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # in a folder above that is not ours to look into
+    except OSError:  # a folder above may be forbidden
         return False
 
 
 def _has_section(path: Path) -> bool:
     try:
         return read(path) is not None
-    except UsageError:  # it does not count anyway
+    except UsageError:  # it is not read anyway
         return False
 
 
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
+    import tomllib  # imported late, like configparser: most programs have no such file
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(path, error) from None
+
+
+def _parse_ini(text: str, path: Path) -> RawConfigParser:
+    import configparser
+
+    # A default section that cannot occur: the keys of [DEFAULT] belong to others.
+    parser = configparser.RawConfigParser(default_section="\n")
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text, shown(path))
+    except configparser.Error as error:
+        raise _syntax_error(path, error) from None
+    return parser
+
+
+def _syntax_error(path: Path, error: Exception) -> UsageError:
+    line = getattr(error, "lineno", None) or _number(str(error))
+    reason = str(error).splitlines()[0]
+    return UsageError(f"{shown(path)}:{line}: syntax error: {reason}")
+
+
 def _whole_toml(text: str, path: Path) -> Sections:
-    table = tomllib.loads(text)
+    table = _parse_toml(text, path)
     if "hookbus" in _table(table.get("tool")):
         _refuse(path, "[tool.hookbus]", "at the top")
     return _plugin_tables(table)
 
 
 def _pyproject(text: str, path: Path) -> Sections | None:
-    whole = tomllib.loads(text)
+    whole = _parse_toml(text, path)
     if "hookbus" in whole:
         _refuse(path, "[hookbus]", "in [tool.hookbus]")
     tools = _table(whole.get("tool"))
@@ -165,7 +162,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 def _refuse(path: Path, section: str, right: str) -> None:
     raise UsageError(
-        f"{shown(path)}: what stands in {section} elsewhere stands {right} here"
+        f"{shown(path)}: {section} is not read from this file; put its keys {right}"
     )
 
 
@@ -177,10 +174,7 @@ def _plugin_tables(table: Mapping[str, Any]) -> Sections:
 
 def _ini(section: str) -> Callable[[str, Path], Sections | None]:
     def load(text: str, path: Path) -> Sections | None:
-        # No section of ours is called so: keys of [DEFAULT] are those of others.
-        parser = configparser.RawConfigParser(default_section="\n")
-        parser.optionxform = str  # type: ignore[assignment,method-assign]
-        parser.read_string(text, shown(path))
+        parser = _parse_ini(text, path)
         for other in {"hookbus", "tool:hookbus"} - {section}:
             if parser.has_section(other):
                 _refuse(path, f"[{other}]", f"in [{section}]")
@@ -205,7 +199,7 @@ LOADERS: dict[str, Callable[[str, Path], Sections | None]] = {
     "tox.ini": _ini("hookbus"),
     "setup.cfg": _ini("tool:hookbus"),
 }
-"""The names of config files, the strongest first, and how each is read."""
+"""The names of config files, the strongest first, each with its loader."""
 
 
 def _loader(path: Path) -> Callable[[str, Path], Sections | None]:
@@ -246,13 +240,13 @@ def _as_text(value: Any, key: str, source: str) -> str:
 
 
 def _number(message: str) -> int:
-    """Return the line that an error's text names; parsers keep it nowhere else."""
+    """Return the line that an error's text names; parsers report it nowhere else."""
     found = re.search(r"line:?\s*(\d+)", message)
     return int(found[1]) if found else 1
 
 
 class _Lines:
-    """Finds in which line of a file a key stands; parsers do not keep that."""
+    """Finds the lines of keys in a file, which parsers do not report."""
 
     def __init__(self, text: str) -> None:
         self._found: dict[tuple[str, str], int] = {}
@@ -268,7 +262,7 @@ class _Lines:
                     self._found.setdefault((".".join(words[:-1]), words[-1]), number)
 
     def of(self, section: str, key: str = "") -> int:
-        """Return the number of a key's line, or of its section's."""
+        """Return the number of the line of a key, or of its section."""
         found = self._found
         for place in ((section, key), ("", section), (section, "")):
             if place in found:

@@ -1,4 +1,4 @@
-"""What hookbus itself can be told in every place: its keys, their types and flags."""
+"""Defines the keys of hookbus itself, which every place can set, and their flags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,26 @@ import attrs
 
 from hookbus.errors import UsageError, did_you_mean
 
+
+@attrs.frozen
+class Entry:
+    """A value that a line of a config file or ``-o KEY=VALUE`` gives to a key.
+
+    Attributes:
+        plugin: the plugin that has the key, as it is spelled; empty for hookbus' own keys.
+        key: as it is spelled.
+        value: the text, or the texts of a list.
+        source: where it is given, like ``hookbus.toml:3``.
+    """
+
+    plugin: str
+    key: str
+    value: str | tuple[str, ...]
+    source: str
+
+
 LOG_FORMATS = ("console", "json")
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -22,7 +41,7 @@ def boolean(text: str) -> bool:
     False
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text is not a boolean.
     """
     word = text.strip().lower()
     if word in _TRUE or word in _FALSE:
@@ -31,7 +50,7 @@ def boolean(text: str) -> bool:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Read a list: commas or line ends are between its members.
+    """Read a list whose members are separated by commas or line ends.
 
     >>> listed("nan-tensor, no:progress")
     ('nan-tensor', 'no:progress')
@@ -41,7 +60,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def requirements(text: str) -> tuple[str, ...]:
-    """Read a list of requirements, in each of which there may be commas.
+    """Read a list of requirements, which may contain commas themselves.
 
     >>> requirements("hookbus-x>=0.2,<2, hookbus[testing,more]")
     ('hookbus-x>=0.2,<2', 'hookbus[testing,more]')
@@ -51,10 +70,10 @@ def requirements(text: str) -> tuple[str, ...]:
 
 
 def arguments(text: str) -> tuple[str, ...]:
-    """Take flags apart as a shell does.
+    """Split flags as a shell does.
 
     Raises:
-        ValueError: a quotation is not closed.
+        ValueError: a quotation mark has no partner.
     """
     return tuple(shlex.split(text))
 
@@ -66,15 +85,31 @@ def _format(text: str) -> str:
     return text
 
 
+def _level(text: str) -> int:
+    """Return the standard level that a name stands for, or the next one from a number on.
+
+    >>> _level("Warning"), _level("11"), _level("99")
+    (30, 20, 50)
+    """
+    word = text.strip().lower()
+    if word.isdecimal():
+        levels = LOG_LEVELS.values()
+        return min((n for n in levels if n >= int(word)), default=max(levels))
+    if word not in LOG_LEVELS:
+        hint = did_you_mean(word, LOG_LEVELS)
+        raise ValueError(f"expected one of {', '.join(LOG_LEVELS)}, or a number{hint}")
+    return LOG_LEVELS[word]
+
+
 @attrs.frozen
 class Key:
-    """One key.
+    """One key of hookbus itself.
 
     Attributes:
-        read: turns text into its value; ValueError where it does not fit.
-        flag: the flag that sets it, if one does.
-        value: what the flag stands for; None: it takes a value.
-        help: what it does, in one line.
+        read: converts text to the value; raises ValueError if the text is invalid.
+        flag: the flag that sets the key, if there is one.
+        value: the value that the flag sets; None if the flag takes a value.
+        help: the effect of the key, in one line.
     """
 
     read: Callable[[str], Any]
@@ -89,13 +124,13 @@ KEYS: Mapping[str, Key] = {
         boolean,
         "--disable-plugin-autoload",
         False,
-        "false: plugins that are on when found stay off unless named",
+        "false: plugins that are on by default stay off unless named",
     ),
     "required_plugins": Key(
         requirements,
         None,
         None,
-        "distributions that must be there and not switched off, like hookbus-x>=0.2",
+        "distributions that must be installed and not switched off, like hookbus-x>=0.2",
     ),
     "strict_plugins": Key(
         boolean,
@@ -107,7 +142,7 @@ KEYS: Mapping[str, Key] = {
         boolean,
         "--trace-plugins",
         True,
-        "true: tell how long plugins took to import and to take part",
+        "true: log how long plugins take, to import and in each event",
     ),
     "log_format": Key(
         _format,
@@ -115,19 +150,28 @@ KEYS: Mapping[str, Key] = {
         None,
         "console (default) for people, json for one object a line",
     ),
+    "log_level": Key(
+        _level,
+        "--log-level",
+        None,
+        f"lowest level to log: {', '.join(LOG_LEVELS)}, or a number (default info)",
+    ),
     "addopts": Key(arguments, None, None, "flags that are put before those given"),
 }
-"""The keys, each usable in the file and with ``-o KEY=VALUE``."""
+"""The keys by name; a file and ``-o KEY=VALUE`` can set each of them."""
 
 FLAGS = {key.flag: name for name, key in KEYS.items() if key.flag}
-"""Flag to the key that it sets."""
+"""The keys that flags set, by flag."""
+
+VERBOSITY = {"-q": "warning", "-v": "debug"}
+"""Flag to the ``log_level`` that it stands for."""
 
 
 def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
-    """Return the value that a key is given.
+    """Convert the text that a key is given.
 
     Raises:
-        UsageError: there is no such key, or the text does not fit.
+        UsageError: there is no such key, or the text is invalid.
     """
     if name not in KEYS:
         raise UsageError(

@@ -1,24 +1,24 @@
-"""What a list of flags says; nothing is imported or looked up."""
+"""Parses lists of flags; imports no plugin and looks none up."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from hookbus.config.keys import FLAGS, KEYS, value_of
+from hookbus.config.keys import FLAGS, KEYS, VERBOSITY, Entry, value_of
 from hookbus.errors import UsageError
 
 
 class Precedence(enum.IntEnum):
-    """Where a word or a setting was given, the weakest first."""
+    """The places where a switch or a setting can be given, the weakest first."""
 
     IMPLIED = 0
-    """What a hook class falls back to when flags switch it on."""
+    """The defaults of a hook class that flags switch on."""
     DEFAULT = 1
-    """What a session falls back to when its arguments are not given."""
+    """The defaults of a session's arguments."""
     FILE = 2
     CODE = 3
     ENVIRONMENT = 4
@@ -26,7 +26,7 @@ class Precedence(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """How messages call it.
+        """Its name in messages.
 
         >>> Precedence.COMMAND.title
         'command line'
@@ -36,15 +36,15 @@ class Precedence(enum.IntEnum):
 
 @attrs.frozen
 class Switch:
-    """One thing said about one plugin.
+    """One switch of one plugin, on or off.
 
     Attributes:
-        plugin: as it was spelled.
-        on: whether it was switched on or off.
-        source: where it was said, as the user would write it, like ``-p no:progress``.
-        place: how strong that place is.
-        implied: whether it is a setting that was given, which switches its plugin on.
-        missing: what to say if the plugin is not installed, instead of the usual.
+        plugin: its name, as the user spelled it.
+        on: whether it switches the plugin on.
+        source: where it is given, as the user would write it, like ``-p no:progress``.
+        place: the place, from which its strength follows.
+        implied: whether it follows from a setting, which switches its plugin on.
+        missing: the message if the plugin is not installed, instead of the usual one.
     """
 
     plugin: str
@@ -74,13 +74,13 @@ def parse_switch(text: str, source: str, place: Precedence) -> Switch:
 
 @attrs.frozen
 class PluginFlag:
-    """A flag that is none of hookbus' own, so one of a plugin.
+    """A flag that is not one of hookbus itself, so one of a plugin.
 
     Attributes:
         name: with its dashes.
-        value: the text; None where there is none.
-        source: where it was given, as the user would write it.
-        following: what looks like the next flag where its value should be.
+        value: its text; None without one.
+        source: where it is given, as the user would write it.
+        following: the next argument if it looks like a flag in place of the value.
     """
 
     name: str
@@ -90,31 +90,14 @@ class PluginFlag:
 
 
 @attrs.frozen
-class PluginOption:
-    """What ``-o KEY=VALUE`` or a line of a file sets.
-
-    Attributes:
-        plugin: whose key it is, as it is spelled; empty for hookbus' own.
-        key: as it is spelled.
-        value: the text, or several.
-        source: where it was given.
-    """
-
-    plugin: str
-    key: str
-    value: str | tuple[str, ...]
-    source: str
-
-
-@attrs.frozen
 class CommandFlags:
-    """The flags that a command has itself, beside those about plugins.
+    """The flags that a command has in addition to those about plugins.
 
     Attributes:
-        command: what is called, for messages.
-        switches: those without a value.
-        valued: those with one.
-        mixed: whether flags may also stand behind what is none.
+        command: its name, for messages.
+        switches: its flags without a value.
+        valued: its flags with a value.
+        mixed: whether flags may also follow other arguments.
     """
 
     command: str = "hookbus run"
@@ -126,32 +109,32 @@ class CommandFlags:
 NO_FLAGS = CommandFlags()
 
 
-@attrs.frozen
+@attrs.define
 class ParsedFlags:
-    """What was said in one place.
+    """The parsed flags of one place.
 
     Attributes:
-        place: how strong it is.
-        words: about plugins, in order.
-        flags: of plugins.
-        options: of plugins.
-        keys: hookbus' own, name to (value, source).
-        file: the config file that ``-c`` names, or None.
+        place: the place.
         own: the flags that the command itself has.
-        switches: those of them without a value that were given, like ``--json``.
-        values: those of them with a value that were given, and their texts.
-        rest: what is no flag: the script and its arguments, verbatim.
+        words: the switches of plugins, in order.
+        flags: the flags of plugins.
+        options: the ``-o`` settings of plugins.
+        keys: the keys of hookbus itself, name to (value, source).
+        file: the config file that ``-c`` names, or None.
+        switches: the given flags of the command that have no value.
+        values: the given flags of the command that have a value, with its text.
+        rest: the arguments that are not flags: the script and what follows it, verbatim.
     """
 
     place: Precedence
+    own: CommandFlags = NO_FLAGS
     words: tuple[Switch, ...] = ()
     flags: tuple[PluginFlag, ...] = ()
-    options: tuple[PluginOption, ...] = ()
-    keys: Mapping[str, tuple[Any, str]] = attrs.field(factory=dict)
+    options: tuple[Entry, ...] = ()
+    keys: dict[str, tuple[Any, str]] = attrs.field(factory=dict)
     file: str | None = None
-    own: CommandFlags = NO_FLAGS
     switches: frozenset[str] = frozenset()
-    values: Mapping[str, str] = attrs.field(factory=dict)
+    values: dict[str, str] = attrs.field(factory=dict)
     rest: tuple[str, ...] = ()
 
 
@@ -161,56 +144,34 @@ def read_flags(
     origin: str = "",
     own: CommandFlags = NO_FLAGS,
 ) -> ParsedFlags:
-    """Take a list of flags apart.
+    """Parse a list of flags.
 
     Args:
-        arguments: the flags, and behind them what is none.
-        place: where they stand.
-        origin: its name, for messages; empty on the command line.
+        arguments: the flags, followed by the arguments that are not flags.
+        place: the place that gives them.
+        origin: its name, for messages; empty for the command line.
         own: the flags that the command itself has.
 
     Raises:
-        UsageError: a flag lacks its value, or its value does not fit.
+        UsageError: a flag has no value, or an invalid one.
     """
-    return _Reader(list(arguments), place, origin, own).read()
+    parsed = ParsedFlags(place, own)
+    reader = _Reader(list(arguments), origin, parsed)
+    for flag in reader.flags():
+        reader.take(flag)
+    return parsed
 
 
 @attrs.define(eq=False)
 class _Reader:
-    """Reads flags from the front of a queue."""
+    """Takes arguments from a queue and adds them to the parsed flags."""
 
     queue: list[str]
-    place: Precedence
     origin: str
-    own: CommandFlags
-    words: list[Switch] = attrs.field(factory=list)
-    flags: list[PluginFlag] = attrs.field(factory=list)
-    options: list[PluginOption] = attrs.field(factory=list)
-    keys: dict[str, tuple[Any, str]] = attrs.field(factory=dict)
-    file: str | None = None
-    switched: set[str] = attrs.field(factory=set)
-    values: dict[str, str] = attrs.field(factory=dict)
+    parsed: ParsedFlags
 
-    def read(self) -> ParsedFlags:
-        """Read all of them."""
-        rest: list[str] = []
-        for argument in self._arguments(rest):
-            self._take(argument)
-        return ParsedFlags(
-            self.place,
-            tuple(self.words),
-            tuple(self.flags),
-            tuple(self.options),
-            self.keys,
-            self.file,
-            self.own,
-            frozenset(self.switched),
-            self.values,
-            tuple(rest),
-        )
-
-    def _arguments(self, rest: list[str]) -> Iterator[str]:
-        """Yield the flags; put what is none into *rest*."""
+    def flags(self) -> Iterator[str]:
+        """Yield the flags; add the other arguments to the rest."""
         while self.queue:
             argument = self.queue.pop(0)
             if argument == "--":
@@ -218,48 +179,56 @@ class _Reader:
             if argument.startswith("-") and argument != "-":
                 yield argument
             else:
-                rest.append(argument)
-                if not self.own.mixed:
+                self.parsed.rest += (argument,)
+                if not self.parsed.own.mixed:
                     break
-        rest.extend(self.queue)
+        self.parsed.rest += tuple(self.queue)
 
-    def _take(self, argument: str) -> None:
+    def take(self, argument: str) -> None:
+        """Read one flag, and its value from the queue if it has one there."""
+        parsed = self.parsed
+        if set(argument[1:]) in ({"q"}, {"v"}):
+            argument = argument[:2]  # -vv is -v
         name, equals, value = argument.partition("=")
-        if argument in self.own.switches:
-            self.switched.add(argument)
-        elif name in self.own.valued:
-            self.values[name] = value if equals else self._value(name)
+        if argument in parsed.own.switches:
+            parsed.switches |= {argument}
+        elif name in parsed.own.valued:
+            parsed.values[name] = value if equals else self._value(name)
         elif argument[:2] in ("-p", "-c", "-o"):
             self._take_short(argument[:2], argument[2:])
+        elif argument in VERBOSITY:
+            source = self._source(argument)
+            level = value_of("log_level", VERBOSITY[argument], source)
+            parsed.keys["log_level"] = level, source
         elif name in FLAGS:
             self._take_key(name, value if equals else None)
         else:
-            # Whose flag it is turns out later, and with it whether it lacks a value.
+            # The catalog tells later whose flag it is, and with that if it needs a value.
             text = value if equals else self._value(name) if self._has_value() else None
             source = self._source(f"{name} {text}" if text is not None else name)
             following = tuple(self.queue[:1]) if text is None else ()
-            self.flags.append(PluginFlag(name, text, source, following))
+            parsed.flags += (PluginFlag(name, text, source, following),)
 
     def _take_short(self, flag: str, glued: str) -> None:
         text = (glued or self._value(flag)).strip()
         source = self._source(f"{flag} {text}")
         if flag == "-p":
-            self.words.append(parse_switch(text, source, self.place))
+            self.parsed.words += (parse_switch(text, source, self.parsed.place),)
         elif flag == "-c":
-            self.file = text
+            self.parsed.file = text
         else:
             self._set(text, source)
 
-    def _take_key(self, name: str, given: str | None) -> None:
-        key = KEYS[FLAGS[name]]
-        if key.value is None:
-            text = self._value(name) if given is None else given
-            source = self._source(f"{name} {text}")
-            self.keys[FLAGS[name]] = value_of(FLAGS[name], text, source), source
+    def _take_key(self, flag: str, given: str | None) -> None:
+        name = FLAGS[flag]
+        if KEYS[name].value is None:
+            text = self._value(flag) if given is None else given
+            source = self._source(f"{flag} {text}")
+            self.parsed.keys[name] = value_of(name, text, source), source
         elif given is not None:
-            raise UsageError(f"{self._source(name)} takes no value")
+            raise UsageError(f"{self._source(flag)} takes no value")
         else:
-            self.keys[FLAGS[name]] = key.value, self._source(name)
+            self.parsed.keys[name] = KEYS[name].value, self._source(flag)
 
     def _set(self, text: str, source: str) -> None:
         """Read ``KEY=VALUE`` or ``PLUGIN.KEY=VALUE``."""
@@ -271,9 +240,9 @@ class _Reader:
                 "-o nan-tensor.fail_on_nan_loss=false"
             )
         if plugin:
-            self.options.append(PluginOption(plugin, own, value.strip(), source))
+            self.parsed.options += (Entry(plugin, own, value.strip(), source),)
         else:
-            self.keys[own] = value_of(own, value, source), source
+            self.parsed.keys[own] = value_of(own, value, source), source
 
     def _has_value(self) -> bool:
         return bool(self.queue) and not self.queue[0].startswith("--")
@@ -288,10 +257,10 @@ class _Reader:
 
 
 def lacks_value(flag: str, source: str, following: Sequence[str] = ()) -> str:
-    """Say that a flag needs a value, and how one is given that looks like a flag."""
+    """Return the message about a flag without a value."""
     if not following:
         return f"{source} needs a value after it"
     return (
-        f"{source} needs a value after it, and {following[0]} looks like the next flag; a "
-        f"value of that form is given as {flag}={following[0]}"
+        f"{source} needs a value after it, and {following[0]} looks like the next flag; if "
+        f"it is the value, write {flag}={following[0]}"
     )

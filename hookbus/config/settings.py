@@ -1,9 +1,11 @@
-"""What can be set of a plugin, and which of the places that set it wins."""
+"""Derives the settings of a plugin from its class, and chooses the values that apply."""
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from hookbus.config.parser import Precedence
 from hookbus.errors import PluginError, UsageError, did_you_mean
 
 ON_ERROR = "on_error"
-"""The setting that every plugin has: what becomes of an exception that leaves it."""
+"""The setting of every plugin: the policy for exceptions that leave it."""
 
 
 @attrs.frozen
@@ -24,9 +26,9 @@ class Setting:
     Attributes:
         plugin: the plugin's name.
         field: the field's name; empty for the plugin's main setting.
-        value: text or, out of a file, several; an object where it was given in code.
-        source: where it was given, as the user would write it.
-        place: how strong that place is.
+        value: the text, or the texts of a list in a file; an object if it is given in code.
+        source: where it is given, as the user would write it.
+        place: the place, from which its strength follows.
     """
 
     plugin: str
@@ -38,15 +40,15 @@ class Setting:
 
 @attrs.frozen
 class SettingsSchema:
-    """What can be set of one plugin.
+    """The settings that one plugin has.
 
     Attributes:
         plugin: its name.
         fields: name to (type, default); ``inspect.Parameter.empty`` for neither.
-        main: the field that ``--NAME VALUE`` sets; None where there is none.
-        groups: fields of which giving one clears the others from weaker places.
-        defaults: what flags leave out.
-        helps: what a field means, where that is known.
+        main: the field that ``--NAME VALUE`` sets, or None.
+        groups: groups of fields: a value for one clears the others from weaker places.
+        defaults: the values of fields that flags do not set.
+        helps: descriptions of fields, as far as they are known.
     """
 
     plugin: str
@@ -58,10 +60,10 @@ class SettingsSchema:
 
 
 def schema_of(cls: type, name: str) -> SettingsSchema:
-    """Return what can be set of a hook class.
+    """Return the settings of a hook class.
 
     Raises:
-        PluginError: what it declares about its settings makes no sense.
+        PluginError: its declaration of settings is invalid.
     """
     fields = fields_of(cls)
     main = getattr(cls, "main_setting", None) or next(iter(fields), None)
@@ -71,7 +73,34 @@ def schema_of(cls: type, name: str) -> SettingsSchema:
             f"plugin {name!r}: exclusive_settings is {groups!r}; expected groups of "
             f"fields, like ({groups!r},)"
         )
-    return SettingsSchema(name, fields, main, groups, getattr(cls, "default_settings", {}))
+    defaults = getattr(cls, "default_settings", {})
+    return SettingsSchema(name, fields, main, groups, defaults, helps_of(cls))
+
+
+def helps_of(cls: type) -> dict[str, str]:
+    """Return what the settings of a hook class mean, as far as its author documents them.
+
+    The ``Args:`` or ``Attributes:`` of its docstrings count, those of its bases too; the
+    metadata ``help`` of an attrs field wins.
+    """
+    helps: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        own = vars(base)
+        helps |= _documented(own.get("__doc__") or "")
+        helps |= _documented(getattr(own.get("__init__"), "__doc__", None) or "")
+    fields = attrs.fields(cls) if attrs.has(cls) else ()
+    return helps | {f.alias: f.metadata["help"] for f in fields if "help" in f.metadata}
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """Return the entries of a docstring's ``Args:`` and ``Attributes:``, by name."""
+    text = inspect.cleandoc(docstring)
+    found: dict[str, str] = {}
+    for section in re.findall(r"^(?:Args|Attributes):\n((?: .*\n?|\n)+)", text, re.M):
+        parts = re.split(r"^(\w+)(?: \([^)]*\))?:", textwrap.dedent(section), flags=re.M)
+        names, texts = parts[1::2], parts[2::2]
+        found |= {n: " ".join(t.split()) for n, t in zip(names, texts, strict=True)}
+    return found
 
 
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
@@ -81,7 +110,7 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
     """
     own: dict[str, Any] = {}
     if attrs.has(cls):
-        # A field's own type: in __init__ stands what its converter takes, if that says so.
+        # The type of the field itself: __init__ has the type that its converter takes.
         own = {field.alias: field.type for field in attrs.fields(cls) if field.type}
     return {
         p.name: (_evaluated(own.get(p.name, p.annotation), cls), p.default)
@@ -95,21 +124,21 @@ def _evaluated(annotation: Any, cls: type) -> Any:
         return annotation
     try:
         return eval(annotation, vars(sys.modules[cls.__module__]))  # the class's own code
-    except NameError:  # a name that only the type checker sees
+    except NameError:  # a name that is imported for type checkers only
         return object
 
 
 def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
-    """Make a hook of its settings.
+    """Create a hook from its settings.
 
     Raises:
-        UsageError: a setting does not exist, its text does not fit, or together they do
-            not suffice; the flags are named.
+        UsageError: a setting does not exist or is invalid, or one is missing; the message
+            names the flags.
     """
     form = schema_of(cls, name)
     chosen = strongest(form, settings)
     values = values_of(form, chosen)
-    # Constructors have defaults, too; giving one of a group clears those as well.
+    # Constructors have defaults as well: one value of a group clears the others.
     for field in list(values):
         for rival in _rivals(form, field) - values.keys():
             values[rival] = None
@@ -117,9 +146,9 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         return cls(**values)
     except (TypeError, ValueError) as error:
         if not chosen and not isinstance(error, UsageError):
-            raise  # nobody has set anything, so nobody has set it wrong
+            raise  # the user has set nothing, so this is not a mistake in settings
         given = ", ".join(s.source for s in chosen.values()) or "nothing"
-        # A validator adds the field and more to its message.
+        # attrs' validators have more arguments than the message.
         reason = str(error.args[0]).rstrip(".") if error.args else type(error).__name__
         raise UsageError(
             f"{name}: {reason}. Given: {given}. Flags: {_flags(form)}."
@@ -127,10 +156,10 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
 
 
 def values_of(form: SettingsSchema, chosen: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return the values of the settings that won, typed.
+    """Convert the values of the chosen settings.
 
     Raises:
-        UsageError: a text does not fit, or a field without a default was not given.
+        UsageError: a text is invalid, or a field without a default is not set.
     """
     missing = [
         flag_of(form.plugin, field)
@@ -148,7 +177,7 @@ def values_of(form: SettingsSchema, chosen: Mapping[str, Setting]) -> dict[str, 
 
 
 def strongest(form: SettingsSchema, settings: Iterable[Setting]) -> dict[str, Setting]:
-    """Choose one setting a field; giving one of a group clears weaker rivals.
+    """Choose one setting for each field; one of a group clears its weaker rivals.
 
     Raises:
         UsageError: the plugin has no such setting.

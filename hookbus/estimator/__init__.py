@@ -1,1 +1,1 @@
-"""The Estimator, and what its model_fn returns."""
+"""Trains, evaluates and predicts with a model function."""

@@ -1,4 +1,4 @@
-"""The Estimator: a model function, trained, evaluated and asked for predictions."""
+"""Defines the Estimator, which trains, evaluates and predicts with a model function."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ from hookbus.validation import check_directory, check_name, check_number, check_
 class Estimator:
     """Trains, evaluates and predicts with a model that a function builds.
 
-    Each call builds a graph of its own and opens a session of its own; what lasts is what
-    lies in *model_dir*.
+    Each call builds a new graph and opens a new session; only the files in *model_dir*
+    last.
 
     Args:
-        model_fn: takes those that it names of ``features``, ``labels``, ``mode``,
-            ``params`` and ``config``; adds ops to the graph of the nodes that it gets and
-            returns an :class:`EstimatorSpec`. ``features`` is a node, or where the input
-            gives dicts a mapping from key to node; ``features.graph`` is the graph.
-        model_dir: where checkpoints and summaries lie; by default that of *config*, else
-            a new temporary directory.
+        model_fn: adds ops to the graph of the nodes that it gets, and returns an
+            :class:`EstimatorSpec`. It takes any of ``features``, ``labels``, ``mode``,
+            ``params`` and ``config``. ``features`` is a node, or a mapping from key to node
+            if the input gives dicts; ``features.graph`` is the graph.
+        model_dir: the directory for checkpoints and summaries; by default that of *config*,
+            or a new temporary directory.
         config: how often to save and log.
         params: passed on to *model_fn* and *input_fn*.
         warm_start_from: a checkpoint, or a directory of them, whose variables the model
-            begins with where *model_dir* has no checkpoint yet.
+            starts with if *model_dir* has no checkpoint yet.
 
     Raises:
-        UsageError: two directories, or a *model_fn* with a parameter that it cannot have.
-        ArgumentTypeError: an argument is of a type that it cannot be.
+        UsageError: two directories are given, or *model_fn* has an unknown parameter.
+        ArgumentTypeError: an argument has the wrong type.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Estimator:
 
     @property
     def model_dir(self) -> str:
-        """Where checkpoints and summaries lie."""
+        """The directory for checkpoints and summaries."""
         return str(self._config.model_dir)
 
     @property
@@ -111,60 +111,74 @@ class Estimator:
         max_steps: int | None = None,
         saving_listeners: Iterable[CheckpointSaverListener] | None = None,
     ) -> Estimator:
-        """Train, from the newest checkpoint on, until the input ends or somebody stops.
+        """Train from the newest checkpoint on, until the input ends or a hook stops.
 
-        A call that was killed is continued when it is made again: with its weights, its
-        place in the input and, for *steps*, with the rest. One that returned is over.
+        After a kill, the same call continues the training: with its weights, its position
+        in the input and, for *steps*, the remaining steps. A call that returned is not
+        continued.
 
         Args:
-            input_fn: takes those that it names of ``mode``, ``params`` and ``config``;
-                returns an iterable of batches, features or pairs (features, labels), each
-                an array or a dict of arrays.
+            input_fn: returns an iterable of batches: features or pairs (features, labels),
+                each an array or a dict of arrays. It takes any of ``mode``, ``params`` and
+                ``config``.
             hooks: hook objects.
             steps: how many steps to do.
-            max_steps: the global step to stop at; a model that is there already is not
-                trained, and nothing is called.
-            saving_listeners: told around each save.
+            max_steps: the global step to stop at; if the model has reached it, the call
+                does nothing.
+            saving_listeners: listeners that are called around each save.
 
         Returns:
             The estimator.
 
         Raises:
-            UsageError: both numbers, one that is not above 0, an input without a batch, a
-                model_fn that does not return what it should.
+            UsageError: both numbers are given, or one is not above 0; the input has no
+                batch; *model_fn* does not return a fitting :class:`EstimatorSpec`.
         """
         if steps is not None and max_steps is not None:
             raise UsageError("Can not provide both steps and max_steps.")
         check_number("steps", steps)
         check_number("max_steps", max_steps)
-        promise = StopTrainingHook(steps, max_steps)
-        self.train_to(promise, input_fn, hooks, saving_listeners)
+        stop_hook = StopTrainingHook(max_steps, steps)
+        self.train_until(stop_hook, input_fn, hooks, saving_listeners)
         return self
 
-    def train_to(
+    def train_until(
         self,
-        promise: StopTrainingHook,
+        stop_hook: StopTrainingHook,
         input_fn: Callable[..., Iterable[Any]],
         hooks: Iterable[Any] | None,
         saving_listeners: Iterable[CheckpointSaverListener] | None,
     ) -> None:
-        """Train to a promised end; :meth:`train` and ``train_and_evaluate`` both do.
+        """Train until *stop_hook* stops, for :meth:`train` and ``train_and_evaluate``.
 
-        Args:
-            promise: where to stop; it also knows where the training began and ended.
-            input_fn: as in :meth:`train`.
-            hooks: as in :meth:`train`.
-            saving_listeners: as in :meth:`train`.
+        The hook also knows where the training began and how it ended. The other arguments
+        are those of :meth:`train`.
         """
         newest = latest_checkpoint(self.model_dir)
-        if newest is not None and promise.is_kept(newest):
-            step, target = newest.global_step, promise.max_steps
-            log.info("not trained: it is already", step=step, max_steps=target)
+        if newest is not None and stop_hook.is_done(newest):
+            step, target = newest.global_step, stop_hook.last_step
+            log.info("nothing to train", step=step, max_steps=target)
             return
-        own = as_hooks(hooks, "hooks")
+        given = as_hooks(hooks, "hooks")
         listeners = check_listeners(saving_listeners)
         graph, spec = self._build(input_fn, ModeKeys.TRAIN)
-        self._train(graph, spec, own, listeners, promise)
+        config, directory = self._config, Path(self.model_dir)
+        first = spec.training_chief_hooks if config.is_chief else ()
+        every = (*given, *spec.training_hooks, *first)
+        session = CallSession(
+            self._creator(graph, spec),
+            "train",
+            hooks={"hooks": given, "training_hooks": spec.training_hooks},
+            first={"training_chief_hooks": first},
+            automatic=training_plugins(spec, config, directory, listeners, every),
+            core=core_hooks("Estimator.train()", stop_hook, spec),
+            worker=not config.is_chief,
+        )
+        loss, fetches = None, [spec.train_op, spec.loss]
+        with session:
+            while not session.should_stop():
+                _, loss = session.run(fetches)
+        log.info("loss for final step", loss=None if loss is None else number_of(loss))
 
     def evaluate(
         self,
@@ -176,23 +190,23 @@ class Estimator:
     ) -> dict[str, Any]:
         """Evaluate a checkpoint.
 
-        The random generators of the process are left where they were.
+        The random generators of the process stay as they were.
 
         Args:
             input_fn: as in :meth:`train`.
-            steps: how many batches; by default all that there are.
+            steps: the number of batches; by default all.
             hooks: hook objects.
             checkpoint_path: the checkpoint, a directory like ``model/ckpt-500``; by
                 default the newest one in *model_dir*.
-            name: tells this evaluation from others, on other data say.
+            name: tells this evaluation from others, for example on other data.
 
         Returns:
-            Metric to value: those of the spec, ``loss``, its mean over the batches, and
-            ``global_step``. Numbers are floats.
+            Metric to value: the metrics of the spec, ``loss`` (its mean over the batches)
+            and ``global_step``. Numbers are floats.
 
         Raises:
-            UsageError: *steps* is not above 0, or missing where nothing reads the input,
-                or that has no batch.
+            UsageError: *steps* is not above 0, or is missing although no metric reads the
+                input; the input has no batch.
             CheckpointError: there is no checkpoint.
             SessionInterruptedError: a signal came before the last batch.
         """
@@ -200,13 +214,13 @@ class Estimator:
         check_name("name", name)
         path = self._path("evaluate", checkpoint_path)
         automatic = evaluation_plugins(Path(self.model_dir))
-        promise = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
-        if promise.cut_short:
+        metrics = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
+        if metrics.cut_short:
             raise SessionInterruptedError(
-                f"a signal ended evaluate() after {promise.done} batches; metrics of a "
-                "part are not those of the whole"
+                f"a signal ended evaluate() after {metrics.done} batches; there is no "
+                "result, because metrics of a part are not those of the whole"
             )
-        return promise.result
+        return metrics.result
 
     def evaluate_at(
         self,
@@ -217,38 +231,39 @@ class Estimator:
         name: str | None,
         automatic: Sequence[ImpliedPlugin] = (),
     ) -> EvaluateMetricsHook:
-        """Evaluate a checkpoint and, unless a plugin does, record it nowhere.
+        """Evaluate a checkpoint, for :meth:`evaluate` and ``train_and_evaluate``.
 
-        Args:
-            path: the checkpoint.
-            input_fn: as in :meth:`evaluate`.
-            steps: as in :meth:`evaluate`.
-            hooks: as in :meth:`evaluate`.
-            name: as in :meth:`evaluate`.
-            automatic: plugins that take part.
+        The plugins in *automatic* take part; without any, no result is written. The other
+        arguments are those of :meth:`evaluate`.
 
         Returns:
-            The metrics, and how the evaluation ended.
+            The hook that has the metrics and knows how the evaluation ended.
         """
-        own = as_hooks(hooks, "hooks")
+        given = as_hooks(hooks, "hooks")
         with undisturbed():
             creator, spec = self._restoring(path, input_fn, ModeKeys.EVAL)
             assert isinstance(spec.loss, Node)
             metrics = {**spec.eval_metric_ops, "loss": mean(spec.loss, name="loss/mean")}
-            promise = EvaluateMetricsHook(metrics, steps, name)
             updates = [metric.update for metric in metrics.values()]
+            metrics_hook = EvaluateMetricsHook(
+                steps,
+                log_progress=steps is not None,
+                eval_ops=updates,
+                final_ops={key: metrics[key].value for key in sorted(metrics)},
+                name=name,
+            )
             if steps is None:
                 check_ends("evaluate() without steps", creator.graph, updates)
             with CallSession(
                 creator,
                 "eval",
-                hooks={"hooks": own, "evaluation_hooks": spec.evaluation_hooks},
+                hooks={"hooks": given, "evaluation_hooks": spec.evaluation_hooks},
                 automatic=automatic,
-                core=core_hooks("Estimator.evaluate()", promise, spec),
+                core=core_hooks("Estimator.evaluate()", metrics_hook, spec),
             ) as session:
                 while not session.should_stop():
                     session.run(updates)
-        return promise
+        return metrics_hook
 
     def predict(
         self,
@@ -258,25 +273,25 @@ class Estimator:
         checkpoint_path: str | Path | None = None,
         yield_single_examples: bool = True,
     ) -> Generator[Any, None, None]:
-        """Yield predictions; nothing happens before the first one is asked for.
+        """Yield predictions; nothing happens before the first one is requested.
 
         The session stays open in between, and ends with the input or when the generator
-        is closed. The random generators of the process are left where they were.
+        is closed. The random generators of the process stay as they were.
 
         Args:
-            input_fn: as in :meth:`train`; labels are not looked at.
-            predict_keys: which of the predictions, where they are a dict; by default all.
+            input_fn: as in :meth:`train`; labels are ignored.
+            predict_keys: which predictions to yield, if they are a dict; by default all.
             hooks: hook objects.
             checkpoint_path: as in :meth:`evaluate`.
-            yield_single_examples: yield one prediction for each example; else one for each
-                batch, as it comes.
+            yield_single_examples: whether to yield a prediction for each example, or one
+                for each batch.
 
         Yields:
             A row of the predictions, or a dict of rows.
 
         Raises:
-            UsageError: a key is unknown, no prediction reads the input, or those of a
-                batch have not the same number of rows.
+            UsageError: a key is unknown, no prediction reads the input, or the predictions
+                of a batch do not have the same number of rows.
             CheckpointError: there is no checkpoint.
             SessionInterruptedError: a signal came before the last batch.
         """
@@ -286,11 +301,11 @@ class Estimator:
         )
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return where summaries of an evaluation lie."""
+        """Return the directory for the summaries of an evaluation."""
         return str(Path(self.model_dir) / (f"eval_{name}" if name else "eval"))
 
     def latest_checkpoint(self) -> str | None:
-        """Return where the newest good checkpoint lies, or None."""
+        """Return the newest good checkpoint, a directory, or None."""
         found = latest_checkpoint(self.model_dir)
         return None if found is None else str(found.path)
 
@@ -298,52 +313,24 @@ class Estimator:
         """Return the names of the variables in the newest checkpoint, sorted.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: there is no checkpoint.
         """
-        return sorted(self._variables())
+        return sorted(variables_at(self.model_dir))
 
     def get_variable_value(self, name: str) -> Any:
         """Return the value of a variable in the newest checkpoint.
 
         Raises:
-            CheckpointError: there is none.
-            UnknownNodeError: it has no such variable.
+            CheckpointError: there is no checkpoint.
+            UnknownNodeError: the checkpoint has no such variable.
         """
-        variables = self._variables()
+        variables = variables_at(self.model_dir)
         if name not in variables:
             raise UnknownNodeError(
                 f"the checkpoint has no variable {name!r}"
                 f"{did_you_mean(name, variables) or f'; it has {sorted(variables)}'}"
             )
         return variables[name]
-
-    def _train(
-        self,
-        graph: Graph,
-        spec: EstimatorSpec,
-        hooks: Sequence[Any],
-        listeners: Sequence[CheckpointSaverListener],
-        promise: StopTrainingHook,
-    ) -> None:
-        """Train with what was built, to the promised end."""
-        config, directory = self._config, Path(self.model_dir)
-        first = spec.training_chief_hooks if config.is_chief else ()
-        every = (*hooks, *spec.training_hooks, *first)
-        automatic = training_plugins(spec, config, directory, listeners, every)
-        session = CallSession(
-            self._creator(graph, spec),
-            "train",
-            hooks={"hooks": hooks, "training_hooks": spec.training_hooks},
-            first={"training_chief_hooks": first},
-            automatic=automatic,
-            core=core_hooks("Estimator.train()", promise, spec),
-            worker=not config.is_chief,
-        )
-        loss, fetches = None, [spec.train_op, spec.loss]
-        with session:
-            while not session.should_stop():
-                _, loss = session.run(fetches)
-        log.info("loss for final step", loss=None if loss is None else number_of(loss))
 
     def _creator(
         self, graph: Graph, spec: EstimatorSpec
@@ -364,7 +351,7 @@ class Estimator:
         checkpoint_path: str | Path | None,
     ) -> Generator[Any, None, None]:
         """Yield the predictions of each batch."""
-        own, path = as_hooks(hooks, "hooks"), self._path("predict", checkpoint_path)
+        given, path = as_hooks(hooks, "hooks"), self._path("predict", checkpoint_path)
         creator, spec = self._restoring(path, input_fn, ModeKeys.PREDICT)
         wanted = choose_predictions(spec.predictions, keys)
         check_ends("predict()", creator.graph, wanted)
@@ -372,7 +359,7 @@ class Estimator:
         with CallSession(
             creator,
             "predict",
-            hooks={"hooks": own, "prediction_hooks": spec.prediction_hooks},
+            hooks={"hooks": given, "prediction_hooks": spec.prediction_hooks},
             core=[Registration.of_core("Estimator.predict()", place)],
         ) as session:
             while not session.should_stop():
@@ -384,7 +371,7 @@ class Estimator:
             )
 
     def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path:
-        """Return the checkpoint that a call is about."""
+        """Return the given checkpoint, or the newest one."""
         check_directory("checkpoint_path", checkpoint_path)
         path = checkpoint_path or self.latest_checkpoint()
         if path is None:
@@ -397,7 +384,7 @@ class Estimator:
     def _restoring(
         self, path: str | Path, input_fn: Callable[..., Iterable[Any]], mode: str
     ) -> tuple[ChiefSessionCreator, EstimatorSpec]:
-        """Build a graph for a checkpoint."""
+        """Build a graph, and a creator of sessions that restores a checkpoint."""
         graph, spec = self._build(input_fn, mode)
         creator = ChiefSessionCreator(
             graph, spec.scaffold, checkpoint_filename_with_path=path
@@ -409,6 +396,3 @@ class Estimator:
     ) -> tuple[Graph, EstimatorSpec]:
         given = {"params": self.params, "config": self.config}
         return self._model.build(input_fn, mode, given)
-
-    def _variables(self) -> Mapping[str, Any]:
-        return variables_at(self.model_dir)

@@ -1,4 +1,4 @@
-"""Which evaluated checkpoints are kept beyond their time, and where they are copied to."""
+"""Copies evaluated checkpoints that are to be kept: the best, the latest, the last."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.errors import UsageError
+from hookbus.files import replacing
 from hookbus.logs import log
+from hookbus.validation import numeric
 
 _BEST = "best.json"
 
 
 class Exporter(Protocol):
-    """Gets each checkpoint of a training that was evaluated.
+    """Receives each checkpoint of a training that was evaluated.
 
-    It gets the same one again where the training turns out to be over with it.
+    It receives the same one again if it turns out to be the last one.
 
     Attributes:
-        name: tells exporters apart; the folder below ``export`` in the model's directory.
+        name: the folder below ``export`` in the model's directory; unique.
     """
 
     name: str
@@ -36,48 +37,45 @@ class Exporter(Protocol):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> Path | None:
-        """Export a checkpoint, or not; return where it lies then.
+        """Return the export of a checkpoint, or None if it is not exported.
 
         Args:
             export_path: the folder of this exporter.
             checkpoint_path: the checkpoint, a directory.
             eval_result: what ``evaluate`` returned for it.
-            is_the_final_export: whether the training is over with it.
+            is_the_final_export: whether it is the last checkpoint of the training.
         """
 
 
-def _some(instance: Any, field: attrs.Attribute[Any], value: int) -> None:
-    if value <= 0:
-        who = type(instance).__name__
-        raise UsageError(f"{who}: {field.name}={value} must be more than 0")
+_SOME = numeric(above=0, whole=True)
 
 
 @attrs.frozen
 class LatestExporter:
-    """Keeps copies of the last checkpoints that were evaluated.
+    """Keeps copies of the latest checkpoints that were evaluated.
 
     Args:
         name: the folder below ``export``.
-        exports_to_keep: how many.
+        exports_to_keep: the number of copies.
     """
 
     name: str = "latest"
-    exports_to_keep: int = attrs.field(default=5, validator=_some)
+    exports_to_keep: int = attrs.field(default=5, validator=_SOME)
 
     def export(
         self,
         export_path: Path,
         checkpoint_path: Path,
-        eval_result: Mapping[str, Any],  # noqa: ARG002 (each one is a latest one)
+        eval_result: Mapping[str, Any],  # noqa: ARG002 (each one is the latest)
         is_the_final_export: bool,  # noqa: ARG002
     ) -> Path:
-        """Copy the checkpoint, and remove the oldest copy that is too many."""
+        """Copy the checkpoint, and remove the oldest surplus copies."""
         return _copy(checkpoint_path, export_path, self.exports_to_keep)
 
 
 @attrs.frozen
 class FinalExporter:
-    """Keeps a copy of the checkpoint with which the training is over.
+    """Keeps a copy of the last checkpoint of a training.
 
     Args:
         name: the folder below ``export``.
@@ -97,27 +95,27 @@ class FinalExporter:
 
 
 def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    """Say whether the loss of an evaluation is below the best one, or that is NaN."""
+    """Return whether the current loss is below the best one, or the best one is NaN."""
     return bool(current["loss"] < best["loss"]) or math.isnan(best["loss"])
 
 
 @attrs.frozen
 class BestExporter:
-    """Keeps copies of the checkpoints that were the best ones so far.
+    """Keeps copies of the checkpoints that were the best so far.
 
-    What the best one was lies beside them, so that a training that is resumed goes by it.
+    The metrics of the best one lie beside the copies, for a training that is resumed.
 
     Args:
         name: the folder below ``export``.
-        compare_fn: takes the metrics of the best evaluation and of the one at hand, says
-            whether the latter is better; by default by ``loss``. Arrays among those of the
-            best one are lists.
-        exports_to_keep: how many.
+        compare_fn: takes the metrics of the best evaluation and of the current one; returns
+            whether the current one is better, by default by ``loss``. Arrays in the best
+            metrics are lists.
+        exports_to_keep: the number of copies.
     """
 
     name: str = "best"
     compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = loss_smaller
-    exports_to_keep: int = attrs.field(default=5, validator=_some)
+    exports_to_keep: int = attrs.field(default=5, validator=_SOME)
 
     def export(
         self,
@@ -127,30 +125,37 @@ class BestExporter:
         is_the_final_export: bool,  # noqa: ARG002 (the last one need not be the best)
     ) -> Path | None:
         """Copy the checkpoint if it is better than all before it."""
-        best = _read(export_path / _BEST)
-        again = export_path / checkpoint_path.name
+        record = export_path / _BEST
+        best = json.loads(record.read_text("utf-8")) if record.exists() else None
+        exported = export_path / checkpoint_path.name
         if best is not None and best.get("global_step") == eval_result["global_step"]:
-            return again if again.exists() else None
+            return exported if exported.exists() else None
         if best is not None and not self.compare_fn(best, eval_result):
             return None
         copy = _copy(checkpoint_path, export_path, self.exports_to_keep)
-        _write(export_path / _BEST, json.dumps(eval_result, default=_plain))
+        with replacing(export_path / _BEST) as file:
+            file.write_text(json.dumps(eval_result, default=_plain), "utf-8")
         return copy
 
 
 def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
-    """Copy a checkpoint whole or not at all; then remove the oldest that are too many."""
+    """Copy a checkpoint whole or not at all; then remove the oldest beyond *keep*."""
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / checkpoint.name
-    if not place.exists():
-        unfinished = folder / f".{checkpoint.name}.{os.getpid()}"
+    copy = folder / checkpoint.name
+    if not copy.exists():
+        unfinished = _unfinished(copy)
         shutil.copytree(checkpoint, unfinished, dirs_exist_ok=True)
-        unfinished.replace(place)
+        unfinished.replace(copy)
         log.info("exported", checkpoint=checkpoint.name, to=str(folder))
-    others = sorted(set(folder.glob("ckpt-*")) - {place}, key=_step)
+    others = sorted(set(folder.glob("ckpt-*")) - {copy}, key=_step)
     for old in others[: len(others) + 1 - keep]:
         shutil.rmtree(old)
-    return place
+    return copy
+
+
+def _unfinished(path: Path) -> Path:
+    """Return the temporary path under which a file or directory is written."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def _step(copy: Path) -> int:
@@ -158,15 +163,9 @@ def _step(copy: Path) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has for an array, and nothing for what it has nothing for."""
+    """Return an array as a list, for JSON; None for any other value."""
     return value.tolist() if hasattr(value, "tolist") else None
 
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, "utf-8")
-    unfinished.replace(path)

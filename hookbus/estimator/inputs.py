@@ -1,4 +1,4 @@
-"""How the batches of an input function become the nodes features and labels."""
+"""Turns the batches of an input function into the nodes of features and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INPUT, _BATCH, _FEATURES, _LABELS = "input", "input.batch", "features", "labels
 
 
 class FeatureNodes(Mapping[str, Node]):
-    """The nodes of a batch that is a dict, by its keys.
+    """The nodes of a batch that is a dict, by the keys of the dict.
 
     Attributes:
         graph: the graph that they belong to.
@@ -38,16 +38,16 @@ class FeatureNodes(Mapping[str, Node]):
 
 
 Part: TypeAlias = Node | FeatureNodes
-"""Features or labels, as a model_fn gets them."""
+"""Features or labels, as passed to a model_fn."""
 
 
 @attrs.frozen
 class BatchStructure:
-    """What a batch consists of.
+    """The structure of a batch.
 
     Attributes:
-        features: the keys of the features, sorted; None where they are one array.
-        labels: the same of the labels.
+        features: the keys of the features, sorted; None if they are one array.
+        labels: the keys of the labels, in the same way.
         labelled: whether there are labels.
     """
 
@@ -57,17 +57,17 @@ class BatchStructure:
 
     @classmethod
     def of(cls, batch: Any, labelled: bool = True) -> BatchStructure:
-        """Look at a batch, and at its labels if they are of interest.
+        """Return the structure of a batch, without its labels unless *labelled*.
 
         Raises:
-            UsageError: it is a tuple or list of other than two things.
+            UsageError: the batch is a tuple or list whose length is not 2.
         """
         if not isinstance(batch, tuple | list):
             return cls(_keys(batch), None, False)
         if len(batch) != 2:
             raise UsageError(
                 f"input_fn gave a batch that is a {type(batch).__name__} of {len(batch)}; "
-                "a batch is features, or the pair (features, labels)"
+                "expected features, or the pair (features, labels)"
             )
         features, labels = batch
         if not labelled:
@@ -84,7 +84,7 @@ def _keys(part: Any) -> tuple[str, ...] | None:
 
 
 def _by_kind(key: Any) -> tuple[str, Any]:
-    return type(key).__name__, key  # a str and an int have no order
+    return type(key).__name__, key  # a str and an int cannot be compared
 
 
 def _shown(keys: tuple[str, ...] | None) -> str:
@@ -95,16 +95,16 @@ def _shown(keys: tuple[str, ...] | None) -> str:
 class BatchedInput:
     """The input of one call of an Estimator.
 
-    It is looked at once before the graph is built, to know the nodes that batches become;
-    after that it starts from its beginning, with the random generators where they were.
+    Its first batch is read before the graph is built, because its structure decides which
+    nodes there are. Then the input and the random generators start from the beginning.
 
     Args:
         input_fn: takes no arguments; returns an iterable of batches.
-        labelled: whether labels are looked at.
+        labelled: whether labels are used.
 
     Raises:
-        ArgumentTypeError: it is no function, or returns what cannot be iterated over.
-        UsageError: it gives no batch, or one that is none.
+        ArgumentTypeError: *input_fn* does not return an iterable of batches.
+        UsageError: the input is empty, or its first batch has no valid structure.
     """
 
     input_fn: Callable[[], Iterable[Any]]
@@ -123,7 +123,7 @@ class BatchedInput:
         self.structure = BatchStructure.of(self._first, self.labelled)
 
     def add_to(self, graph: Graph) -> tuple[Part, Part | None]:
-        """Add the input and the nodes of its batches; return features and labels."""
+        """Add nodes for the input and its batches; return the features and labels."""
         graph.input(_INPUT, self._iterable)
         graph.op(self._checked, name=_BATCH, reads={"batch": _INPUT})
         features = _add(graph, _FEATURES, self.structure.features, _features_of)
@@ -132,12 +132,12 @@ class BatchedInput:
         return features, _add(graph, _LABELS, self.structure.labels, _labels_of)
 
     def _checked(self, batch: Any) -> Any:
-        """Return a batch, if it is of the structure of the first one."""
+        """Return a batch; refuse one with another structure than the first."""
         found = BatchStructure.of(batch, self.labelled)
         if found != self.structure:
             raise UsageError(
                 f"input_fn changed the structure of its batches: the first one has "
-                f"{self.structure}, a later one {found}"
+                f"{self.structure}, a later one has {found}"
             )
         return batch
 
@@ -145,7 +145,7 @@ class BatchedInput:
         """Return the batches from the first one on."""
         iterable, self._seen, seen = self._called(), None, self._seen
         if iterable is seen and iter(iterable) is iterable:
-            # An iterator that is handed out again: its first batch was taken already.
+            # The function returned the same iterator, whose first batch is taken already.
             return itertools.chain([self._first], iterable)
         return iterable
 
@@ -154,8 +154,8 @@ class BatchedInput:
         single = isinstance(iterable, str | bytes | Mapping | tuple)
         if single or not hasattr(iterable, "__iter__"):
             raise ArgumentTypeError(
-                f"input_fn returned a {type(iterable).__name__}; it returns an iterable of "
-                "batches, a list of one for a single batch"
+                f"input_fn returned a {type(iterable).__name__}; expected an iterable of "
+                "batches, like [batch] for a single one"
             )
         return iterable
 
@@ -171,7 +171,7 @@ def _labels_of(batch: Any) -> Any:
 def _add(
     graph: Graph, name: str, keys: tuple[str, ...] | None, part: Callable[[Any], Any]
 ) -> Part:
-    """Add the node of one part of a batch, or the nodes of its keys."""
+    """Add a node for one part of a batch, or a node for each of its keys."""
     reads = {"batch": _BATCH}
     if keys is None:
         return graph.op(part, name=name, reads=reads)

@@ -1,9 +1,10 @@
-"""Which plugins a call of an Estimator switches on."""
+"""Chooses the plugins that a training of an Estimator switches on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hookbus.config.parser import Precedence
@@ -23,45 +24,41 @@ def training_plugins(
     listeners: Sequence[Any],
     hooks: Sequence[Any],
 ) -> list[ImpliedPlugin]:
-    """Return the plugins that a training switches on, as TF's Estimator adds its hooks.
+    """Return the plugins that stand for the hooks TensorFlow's Estimator adds.
 
     Raises:
         UsageError: there are listeners, and nothing saves.
     """
-    every, summaries = config.log_step_count_steps, config.save_summary_steps
     found = [*_saver(config, listeners, hooks)]
-    if summaries:
-        said = {"save_steps": ("save_summary_steps", summaries)}
+    if config.save_summary_steps:
         fixed: dict[str, Any] = {"output_dir": str(directory)}
         if spec.scaffold is not None and spec.scaffold.summary_op is not None:
             fixed["tensors"] = spec.scaffold.summary_op
-        found.append(_automatic("summary-saver", said, fixed))
-    if every is not None:
-        field = "log_step_count_steps"
-        said = {"every_n_steps": (field, every)}
-        found.append(_automatic("step-counter", said))
-        said, fixed = {"every_n_iter": (field, every)}, {"tensors": {"loss": spec.loss}}
-        found.append(_automatic("logging-tensor", said, fixed))
-    loss = {"loss_tensor": spec.loss}
-    found.append(_automatic("nan-tensor", {}, loss))
+        configured = {"save_steps": "save_summary_steps"}
+        found.append(_implied("summary-saver", config, configured, fixed))
+    if config.log_step_count_steps is not None:
+        every, loss = "log_step_count_steps", {"tensors": {"loss": spec.loss}}
+        found.append(_implied("step-counter", config, {"every_n_steps": every}))
+        found.append(_implied("logging-tensor", config, {"every_n_iter": every}, loss))
+    found.append(_implied("nan-tensor", config, {}, {"loss_tensor": spec.loss}))
     return found
 
 
 def _saver(
     config: RunConfig, listeners: Sequence[Any], hooks: Sequence[Any]
 ) -> list[ImpliedPlugin]:
-    """Return the plugin that saves, unless one of the hooks does; give it the listeners."""
-    own = next(filter(_saves, hooks), None)
-    if own is not None:
-        new = [listener for listener in listeners if listener not in own.listeners]
-        own.listeners = (*own.listeners, *new)
+    """Return the plugin that saves, unless a hook does; give either the listeners."""
+    saver = next(filter(_saves, hooks), None)
+    if saver is not None:
+        new = [listener for listener in listeners if listener not in saver.listeners]
+        saver.listeners = (*saver.listeners, *new)
         return []
-    said = {
-        f"save_{unit}": (field, getattr(config, field))
+    configured = {
+        f"save_{unit}": field
         for unit in ("steps", "secs")
         if getattr(config, field := f"save_checkpoints_{unit}")
     }
-    if not said:
+    if not configured:
         if listeners:
             raise UsageError(
                 "saving_listeners= are given, and train_and_evaluate() has one; nothing "
@@ -69,9 +66,9 @@ def _saver(
                 "save_checkpoints_secs, or hooks= a CheckpointSaverHook"
             )
         return []
-    said["max_to_keep"] = ("keep_checkpoint_max", config.keep_checkpoint_max)
+    configured["max_to_keep"] = "keep_checkpoint_max"
     fixed = {"listeners": tuple(listeners)} if listeners else {}
-    return [_automatic(_SAVER, said, fixed, required=True)]
+    return [_implied(_SAVER, config, configured, fixed, required=True)]
 
 
 def _saves(hook: Any) -> bool:
@@ -80,26 +77,29 @@ def _saves(hook: Any) -> bool:
     return any(plugin is not None and plugin.name == _SAVER for plugin in found)
 
 
-def _automatic(
+def _implied(
     plugin: str,
-    said: Mapping[str, tuple[str, Any]],
-    fixed: Mapping[str, Any] | None = None,
+    config: RunConfig,
+    configured: Mapping[str, str],
+    fixed: Mapping[str, Any] = MappingProxyType({}),
     required: bool = False,
 ) -> ImpliedPlugin:
     """Describe a plugin that a call switches on.
 
     Args:
         plugin: its name.
-        said: setting of the plugin to the field of RunConfig and its value, which is
-            weaker than a config file where it is the field's default.
-        fixed: settings that are the call's own.
+        config: the settings of the Estimator.
+        configured: setting of the plugin to the field of *config* that has its value. A
+            field's default is weaker than a config file.
+        fixed: settings that the call itself makes.
         required: whether it must be installed.
     """
     given: dict[str, tuple[Any, Precedence, str]] = {
-        name: (value, Precedence.CODE, "") for name, value in (fixed or {}).items()
+        name: (value, Precedence.CODE, "") for name, value in fixed.items()
     }
-    for name, (field, value) in said.items():
+    for name, field in configured.items():
+        value = getattr(config, field)
         default = value == getattr(RunConfig(), field)
-        place = Precedence.DEFAULT if default else Precedence.CODE
-        given[name] = value, place, f"RunConfig({field}={value!r})"
+        precedence = Precedence.DEFAULT if default else Precedence.CODE
+        given[name] = value, precedence, f"RunConfig({field}={value!r})"
     return ImpliedPlugin(plugin, "Estimator", given, required)

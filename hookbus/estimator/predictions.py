@@ -1,4 +1,4 @@
-"""How predictions of a batch become predictions of its examples."""
+"""Splits the predictions of batches into predictions of examples."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 
 
 def choose_predictions(predictions: Any, keys: Sequence[str] | str | None) -> Any:
-    """Return what to fetch of the predictions.
+    """Return the predictions to fetch.
 
     Args:
         predictions: a node, or a dict key to node.
-        keys: which of a dict's; None or empty for all.
+        keys: the keys to choose from a dict; None or empty for all.
 
     Raises:
-        UsageError: a key is unknown, or the predictions are no dict.
-        ArgumentTypeError: *keys* is no list.
+        UsageError: a key is unknown, or the predictions are not a dict.
+        ArgumentTypeError: *keys* is not a list.
     """
     if not keys:
         return predictions
@@ -35,7 +35,7 @@ def choose_predictions(predictions: Any, keys: Sequence[str] | str | None) -> An
     for key in wanted:
         if key not in predictions:
             raise UsageError(
-                f"predict_keys has {key!r}, which is no prediction"
+                f"predict_keys has {key!r}, which is not a prediction"
                 f"{did_you_mean(key, predictions)}; there are "
                 f"{', '.join(map(repr, predictions))}"
             )
@@ -46,7 +46,7 @@ def rows_of(batch: Any) -> Iterator[Any]:
     """Yield the rows of a batch, or dicts of them.
 
     Raises:
-        UsageError: the values have not the same number of rows, or no rows.
+        UsageError: the values have no rows, or different numbers of rows.
     """
     if not isinstance(batch, Mapping):
         _count("predictions", batch)
@@ -64,35 +64,35 @@ def rows_of(batch: Any) -> Iterator[Any]:
 
 
 def whole_batch(batch: Any) -> list[Any]:
-    """Return a batch as the one thing to yield."""
+    """Return a list of the batch as a whole."""
     return [batch]
 
 
 def each_prediction(
     batches: Generator[Any, None, None], split: Callable[[Any], Iterable[Any]]
 ) -> Generator[Any, None, None]:
-    """Yield what becomes of each batch, and leave no trace in the random generators.
+    """Yield the parts of each batch, without any effect on the random generators.
 
-    What is drawn for one batch follows what was drawn for the one before. Whatever ends
-    it, the generator of batches is told.
+    The batches have a stream of random numbers of their own. However the iteration ends,
+    *batches* is closed or receives the error.
 
     Args:
         batches: yields batches; keeps a session open in between.
-        split: takes one apart.
+        split: splits one batch.
     """
-    drawn: Mapping[str, Any] = {}
+    states: Mapping[str, Any] = {}
 
     def close() -> None:
-        with contextlib.suppress(ValueError):  # a thread is in the middle of it
+        with contextlib.suppress(ValueError):  # another thread is running it
             batches.close()
 
-    atexit.register(close)  # later than that, hooks can do next to nothing
+    atexit.register(close)  # after this point, hooks could not do much
     try:
         while True:
             with undisturbed():
-                random_state.restore(drawn)
+                random_state.restore(states)
                 batch = next(batches, _END)
-                drawn = random_state.capture()
+                states = random_state.capture()
             if batch is _END:
                 return
             yield from split(batch)

@@ -1,55 +1,38 @@
-"""How often an Estimator saves and logs, and where."""
+"""Defines RunConfig, the settings that hold for all calls of an Estimator."""
 
 from __future__ import annotations
 
 import tempfile
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
+from hookbus.errors import UsageError, did_you_mean
 from hookbus.logs import log
-from hookbus.validation import check_directory
+from hookbus.validation import check_directory, numeric
 
-
-def _at_least(least: float, inclusive: bool = True, whole: bool = True) -> Any:
-    """Return a validator of numbers, whole or not; None always passes."""
-
-    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
-        if value is None:
-            return
-        if not (hasattr(value, "__index__") if whole else isinstance(value, Real)):
-            number = "a whole number" if whole else "a number"
-            raise ArgumentTypeError(
-                f"RunConfig: {field.name} is {number}, given: {value!r}"
-            )
-        if value < least or (value == least and not inclusive):
-            word = "at least" if inclusive else "more than"
-            raise UsageError(f"RunConfig: {field.name}={value!r} must be {word} {least:g}")
-
-    return check
+_WHOLE = numeric(least=0, whole=True)
 
 
 @attrs.frozen
 class RunConfig:
-    """Settings of an Estimator that hold for all its calls.
+    """The settings for all calls of an Estimator.
 
     Args:
-        model_dir: where checkpoints and summaries lie, where the Estimator is told nothing.
+        model_dir: the directory of checkpoints and summaries, unless the Estimator has one.
         save_summary_steps: global steps between summaries; 0 writes none.
         save_checkpoints_steps: global steps between checkpoints.
-        save_checkpoints_secs: seconds between checkpoints; 600 where neither is given. None
-            and 0 for both saves none.
-        keep_checkpoint_max: how many checkpoints stay; 0 or None keeps all.
+        save_checkpoints_secs: seconds between checkpoints; 600 if neither is given. None
+            or 0 for both saves none.
+        keep_checkpoint_max: how many checkpoints to keep; 0 or None keeps all.
         log_step_count_steps: steps between lines with loss and speed; None logs none.
         is_chief: whether this process initializes, restores and saves.
-        session_creation_timeout_secs: how long one that is not chief waits, in seconds.
+        session_creation_timeout_secs: how many seconds a process that is not chief waits.
 
     Raises:
         UsageError: a number is too small, or both periods of checkpoints are given.
-        ArgumentTypeError: a setting is of a type that it cannot be.
+        ArgumentTypeError: a setting is of the wrong type.
 
     >>> RunConfig().save_checkpoints_secs
     600
@@ -58,16 +41,16 @@ class RunConfig:
     """
 
     model_dir: str | Path | None = None
-    save_summary_steps: int = attrs.field(default=100, validator=_at_least(0))
-    save_checkpoints_steps: int | None = attrs.field(default=None, validator=_at_least(0))
-    save_checkpoints_secs: float | None = attrs.field(validator=_at_least(0, whole=False))
-    keep_checkpoint_max: int | None = attrs.field(default=5, validator=_at_least(0))
+    save_summary_steps: int = attrs.field(default=100, validator=_WHOLE)
+    save_checkpoints_steps: int | None = attrs.field(default=None, validator=_WHOLE)
+    save_checkpoints_secs: float | None = attrs.field(validator=numeric(least=0))
+    keep_checkpoint_max: int | None = attrs.field(default=5, validator=_WHOLE)
     log_step_count_steps: int | None = attrs.field(
-        default=100, validator=_at_least(0, inclusive=False)
+        default=100, validator=numeric(above=0, whole=True)
     )
     is_chief: bool = True
     session_creation_timeout_secs: float = attrs.field(
-        default=7200, validator=_at_least(0, inclusive=False, whole=False)
+        default=7200, validator=numeric(above=0)
     )
 
     @save_checkpoints_secs.default
@@ -82,10 +65,10 @@ class RunConfig:
             )
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Return one with some settings changed; a period of checkpoints clears the other.
+        """Return a copy with changed settings; one period of checkpoints clears the other.
 
         Raises:
-            UsageError: there is no such setting.
+            UsageError: a setting is unknown.
         """
         known = [field.name for field in attrs.fields(RunConfig)]
         for name in changes:
@@ -99,11 +82,11 @@ class RunConfig:
 
 
 def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig:
-    """Settle where the model lies.
+    """Return the config with the directory of the model, which may be a temporary one.
 
     Raises:
-        ArgumentTypeError: *model_dir* is no path.
-        UsageError: there are two directories.
+        ArgumentTypeError: *model_dir* is not a path.
+        UsageError: it differs from that of the config.
     """
     check_directory("model_dir", model_dir)
     given = {str(path) for path in (config.model_dir, model_dir) if path is not None}
@@ -114,5 +97,5 @@ def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig
         )
     if not given:
         given = {tempfile.mkdtemp(prefix="hookbus-")}
-        log.warning("no model_dir: a temporary directory is used", directory=min(given))
+        log.warning("no model_dir: using a temporary directory", directory=min(given))
     return attrs.evolve(config, model_dir=min(given))

@@ -1,4 +1,4 @@
-"""When a training is interrupted for an evaluation, and who is told of it."""
+"""Trains an Estimator and evaluates its checkpoints as they are saved."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.estimator.estimator import Estimator
 from hookbus.estimator.exporter import Exporter
 from hookbus.estimator.hooks import StopTrainingHook
+from hookbus.estimator.model_fn import hooks_field
 from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log
-from hookbus.plugin.roster import as_hooks
+from hookbus.slim.hooks import EvaluationEmitter
 from hookbus.validation import check_name, check_number, check_seconds
-
-
-def _hooks() -> Any:
-    return attrs.field(default=(), converter=lambda given: as_hooks(given, "hooks"))
 
 
 def _check_function(input_fn: Any) -> None:
@@ -33,11 +30,11 @@ def _check_function(input_fn: Any) -> None:
 
 
 def _exporters(given: Any) -> tuple[Exporter, ...]:
-    """Return the exporters of an EvalSpec.
+    """Return the exporters of an EvalSpec, which may be a single one.
 
     Raises:
-        ArgumentTypeError: one of them is none.
-        UsageError: two have one name.
+        ArgumentTypeError: one of them is not an exporter.
+        UsageError: two have the same name.
     """
     single = hasattr(given, "export") or not isinstance(given, Iterable | None)
     found: Sequence[Any] = (given,) if single else tuple(given or ())
@@ -48,28 +45,28 @@ def _exporters(given: Any) -> tuple[Exporter, ...]:
     names = [exporter.name for exporter in found]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"two exporters have the name {name!r}; names are unique")
+            raise UsageError(f"two exporters have the name {name!r}: rename one of them")
     return tuple(found)
 
 
 @attrs.frozen(eq=False)
 class TrainSpec:
-    """How to train.
+    """Says how to train.
 
     Args:
         input_fn: as in :meth:`Estimator.train`.
-        max_steps: the global step to stop at; by default the end of the input.
+        max_steps: the global step to stop at; None trains until the input ends.
         hooks: hook objects.
-        saving_listeners: told around each save, before the evaluation.
+        saving_listeners: listeners that are called around each save, before the evaluation.
 
     Raises:
         UsageError: *max_steps* is not above 0.
-        ArgumentTypeError: an argument is of a type that it cannot be.
+        ArgumentTypeError: an argument has the wrong type.
     """
 
     input_fn: Callable[..., Iterable[Any]]
     max_steps: int | None = None
-    hooks: tuple[Any, ...] = _hooks()
+    hooks: tuple[Any, ...] = hooks_field("hooks")
     saving_listeners: tuple[CheckpointSaverListener, ...] = attrs.field(
         default=(), converter=check_listeners
     )
@@ -81,27 +78,27 @@ class TrainSpec:
 
 @attrs.frozen(eq=False)
 class EvalSpec:
-    """How, and how often, to evaluate.
+    """Says how, and how often, to evaluate.
 
     Args:
         input_fn: as in :meth:`Estimator.evaluate`.
-        steps: how many batches; None for all.
+        steps: the number of batches; None for all.
         name: tells this evaluation from others.
         hooks: hook objects.
-        exporters: one, or several with different names.
+        exporters: one exporter, or several with different names.
         start_delay_secs: seconds from the start of the training to the first evaluation.
-        throttle_secs: seconds from the start of an evaluation to that of the next one. The
-            last checkpoint is always evaluated.
+        throttle_secs: seconds from the start of one evaluation to the start of the next.
+            The last checkpoint is always evaluated.
 
     Raises:
-        UsageError: a number is too small, or two exporters have one name.
-        ArgumentTypeError: an argument is of a type that it cannot be.
+        UsageError: a number is too small, or two exporters have the same name.
+        ArgumentTypeError: an argument has the wrong type.
     """
 
     input_fn: Callable[..., Iterable[Any]]
     steps: int | None = 100
     name: str | None = None
-    hooks: tuple[Any, ...] = _hooks()
+    hooks: tuple[Any, ...] = hooks_field("hooks")
     exporters: tuple[Exporter, ...] = attrs.field(default=(), converter=_exporters)
     start_delay_secs: float = 0.0
     throttle_secs: float = 600.0
@@ -119,60 +116,61 @@ def train_and_evaluate(
 ) -> tuple[dict[str, Any] | None, list[Path | None] | None]:
     """Train, and evaluate checkpoints as they are saved; the last one always.
 
-    An evaluation leaves the training as it was, and its metrics come to the hooks of the
-    training as the event ``evaluated``: early stopping may decide by them.
+    An evaluation has no effect on the training. The hooks of the training receive its
+    metrics as the event ``evaluated``, so early stopping can use them.
 
     Returns:
-        The metrics of the last evaluation and what the exporters returned for it; None
-        and None where there was nothing to train any more.
+        The metrics of the last evaluation, and what the exporters returned for it; None
+        and None if there was nothing left to train.
 
     Raises:
-        ArgumentTypeError: a spec is none.
+        ArgumentTypeError: an argument has the wrong type.
         UsageError: as :meth:`Estimator.train`.
     """
     needed = {Estimator: estimator, TrainSpec: train_spec, EvalSpec: eval_spec}
     for cls, given in needed.items():
         if not isinstance(given, cls):
-            raise ArgumentTypeError(f"a {cls.__name__} is needed, given: {given!r}")
-    promise = StopAlternatingHook(None, train_spec.max_steps, estimator, eval_spec)
-    evaluating = promise.evaluating
-    listeners = (*train_spec.saving_listeners, evaluating)
+            raise ArgumentTypeError(f"expected a {cls.__name__}, given: {given!r}")
+    last = train_spec.max_steps
+    stop_hook = StopAlternatingHook(last, estimator=estimator, spec=eval_spec)
+    listener = stop_hook.listener
+    listeners = (*train_spec.saving_listeners, listener)
     try:
-        estimator.train_to(promise, train_spec.input_fn, train_spec.hooks, listeners)
+        estimator.train_until(stop_hook, train_spec.input_fn, train_spec.hooks, listeners)
     finally:
-        evaluating.over = True
-    return evaluating.metrics, evaluating.exports
+        listener.over = True
+    return listener.metrics, listener.exports
 
 
 @attrs.define(eq=False)
-class StopAlternatingHook(StopTrainingHook):
-    """Ends a training that is evaluated, when its last checkpoint is.
+class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
+    """Stops a training whose checkpoints are evaluated.
 
-    A checkpoint is written before it is evaluated. So a training that was cut short
-    evaluates what it goes on from: its hooks know no metrics of that.
+    A checkpoint is written before it is evaluated. So a training that was cut short first
+    evaluates the checkpoint it goes on from: its hooks have not received those metrics.
 
     Args:
         estimator: what is trained.
         spec: how to evaluate it.
 
     Attributes:
-        evaluating: does it.
+        listener: evaluates the checkpoints.
     """
 
-    estimator: Estimator
-    spec: EvalSpec
-    evaluating: EvaluateListener = attrs.field(init=False)
+    estimator: Estimator = attrs.field(kw_only=True)
+    spec: EvalSpec = attrs.field(kw_only=True)
+    listener: EvaluateListener = attrs.field(init=False)
 
-    @evaluating.default
+    @listener.default
     def _listener(self) -> EvaluateListener:
         return EvaluateListener(self.estimator, self.spec, self)
 
-    def is_kept(self, newest: CheckpointInfo) -> bool:
-        """Say whether there is nothing left to do, nor to evaluate."""
-        return super().is_kept(newest) and not was_cut_short(newest.ended)
+    def is_done(self, newest: CheckpointInfo) -> bool:
+        """Return whether nothing is left to do, nor to evaluate."""
+        return super().is_done(newest) and not was_cut_short(newest.ended)
 
     def begin(self, checkpoints: Checkpoints) -> None:
-        """Refuse a training that saves nothing."""
+        """Refuse a training that saves no checkpoints."""
         if checkpoints.enabled_by is None and self.estimator.config.is_chief:
             raise UsageError(
                 "train_and_evaluate() evaluates checkpoints, and the plugin "
@@ -180,10 +178,10 @@ class StopAlternatingHook(StopTrainingHook):
             )
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Evaluate what a training that was cut short goes on from."""
+        """Evaluate the checkpoint that a training which was cut short goes on from."""
         super().after_create_session(session, coord)
         if self.goes_on:
-            self.evaluating.take(session.global_step)
+            self.listener.evaluate_if_due(session.global_step)
 
 
 @attrs.define(eq=False)
@@ -191,14 +189,14 @@ class EvaluateListener(CheckpointSaverListener):
     """Evaluates checkpoints of a training.
 
     Attributes:
-        metrics: of the last evaluation, or None.
+        metrics: the metrics of the last evaluation, or None.
         exports: what the exporters returned for it, or None.
-        over: whether the training is over; a saver of the user's own keeps its listeners.
+        over: whether the training is over; a saver that the user made keeps its listeners.
     """
 
     estimator: Estimator
     spec: EvalSpec
-    promise: StopTrainingHook
+    training: StopAlternatingHook
     metrics: dict[str, Any] | None = attrs.field(default=None, init=False)
     exports: list[Path | None] | None = attrs.field(default=None, init=False)
     over: bool = attrs.field(default=False, init=False)
@@ -216,11 +214,11 @@ class EvaluateListener(CheckpointSaverListener):
         session: Session,  # noqa: ARG002 (it is the checkpoint on disk that counts)
         global_step_value: int,
     ) -> None:
-        """Evaluate, if it is time to; never what the training begins with."""
-        if global_step_value != self.promise.first_step:
-            self.take(global_step_value)
+        """Evaluate if it is time to, but not the checkpoint the training starts from."""
+        if global_step_value != self.training.first_step:
+            self.evaluate_if_due(global_step_value)
 
-    def take(self, step: int) -> None:
+    def evaluate_if_due(self, step: int) -> None:
         """Evaluate the checkpoint of a step, if it is time to."""
         if not self.over and self._is_time():
             self._evaluate(step)
@@ -230,8 +228,8 @@ class EvaluateListener(CheckpointSaverListener):
         session: Session,  # noqa: ARG002
         global_step_value: int,
     ) -> None:
-        """Evaluate the last checkpoint, unless somebody waits for the process to end."""
-        if self.over or was_cut_short(self.promise.ended):
+        """Evaluate the last checkpoint, unless a signal asks the process to end."""
+        if self.over or was_cut_short(self.training.ended):
             return
         if self._evaluated != global_step_value:
             self._evaluate(global_step_value)
@@ -250,7 +248,7 @@ class EvaluateListener(CheckpointSaverListener):
         spec, estimator = self.spec, self.estimator
         newest = latest_checkpoint(estimator.model_dir)
         if newest is None or newest.global_step != step:
-            return  # whatever was to be saved was not
+            return  # the checkpoint was not saved
         self._last, self._evaluated = time.monotonic(), step
         done = estimator.evaluate_at(
             newest.path, spec.input_fn, spec.steps, spec.hooks, spec.name
@@ -258,16 +256,12 @@ class EvaluateListener(CheckpointSaverListener):
         if done.cut_short:
             return  # metrics of a part of the batches are not those of the model
         self.metrics = done.result
-        numbers = {k: v for k, v in self.metrics.items() if isinstance(v, float)}
-        self.promise.emit("evaluated", metrics=numbers, global_step=step, name=spec.name)
-        target = self.promise.max_steps
-        self._final = self.promise.ended is not None or (
-            target is not None and step >= target
-        )
+        self.training.emit_evaluated(done.metrics, step, spec.name)
+        self._final = self.training.ended is not None or self.training.is_reached(step)
         self.exports = self._exported(newest.path, self.metrics)
 
     def _export_again(self) -> None:
-        """Tell the exporters that what they know already was the last checkpoint."""
+        """Tell the exporters that the last checkpoint is one they have exported already."""
         newest = latest_checkpoint(self.estimator.model_dir)
         if newest is not None and self.metrics is not None and self.exports is not None:
             self._final, before = True, self.exports

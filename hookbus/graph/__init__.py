@@ -1,1 +1,1 @@
-"""The graph that a user builds: nodes and ops, and what fetches and feeds name in it."""
+"""Holds the graph that a user builds: its nodes, ops and summaries, fetches and feeds."""

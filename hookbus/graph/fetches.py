@@ -1,4 +1,4 @@
-"""Takes nested fetches apart, merges those of several parties, and unites feeds."""
+"""Flattens nested fetches, merges those of several askers, and unites their feeds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _OTHER_DICTS = (OrderedDict, defaultdict)
 
 
 class Structure(tuple[Any, ...]):
-    """A nesting taken apart: equal for equal requests, and hashable.
+    """The structure of a nesting: hashable, and equal for equal requests.
 
     Holds the class of a container, then what distinguishes two of that class (the sorted
     keys of a dict), then the structure of each part. It is a tuple because every run that
     fetches a nesting makes, hashes and compares one.
 
     Attributes:
-        order: the keys of a dict as they were given; plays no part in comparisons.
+        order: the keys of a dict as they were given; comparisons ignore it.
     """
 
     order: tuple[Any, ...] | None
@@ -39,8 +39,8 @@ class Merge:
     """The union of several askers' fetches.
 
     Attributes:
-        leaves: each node or name once, in the order in which they were first asked for.
-        askers: leaf to the parties that asked for it, in order.
+        leaves: each node or name once, in the order of the first request for it.
+        askers: leaf to the parties that requested it, in order.
         splits: one for each asker, in the order of the askers.
     """
 
@@ -50,7 +50,7 @@ class Merge:
 
 
 class _NoFetchError(Exception):
-    """Names the class of something that is neither a fetch nor a container of fetches."""
+    """Has the class name of an object that is neither a fetch nor a container of them."""
 
 
 def structure_of(fetches: Any) -> Hashable:
@@ -60,25 +60,25 @@ def structure_of(fetches: Any) -> Hashable:
         FetchTypeError: a leaf is neither a node nor a name, or the nesting has no end.
     """
     try:
-        return _shape(fetches)
+        return _structure(fetches)
     except RecursionError:
         raise FetchTypeError("a fetch is nested too deeply, or contains itself") from None
     except _NoFetchError as error:
         raise FetchTypeError(
-            f"cannot fetch {fetches!r}: a fetch is a node, a node's name, or a list, "
-            f"tuple, dict or attrs class of these, not a {error}"
+            f"cannot fetch {fetches!r}: {error} is not a fetch; a fetch is a node, a "
+            "node's name, or a list, tuple, dict or attrs class of these"
         ) from None
 
 
 def is_leaf(fetch: Any) -> bool:
-    """Return whether *fetch* names one node: a str, or an object with a true is_node."""
+    """Return whether *fetch* is a name or a node, an object whose ``is_node`` is True."""
     return isinstance(fetch, str) or getattr(fetch, "is_node", False) is True
 
 
-def leaves_of(shape: Hashable) -> tuple[Any, ...]:
-    """Return the nodes and names of a shape."""
+def leaves_of(structure: Hashable) -> tuple[Any, ...]:
+    """Return the nodes and names of a structure."""
     leaves = []
-    waiting = [shape]
+    waiting = [structure]
     while waiting:
         part = waiting.pop()
         if isinstance(part, Structure):
@@ -89,7 +89,7 @@ def leaves_of(shape: Hashable) -> tuple[Any, ...]:
 
 
 def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
-    """Unite the structures that parties ask for; each leaf is evaluated once.
+    """Merge the structures that parties request, so that each leaf is evaluated once.
 
     >>> both = merge([("caller", "loss"), ("log", structure_of({"l": "loss", "a": "acc"}))])
     >>> both.leaves
@@ -99,17 +99,17 @@ def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
     """
     places: dict[Any, int] = {}
     askers: dict[Any, dict[str, None]] = {}
-    shapes = []
-    for party, shape in requests:
-        shapes.append(shape)
-        for leaf in leaves_of(shape):
+    structures = []
+    for party, structure in requests:
+        structures.append(structure)
+        for leaf in leaves_of(structure):
             places.setdefault(leaf, len(places))
             askers.setdefault(leaf, {})[party] = None
-    splits = tuple(_split(shape, places) for shape in shapes)
+    splits = tuple(_split(structure, places) for structure in structures)
     return Merge(tuple(places), askers, splits)
 
 
-def _shape(fetch: Any) -> Hashable:
+def _structure(fetch: Any) -> Hashable:
     cls = fetch.__class__
     order = None
     if cls is list or cls is tuple:
@@ -122,9 +122,9 @@ def _shape(fetch: Any) -> Hashable:
     elif is_leaf(fetch):
         return fetch  # type: ignore[no-any-return]
     else:
-        parts, detail = _taken_apart(fetch)
+        parts, detail = _parts_of(fetch)
     structure = Structure(
-        (cls, detail, *[p if p.__class__ is str else _shape(p) for p in parts])
+        (cls, detail, *[p if p.__class__ is str else _structure(p) for p in parts])
     )
     structure.order = order
     return structure
@@ -139,7 +139,7 @@ def _sorted(keys: tuple[Any, ...]) -> tuple[Any, ...]:
     return keys
 
 
-def _taken_apart(fetch: Any) -> tuple[Iterable[Any], Any]:
+def _parts_of(fetch: Any) -> tuple[Iterable[Any], Any]:
     """Return the parts of a rarer container, and what else distinguishes it."""
     cls = type(fetch)
     if _is_namedtuple(cls):
@@ -228,7 +228,7 @@ def unite_feeds(
     resolve: Callable[[Node | str, str], Node],
     blame: Callable[[BaseException, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return all feeds by the name of the node.
+    """Return the feeds of all parties by the name of the node.
 
     Args:
         parties: each party's name and its feeds, by node or name.

@@ -1,4 +1,4 @@
-"""What a program consists of: named nodes, what each reads, and when no more may come.
+"""Defines the graph: named nodes and what each one reads.
 
 A graph holds no values; a session does.
 """
@@ -7,22 +7,40 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from functools import partial
+from typing import Any, TypedDict, Unpack, overload
 
-from hookbus.errors import GraphError
-from hookbus.graph.base import BaseGraph
-from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of
-from hookbus.graph.operation import XP, Operation, describe, reads_of
-from hookbus.graph.summaries import Summaries, collecting, scalars_of
+from hookbus.errors import (
+    DuplicateNodeError,
+    FetchTypeError,
+    GraphError,
+    GraphFinalizedError,
+    UnknownNodeError,
+    did_you_mean,
+)
+from hookbus.graph.fetches import leaves_of, structure_of
+from hookbus.graph.node import GLOBAL_STEP, METRICS, SUMMARIES, Node, NodeKind, metrics_of
+from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
+from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+class _OpOptions(TypedDict, total=False):
+    name: str | None
+    reads: Mapping[str, Node | str] | None
+    outputs: Iterable[str] | str
 
 
-class Graph(BaseGraph):
+class _TrainOpOptions(_OpOptions, total=False):
+    updates: Iterable[Node | str] | Node | str
+    increment: int
+
+
+class Graph:
     """Nodes under names: placeholders, variables, inputs and ops.
 
-    Every graph has the variable ``global_step``, a host int that the session counts:
-    each train op of a run adds its increment.
+    Every graph has the variable ``global_step``, an int on the host that the session
+    counts: each train op of a run adds its increment. Nodes and summaries can be added
+    until the graph is finalized.
 
     >>> graph = Graph()
     >>> x = graph.placeholder("x")
@@ -35,19 +53,54 @@ class Graph(BaseGraph):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._nodes: dict[str, Node] = {}
+        self._declared: dict[str, tuple[SummaryKind, str]] = {}
+        self._unsaved: set[str] = set()
+        self._finalized = False
+        self._sessions = 0
+        self._before: tuple[bool, frozenset[str], frozenset[str]]
+        self.global_step = self._add(GLOBAL_STEP, "variable", 0)
         self.summary: Summaries[Node | str] = Summaries(self._summarize)
 
     @property
-    def metrics(self) -> Node | None:
-        """What hooks watch when they are told no names.
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes by name, in the order in which they were added."""
+        return dict(self._nodes)
 
-        A node whose value is a dict of ``loss`` and ``accuracy``, those of the two that the
-        graph has, and of the scalars among its summaries; None where there is none of
-        these. It is made at the first need, so ask for it in ``begin``.
+    @property
+    def finalized(self) -> bool:
+        """Whether nodes can no longer be added."""
+        return self._finalized
+
+    @property
+    def variables(self) -> tuple[Node, ...]:
+        """The variables, ``global_step`` left out."""
+        return tuple(
+            node
+            for node in self._nodes.values()
+            if node.kind == "variable" and node is not self.global_step
+        )
+
+    @property
+    def unsaved(self) -> frozenset[str]:
+        """The names of the variables that checkpoints do not hold."""
+        return frozenset(self._unsaved)
+
+    @property
+    def declared(self) -> Mapping[str, tuple[SummaryKind, str]]:
+        """Kind and node of each declared summary, by its name."""
+        return dict(self._declared)
+
+    @property
+    def metrics(self) -> Node | None:
+        """The node that hooks watch by default; None if there is nothing to watch.
+
+        Its value is a dict of ``loss`` and ``accuracy``, if the graph has them, and of the
+        scalars among its summaries. Read this property in ``begin`` at the latest, because
+        it adds the node.
         """
-        names = metrics_of(self._nodes)
-        nodes = {**dict(zip(names, names, strict=True)), **scalars_of(self._declared)}
+        metrics = {name: name for name in metrics_of(self._nodes)}
+        nodes = metrics | scalars_of(self._declared)
         if METRICS in self._nodes or not nodes:
             return self._nodes.get(METRICS)
 
@@ -58,11 +111,10 @@ class Graph(BaseGraph):
 
     @property
     def summaries(self) -> Node | None:
-        """What was declared with :attr:`summary`, for hooks that record it.
+        """The node with the declared summaries; None if none are declared.
 
-        A node whose value is a dict, kind to name to value; None where nothing was
-        declared. Hooks may still declare something in ``begin``, so ask for it in
-        ``after_create_session``.
+        Its value is a dict, kind to name to value. Hooks may declare summaries in
+        ``begin``, so read this property in ``after_create_session``.
 
         Raises:
             GraphError: the graph is not finalized yet.
@@ -73,7 +125,7 @@ class Graph(BaseGraph):
         return self._note(SUMMARIES, "op", collecting(self._declared))
 
     def placeholder(self, name: str) -> Node:
-        """Add a node whose value each run that needs it must feed."""
+        """Add a node that must be fed in each run that needs its value."""
         return self._add(name, "placeholder")
 
     def variable(self, name: str, value: Any, *, saved: bool = True) -> Node:
@@ -83,16 +135,16 @@ class Graph(BaseGraph):
             name: the node's name.
             value: the initial value, an array of any shape or a number; copied when a
                 session starts, so a graph can serve several sessions.
-            saved: whether checkpoints hold it; one that they do not begins anew in every
-                backend session, like TensorFlow's local variables.
+            saved: whether checkpoints hold it; otherwise every backend session starts with
+                the initial value, as for TensorFlow's local variables.
 
         Raises:
             GraphError: the value is a container, which an op could change unseen.
         """
         if isinstance(value, (list, tuple, dict, set, bytearray)):
             raise GraphError(
-                f"variable {name!r} is given a {type(value).__name__}; give an array, a "
-                "number, or several variables"
+                f"variable {name!r} is given a {type(value).__name__}; give an array or a "
+                "number, or make several variables"
             )
         node = self._add(name, "variable", value)
         if not saved:
@@ -104,13 +156,13 @@ class Graph(BaseGraph):
 
         Only runs that need the node pull a value. The end of the iterator is the end of
         input. A checkpoint holds the position; a resumed session calls *factory* again
-        and skips as many values, or uses the iterator's own ``state_dict`` and
-        ``load_state_dict`` where it has them.
+        and skips as many values, or uses the iterator's ``state_dict`` and
+        ``load_state_dict`` if it has them.
 
         Args:
             name: the node's name.
-            factory: returns the iterable; one with ``__len__`` tells how many runs it
-                will last.
+            factory: returns the iterable. If that has ``__len__``, the session knows how
+                many runs are left.
         """
         self._check_open(name)
         if not callable(factory):
@@ -121,24 +173,9 @@ class Graph(BaseGraph):
         return self._add(name, "input", factory)
 
     @overload
-    def op(self, fn: Callable[..., Any]) -> Node: ...
+    def op(self, fn: Callable[..., Any], **options: Unpack[_OpOptions]) -> Node: ...
     @overload
-    def op(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        outputs: Iterable[str] | str = (),
-    ) -> Node: ...
-    @overload
-    def op(
-        self,
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        outputs: Iterable[str] | str = (),
-    ) -> Callable[[Callable[..., Any]], Node]: ...
+    def op(self, **options: Unpack[_OpOptions]) -> Callable[[Callable[..., Any]], Node]: ...
     def op(
         self,
         fn: Callable[..., Any] | None = None,
@@ -150,11 +187,10 @@ class Graph(BaseGraph):
         """Add a node computed from others; also a decorator.
 
         Args:
-            fn: the function; each parameter names the node it reads. One with a default
-                that names no node keeps its default; one called ``xp`` gets the
-                backend's array namespace.
+            fn: the function; each parameter names the node it reads. A parameter that names
+                no node keeps its default; ``xp`` gets the backend's array namespace.
             name: the node's name, by default the function's.
-            reads: parameter to node, for parameters that are not called like the node.
+            reads: parameter to node, for parameters whose name is not that of the node.
             outputs: names of several results; *fn* then returns a dict with these keys,
                 or a tuple in this order, and the nodes are ``NAME.OUTPUT``.
 
@@ -165,37 +201,18 @@ class Graph(BaseGraph):
         """
         self._check_open(name or fn)
         if fn is None:
-            return lambda function: self.op(
-                function, name=name, reads=reads, outputs=outputs
-            )
-        own_name = name or describe(fn)
-        pairs = [(key, f"{own_name}.{key}") for key in _words(outputs)]
-        return self._add_op(
-            Operation.of(own_name, fn, self._reads(own_name, fn, reads), outputs=pairs)
-        )
+            return partial(self.op, name=name, reads=reads, outputs=outputs)
+        name = name or name_of(fn)
+        pairs = tuple((key, f"{name}.{key}") for key in _words(outputs))
+        return self._add_function(name, fn, reads, outputs=pairs)
 
     @overload
-    def train_op(self, fn: Callable[..., Any]) -> Node: ...
-    @overload
     def train_op(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        updates: Iterable[Node | str] | Node | str = (),
-        outputs: Iterable[str] | str = (),
-        increment: int = 1,
+        self, fn: Callable[..., Any], **options: Unpack[_TrainOpOptions]
     ) -> Node: ...
     @overload
     def train_op(
-        self,
-        *,
-        name: str | None = None,
-        reads: Mapping[str, Node | str] | None = None,
-        updates: Iterable[Node | str] | Node | str = (),
-        outputs: Iterable[str] | str = (),
-        increment: int = 1,
+        self, **options: Unpack[_TrainOpOptions]
     ) -> Callable[[Callable[..., Any]], Node]: ...
     def train_op(
         self,
@@ -209,54 +226,150 @@ class Graph(BaseGraph):
     ) -> Node | Callable[[Callable[..., Any]], Node]:
         """Add a node that updates variables and advances ``global_step``.
 
-        Fetching it gives None, or the dict of its outputs where it has some. All updates
-        of a run are committed together, when the whole run succeeded; every read sees the
-        values from before.
+        Fetching it gives None, or the dict of its outputs if it has any. All updates of a
+        run are committed together, after the whole run succeeded; every read sees the
+        values from before the run.
 
         Args:
-            fn: the function, as in :meth:`op`. It returns the new value, where *updates*
-                is one name; a tuple of them or a dict by name, where it is several; with
-                *updates* and *outputs* the pair ``(new values, {output: value})``; with
-                *outputs* alone the dict.
+            fn: the function, as in :meth:`op`. If *updates* is one name, it returns the new
+                value; if several, a tuple of values or a dict by name. With *updates* and
+                *outputs* it returns ``(new values, {output: value})``, with *outputs* alone
+                the dict.
             name: the node's name, by default the function's.
             reads: parameter to node.
-            updates: the variable or variables it gives new values.
-            outputs: names of nodes for further results, under just these names.
-            increment: what a run adds to ``global_step``; those of one run add up.
+            updates: the variable or variables that get new values.
+            outputs: the names of nodes for further results.
+            increment: what a run adds to ``global_step``; several in one run add up.
 
         Raises:
             GraphFinalizedError, UnknownNodeError, DuplicateNodeError: as in :meth:`op`.
-            GraphError: an update is no variable, or is the global step.
+            GraphError: an update is not a variable, or is the global step.
         """
         self._check_open(name or fn)
         if fn is None:
-            return lambda function: self.train_op(
-                function,
-                name=name,
-                reads=reads,
-                updates=updates,
-                outputs=outputs,
-                increment=increment,
-            )
-        own_name = name or describe(fn)
+            options = {"updates": updates, "outputs": outputs, "increment": increment}
+            return partial(self.train_op, name=name, reads=reads, **options)
+        name = name or name_of(fn)
         if not isinstance(increment, int) or increment < 0:
             raise GraphError(
-                f"op {own_name!r}: increment is a whole number from 0 on, not {increment!r}"
+                f"op {name!r}: increment is {increment!r}; expected an integer of at "
+                "least 0"
             )
-        one = isinstance(updates, str | Node)
         targets = (updates,) if isinstance(updates, str | Node) else tuple(updates)
-        return self._add_op(
-            Operation.of(
-                own_name,
-                fn,
-                self._reads(own_name, fn, reads),
-                outputs=[(key, key) for key in _words(outputs)],
-                updates=[self.variable_named(v, f"op {own_name!r}") for v in targets],
-                single_update=one,
-                increment=increment,
-                trains=True,
-            )
+        return self._add_function(
+            name,
+            fn,
+            reads,
+            outputs=tuple((key, key) for key in _words(outputs)),
+            updates=tuple(self.variable_named(v, f"op {name!r}") for v in targets),
+            single_update=isinstance(updates, str | Node),
+            increment=increment,
+            trains=True,
         )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def resolve(self, node: Node | str, asker: str = "") -> Node:
+        """Return a node by its name; return a node of this graph as it is.
+
+        Args:
+            node: a node of this graph, or a name.
+            asker: who needs the node, for the error message.
+
+        Raises:
+            UnknownNodeError: the graph has no such node; close matches are listed.
+            GraphError: the node belongs to another graph.
+        """
+        by = _wanted_by(asker)
+        if isinstance(node, Node):
+            if self._nodes.get(node.name) is not node:
+                raise GraphError(f"{node!r} belongs to another graph{by}")
+            return node
+        found = self._nodes.get(node)
+        if found is None:
+            listing = f"; it has {', '.join(map(repr, self._nodes))}"
+            hint = did_you_mean(str(node), self._nodes) or listing
+            raise UnknownNodeError(f"the graph has no node {node!r}{by}{hint}")
+        return found
+
+    def resolve_all(self, fetches: Any, asker: str = "") -> list[Node]:
+        """Return the nodes of a nesting of nodes and names, in its order.
+
+        Args:
+            fetches: what a run could fetch; None for nothing.
+            asker: who needs the nodes, for the error message.
+
+        Raises:
+            FetchTypeError: a part of the nesting cannot be fetched.
+            UnknownNodeError, GraphError: as in :meth:`resolve`.
+        """
+        if fetches is None:
+            return []
+        try:
+            leaves = leaves_of(structure_of(fetches))
+        except FetchTypeError as error:
+            raise FetchTypeError(f"{error}{_wanted_by(asker)}") from None
+        return [self.resolve(leaf, asker) for leaf in leaves]
+
+    def variable_named(self, node: Node | str, asker: str) -> str:
+        """Return the name of a variable that *asker* may write.
+
+        Raises:
+            UnknownNodeError: there is no such node.
+            GraphError: the node is not a variable, or is ``global_step``.
+        """
+        found = self.resolve(node, asker)
+        if found.kind != "variable":
+            raise GraphError(
+                f"{asker} writes {found.name!r}, which is not a variable but "
+                f"{'an' if found.kind[0] in 'aeiou' else 'a'} {found.kind}"
+            )
+        if found is self.global_step:
+            raise GraphError(
+                f"{asker} writes 'global_step', which the session counts itself; "
+                "use train_op(increment=...)"
+            )
+        return found.name
+
+    def finalize(self) -> None:
+        """Refuse nodes and summaries from now on."""
+        self._finalized = True
+
+    def enter(self) -> None:
+        """Remember the graph as it is, when its first session begins."""
+        if self._sessions == 0:
+            names = frozenset(self._nodes), frozenset(self._declared)
+            self._before = self._finalized, *names
+        self._sessions += 1
+
+    def leave(self) -> None:
+        """Undo what sessions did to the graph, when the last one has ended.
+
+        Nodes and summaries added since the first session began vanish, and so does the
+        finalization.
+        """
+        self._sessions -= 1
+        if self._sessions == 0:
+            self._finalized, names, summaries = self._before
+            for name in self._nodes.keys() - names:
+                del self._nodes[name]
+            self._unsaved &= names
+            for name in self._declared.keys() - summaries:
+                del self._declared[name]
+
+    def _add_function(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        reads: Mapping[str, Node | str] | None,
+        **fields: Any,
+    ) -> Node:
+        """Add an op that calls a function; *fields* are those of :class:`Operation`."""
+        found = self._reads(name, fn, reads)
+        call = by_position(fn, [parameter for parameter, _ in found])
+        nodes = tuple(node for _, node in found)
+        return self._add_op(Operation(name, call, nodes, **fields))
 
     def _reads(
         self,
@@ -264,7 +377,7 @@ class Graph(BaseGraph):
         fn: Callable[..., Any],
         reads: Mapping[str, Node | str] | None,
     ) -> list[tuple[inspect.Parameter, str]]:
-        """Find the node behind each parameter of an op."""
+        """Return each parameter of an op's function that reads a node, and that node."""
         found = []
         for parameter, wanted in reads_of(name, fn, reads or {}):
             if wanted == XP:
@@ -277,6 +390,67 @@ class Graph(BaseGraph):
                 node = self.resolve(wanted, f"parameter {parameter.name!r} of op {name!r}")
                 found.append((parameter, node.name))
         return found
+
+    def _summarize(self, kind: SummaryKind, name: str, node: Node | str) -> None:
+        self._check_open(f"{kind} summary {name}")
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"a summary's name is {name!r}; expected a non-empty str")
+        if name in self._declared:
+            raise DuplicateNodeError(
+                f"the graph has a {self._declared[name][0]} summary {name!r} already"
+            )
+        found = self.resolve(node, f"the {kind} summary {name!r}")
+        self._declared[name] = kind, found.name
+
+    def _check_finalized(self) -> None:
+        if not self._finalized:
+            raise GraphError(
+                "graph.summaries is read while hooks may still declare some; read it in "
+                "after_create_session"
+            )
+
+    def _check_open(self, what: object) -> None:
+        if self._finalized:
+            name = what if isinstance(what, str) else getattr(what, "__name__", "op")
+            raise GraphFinalizedError(
+                f"cannot add {name!r}: the graph is finalized. Add nodes before the "
+                "session is made, or in a hook's begin()"
+            )
+
+    def _add(self, name: str, kind: NodeKind, source: Any = None) -> Node:
+        self._check_open(name)
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"a node's name is {name!r}; expected a non-empty str")
+        if name == XP:
+            raise DuplicateNodeError(
+                f"{XP!r} is reserved: an op's parameter of this name gets the backend's "
+                "array namespace; call the node something else"
+            )
+        if name in self._nodes:
+            raise DuplicateNodeError(
+                f"the graph has a node {name!r} already: {self._nodes[name]!r}"
+            )
+        return self._note(name, kind, source)
+
+    def _note(self, name: str, kind: NodeKind, source: Any = None) -> Node:
+        node = self._nodes[name] = Node(name, kind, source, self)
+        return node
+
+    def _add_op(self, operation: Operation) -> Node:
+        before = set(self._nodes)
+        try:
+            node = self._add(operation.name, "op", operation)
+            for _, output in operation.outputs:
+                self._add(output, "output", operation)
+        except GraphError:
+            for name in set(self._nodes) - before:
+                del self._nodes[name]
+            raise
+        return node
+
+
+def _wanted_by(asker: str) -> str:
+    return f" (wanted by {asker})" if asker else ""
 
 
 def _words(outputs: Iterable[str] | str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a node of a graph is, and which names have a meaning of their own."""
+"""Defines the node of a graph, and the reserved names of nodes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NodeKind: TypeAlias = Literal["placeholder", "variable", "input", "op", "output"
 
 @attrs.frozen(eq=False, repr=False)
 class Node:
-    """One named place in a graph, whose value a run can fetch or feed.
+    """One named value of a graph, which a run can fetch or feed.
 
     Attributes:
         name: unique within the graph.
-        kind: ``placeholder``, ``variable``, ``input``, ``op``, or ``output`` (one of the
-            nodes that an op with several outputs gives).
+        kind: ``placeholder``, ``variable``, ``input``, ``op``, or ``output`` (one of
+            several outputs of an op).
         source: the Operation, initial value or input factory behind it.
         graph: the graph that it belongs to.
     """
@@ -42,7 +42,7 @@ class Node:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names of the nodes that its value is computed from; an output's is its op."""
+        """The names of the nodes that its value is computed from; its op for an output."""
         if self.kind == "output":
             return (self.source.name,)
         names = self.source.reads if self.kind == "op" else ()
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def updates(self) -> tuple[str, ...]:
-        """The names of the variables that it gives new values, where it is a train op."""
+        """The names of the variables that a train op updates."""
         return tuple(self.source.updates) if self.kind == "op" else ()
 
 

@@ -1,9 +1,9 @@
-"""What one op is: which nodes its function reads, and what its return value means."""
+"""Defines an op: the nodes its function reads, and the meaning of its return value."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -38,39 +38,14 @@ class Operation:
     increment: int = 0
     trains: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        fn: Callable[..., Any],
-        reads: Sequence[tuple[inspect.Parameter, str]],
-        *,
-        outputs: Iterable[tuple[str, str]] = (),
-        updates: Iterable[str] = (),
-        single_update: bool = False,
-        increment: int = 0,
-        trains: bool = False,
-    ) -> Operation:
-        """Make an op of a function and the nodes its parameters read."""
-        return cls(
-            name,
-            _by_position(fn, [parameter for parameter, _ in reads]),
-            tuple(node for _, node in reads),
-            tuple(outputs),
-            tuple(updates),
-            single_update,
-            increment,
-            trains,
-        )
-
     def unpack(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Take a return value apart.
+        """Split a return value.
 
         Returns:
             New values by variable, and values by output key.
 
         Raises:
-            GraphError: the value is not of the form that the op promised.
+            GraphError: the value does not have the declared form.
         """
         if not self.trains:
             return {}, self._by_name(returned, self._keys, "outputs")
@@ -105,36 +80,36 @@ class Operation:
         return GraphError(f"op {self.name!r} promised {promised} but returned {shown}")
 
 
-def describe(fn: Callable[..., Any]) -> str:
-    """Return the name of a function that an op is made of.
+def name_of(fn: Callable[..., Any]) -> str:
+    """Return the name of a function.
 
     Raises:
-        GraphError: it has none, like a lambda.
+        GraphError: it has no name, like a lambda.
     """
     name = getattr(fn, "__name__", "<lambda>")
     if name == "<lambda>":
-        raise GraphError("an op made of a lambda, or of an object, needs name=")
+        raise GraphError("an op made from a lambda or an object needs name=")
     return str(name)
 
 
 def reads_of(
     name: str, fn: Callable[..., Any], reads: Mapping[str, Any]
 ) -> list[tuple[inspect.Parameter, Any]]:
-    """Return each parameter of an op's function with what it is said to read.
+    """Return each parameter of an op's function with the node given for it, or its name.
 
     Raises:
         GraphError: the function has no readable signature, takes ``*args`` or
-            ``**kwargs``, or *reads* names a parameter that it has not.
+            ``**kwargs``, or *reads* names a parameter that it does not have.
     """
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError) as error:
         raise GraphError(
-            f"op {name!r}: {fn!r} does not tell its parameters; wrap it in a function"
+            f"op {name!r}: {fn!r} has no readable signature; wrap it in a function"
         ) from error
     for wrong in reads.keys() - parameters.keys():
         raise GraphError(
-            f"op {name!r}: reads= names {wrong!r}, which is no parameter of it"
+            f"op {name!r}: reads= names {wrong!r}, which is not one of its parameters"
             f"{did_you_mean(wrong, parameters)}"
         )
     for parameter in parameters.values():
@@ -145,30 +120,22 @@ def reads_of(
     return [(p, reads.get(p.name, p.name)) for p in parameters.values()]
 
 
-def _by_position(
+def by_position(
     fn: Callable[..., Any], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., Any]:
-    """Make *fn* callable with just these parameters' values, by position."""
+    """Return a callable that takes the values of just these parameters, by position."""
     wanted = [p.name for p in parameters]
     every = list(inspect.signature(fn).parameters.values())
     takes = [p.name for p in every if p.kind is not p.KEYWORD_ONLY]
     if takes[: len(wanted)] == wanted:
         return fn
-    # What can be told by name is; a default that stands before a value that cannot is
-    # passed along with it.
-    leading = [p for p in every if p.kind is p.POSITIONAL_ONLY]
-    named = [
-        (name, wanted.index(name)) for name in wanted if name not in map(_name, leading)
-    ]
+    # Values are passed by name where possible. Positional-only ones cannot be, so the
+    # defaults before them are passed along.
+    leading = {p.name: p.default for p in every if p.kind is p.POSITIONAL_ONLY}
 
     def call(*values: Any) -> Any:
-        first = [
-            values[wanted.index(p.name)] if p.name in wanted else p.default for p in leading
-        ]
-        return fn(*first, **{name: values[place] for name, place in named})
+        given = dict(zip(wanted, values, strict=True))
+        first = [given.pop(name, default) for name, default in leading.items()]
+        return fn(*first, **given)
 
     return call
-
-
-def _name(parameter: inspect.Parameter) -> str:
-    return parameter.name

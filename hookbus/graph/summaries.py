@@ -1,4 +1,4 @@
-"""What is worth a look in a viewer like TensorBoard, and as what it is shown."""
+"""Declares and collects summaries, which plugins write for viewers like TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookbus.graph.operation import Operation
 
 SummaryKind: TypeAlias = Literal["scalar", "histogram", "image", "text"]
 Declared: TypeAlias = Mapping[str, tuple[SummaryKind, Any]]
-"""Kind and thing of each summary by its name: a node of a graph, or a value of a step."""
+"""Name of a summary to its kind and its node; in a custom loop to its kind and value."""
 
 _Thing = TypeVar("_Thing")
 
@@ -18,9 +18,9 @@ _Thing = TypeVar("_Thing")
 class Summaries(Generic[_Thing]):
     """Declares summaries, one method for each kind.
 
-    ``graph.summary`` is given nodes or their names, ``step.summary`` values, or functions
-    that are only called if somebody wants the value. The name is the one that the viewer
-    shows; a slash in it makes groups. No two summaries share one.
+    ``graph.summary`` takes nodes or their names; ``step.summary`` takes values, or
+    functions that are called only if a hook fetches the value. The viewer shows the name,
+    which is unique; a slash in it makes groups.
     """
 
     def __init__(self, declare: Callable[[SummaryKind, str, _Thing], None]) -> None:
@@ -31,20 +31,20 @@ class Summaries(Generic[_Thing]):
         self._declare("scalar", name, value)
 
     def histogram(self, name: str, value: _Thing, /) -> None:
-        """Show how the numbers of an array of any shape are distributed."""
+        """Show the distribution of the numbers in an array of any shape."""
         self._declare("histogram", name, value)
 
     def image(self, name: str, value: _Thing, /) -> None:
         """Show an array as an image, or a batch of them as the first three.
 
-        Of shape (height, width), (height, width, channels) or (batch, height, width,
-        channels), with 1 channel for grey, 3 for RGB or 4 for RGBA; floats from 0 to 1,
-        or whole numbers from 0 to 255.
+        The shape is (height, width), (height, width, channels) or (batch, height, width,
+        channels), with 1 channel for gray, 3 for RGB or 4 for RGBA. The values are floats
+        from 0 to 1, or integers from 0 to 255.
         """
         self._declare("image", name, value)
 
     def text(self, name: str, value: _Thing, /) -> None:
-        """Show a str, read as Markdown; a sequence of them makes paragraphs."""
+        """Show a str as Markdown; a sequence of them makes paragraphs."""
         self._declare("text", name, value)
 
 
@@ -57,16 +57,16 @@ def by_kind(named: Iterable[tuple[str, SummaryKind, Any]]) -> dict[str, dict[str
 
 
 def scalars_of(declared: Declared) -> dict[str, Any]:
-    """Return those that are scalars, name to node or value."""
+    """Return the scalars among the summaries, name to node or value."""
     return {name: thing for name, (kind, thing) in declared.items() if kind == "scalar"}
 
 
 def collecting(declared: Declared, reported: tuple[str, ...] = ()) -> Operation:
-    """Make the op whose value is what :func:`by_kind` makes of all declared summaries.
+    """Return an op whose value has all declared summaries, as :func:`by_kind` sorts them.
 
     Args:
         declared: the summaries of a graph.
-        reported: the node with those of a step, if there is one; they take the place of
+        reported: the node with the summaries of a step, if there is one; they replace
             declared ones of the same name.
     """
     kinds = tuple((name, kind) for name, (kind, _) in declared.items())

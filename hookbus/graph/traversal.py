@@ -1,33 +1,36 @@
-"""What of a graph a node needs: its inputs, and which nodes train."""
+"""Answers questions about a graph: what a node needs, and which nodes train."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.operation import XP, Operation
+from hookbus.graph.operation import Operation
 
 
 def train_ops(graph: Graph) -> list[Node]:
     """Return the nodes of all train ops of a graph."""
-    ops = [node for node in graph.nodes.values() if node.kind == "op"]
-    return [node for node in ops if node.source.trains]
+    return [n for n in graph.nodes.values() if n.kind == "op" and n.source.trains]
 
 
-def inputs_of(graph: Graph, nodes: Sequence[Node]) -> set[str]:
+def inputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     """Return the names of the inputs that some nodes need, directly or not."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    waiting = [node.name for node in nodes]
+    return {node.name for node in _needed(graph, nodes) if node.kind == "input"}
+
+
+def ops_of(graph: Graph, nodes: Iterable[Node]) -> list[Operation]:
+    """Return each op that a run of some nodes calls, if it is fed placeholders only."""
+    return [node.source for node in _needed(graph, nodes) if node.kind == "op"]
+
+
+def _needed(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
+    """Return some nodes and all that they read, directly or not, each once."""
+    found = {node.name: node for node in nodes}
+    waiting = list(found.values())
     while waiting:
-        name = waiting.pop()
-        if name in seen or name == XP:
-            continue
-        seen.add(name)
-        node = graph.resolve(name)
-        if node.kind == "input":
-            found.add(name)
-        elif isinstance(node.source, Operation):
-            waiting += node.source.reads
-    return found
+        for name in waiting.pop().reads:
+            if name not in found:
+                found[name] = graph.resolve(name)
+                waiting.append(found[name])
+    return list(found.values())

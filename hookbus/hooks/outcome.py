@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from hookbus.errors import END_OF_INPUT, SessionInterruptedError, culprit_of
+from hookbus.files import replacing
 from hookbus.logs import log
 
 NOBODY = "caller"
@@ -128,10 +129,9 @@ def log_late_preemption(error: BaseException) -> None:
 
 def write_outcome(outcome: Outcome, directory: Path) -> None:
     """Write ``outcome.json`` into a checkpoint directory, replacing the one before."""
-    temporary = directory / f"{OUTCOME_FILE}.tmp"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(attrs.asdict(outcome), indent=2) + "\n", "utf-8")
-        temporary.rename(directory / OUTCOME_FILE)
+        with replacing(directory / OUTCOME_FILE) as file:
+            file.write_text(json.dumps(attrs.asdict(outcome), indent=2) + "\n", "utf-8")
     except OSError as error:
         log.warning("cannot write how the session ended", why=str(error))

@@ -1,1 +1,1 @@
-"""Which plugins are on and why, and how they become the hooks of a session."""
+"""Selects plugins, loads them and makes them the hooks of a session."""

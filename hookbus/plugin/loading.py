@@ -1,4 +1,4 @@
-"""How plugins that are on become hook objects: imported, set and checked, each guarded."""
+"""Imports the plugins that are on, checks them and creates their hooks."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from hookbus.plugin.selection import Verdict
 
 
 def check_loadable(plugin: Installed) -> None:
-    """See to it, from metadata alone, that a plugin can be imported.
+    """Check the metadata of a plugin before it is imported.
 
     Raises:
-        PluginError: its entry point leads nowhere, its name is not its own, or it asks
-            for another hookbus.
+        PluginError: its entry point is invalid, several distributions provide its name,
+            or it needs another version of hookbus.
     """
     check_entry(plugin)
     check_fits(plugin)
@@ -52,12 +52,12 @@ _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
 
 @attrs.frozen
 class LoadedPlugin:
-    """What an entry point led to.
+    """The code that an entry point led to.
 
     Attributes:
         verdict: the decision that it is on.
         value: the hook class, the module or the object.
-        seconds: how long importing it took.
+        seconds: how long the import took.
     """
 
     verdict: Verdict
@@ -72,10 +72,10 @@ class LoadedPlugin:
 
 
 def load(verdicts: Iterable[Verdict]) -> dict[str, LoadedPlugin]:
-    """Import plugins, in the order given; report all that do not load at once.
+    """Import plugins in the given order; report all that cannot be loaded at once.
 
     Raises:
-        PluginError: some do not load, or do not fit this version of hookbus.
+        PluginError: some cannot be loaded, or need another version of hookbus.
     """
     loaded, failures, cause = {}, [], None
     for verdict in verdicts:
@@ -93,8 +93,8 @@ def load_one(verdict: Verdict) -> LoadedPlugin:
     """Import one plugin.
 
     Raises:
-        PluginError: it does not load, or does not fit this version of hookbus.
-        UsageError: it is a module that was named, and no plugin.
+        PluginError: it cannot be loaded, or needs another version of hookbus.
+        UsageError: it is a module that the user named, and not a plugin.
     """
     assert verdict.installed is not None
     check_loadable(verdict.installed)
@@ -106,8 +106,8 @@ def load_one(verdict: Verdict) -> LoadedPlugin:
     except BaseException as error:
         blame(error, verdict.name, f"raised while plugin {verdict.name!r} was imported")
         raise
-    # Some libraries draw numbers when they are imported; what a seeded program draws
-    # next must not depend on which plugins are on.
+    # Some libraries draw random numbers when they are imported. The next number of a
+    # seeded program must not depend on the plugins that are on.
     random_state.restore(drawn)
     code = LoadedPlugin(verdict, value, time.perf_counter() - began)
     if verdict.installed.distribution is None:
@@ -116,7 +116,7 @@ def load_one(verdict: Verdict) -> LoadedPlugin:
 
 
 def schema_of_plugin(code: LoadedPlugin) -> SettingsSchema:
-    """Return what can be set of a plugin: a class's fields, or what it declares itself.
+    """Return the settings of a plugin: the fields of a class, or declared options.
 
     Raises:
         PluginError: its ``addoption`` fails.
@@ -138,14 +138,14 @@ def schema_of_plugin(code: LoadedPlugin) -> SettingsSchema:
 
 
 def member_of(code: LoadedPlugin, settings: Sequence[Setting]) -> Registration:
-    """Make the hook of a plugin.
+    """Create the hook of a plugin.
 
     Raises:
-        UsageError: the settings do not fit.
-        PluginError: it cannot be made.
+        UsageError: a setting is invalid.
+        PluginError: it cannot be created.
     """
     own = [setting for setting in settings if setting.field != ON_ERROR]
-    member = attrs.evolve(_bare(code), policy=policy_said(settings))
+    member = attrs.evolve(_bare(code), policy=policy_of(settings))
     if isinstance(code.value, type):
         _check_has_fields_only(code)
         hook = _guarded(code.verdict, lambda: build(code.value, member.name, own))
@@ -156,16 +156,16 @@ def member_of(code: LoadedPlugin, settings: Sequence[Setting]) -> Registration:
     return attrs.evolve(member, options=_options(form, own))
 
 
-def policy_said(settings: Iterable[Setting]) -> ErrorPolicy | None:
-    """Return what the strongest place says about errors; None where none does.
+def policy_of(settings: Iterable[Setting]) -> ErrorPolicy | None:
+    """Return the policy for errors that the strongest place sets, or None.
 
     Raises:
-        UsageError: it is no policy.
+        UsageError: it is not a policy.
     """
-    said = [setting for setting in settings if setting.field == ON_ERROR]
-    if not said:
+    given = [setting for setting in settings if setting.field == ON_ERROR]
+    if not given:
         return None
-    last = max(reversed(said), key=lambda setting: setting.place)
+    last = max(reversed(given), key=lambda setting: setting.place)
     return parse_policy(last.value, last.source)
 
 
@@ -179,24 +179,24 @@ def _bare(code: LoadedPlugin) -> Registration:
 
 
 def kinds_of(code: LoadedPlugin) -> tuple[Kind, ...]:
-    """Return the kinds of sessions and runs that a plugin says it serves.
+    """Return the kinds of sessions and runs that a plugin takes part in.
 
     Raises:
         PluginError: there are no such kinds.
     """
-    said = getattr(code.value, "kinds", ("train",))
+    kinds = getattr(code.value, "kinds", ("train",))
     known = get_args(Kind)
-    listed = isinstance(said, tuple | list | set | frozenset)
-    if not listed or not all(kind in known for kind in said):
+    listed = isinstance(kinds, tuple | list | set | frozenset)
+    if not listed or not all(kind in known for kind in kinds):
         raise PluginError(
-            f"plugin {code.verdict.name!r}: kinds is {said!r}; expected a tuple of "
+            f"plugin {code.verdict.name!r}: kinds is {kinds!r}; expected a tuple of "
             f"{', '.join(map(repr, known))}, like ('train',)"
         )
-    return tuple(said)
+    return tuple(kinds)
 
 
 def _options(form: SettingsSchema, settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return the values of a plugin that declares its settings itself."""
+    """Return the values of the options that a module plugin declares."""
     if not form.fields:
         raise UsageError(f"{settings[0].source}: plugin {form.plugin!r} has no settings")
     defaults = {field: default for field, (_, default) in form.fields.items()}
@@ -204,7 +204,7 @@ def _options(form: SettingsSchema, settings: Sequence[Setting]) -> dict[str, Any
 
 
 def broken_message(verdict: Verdict, error: BaseException) -> str:
-    """Say in three lines who cannot load, why, and how to go on without it."""
+    """Return three lines: the plugin that cannot be loaded, the reason, and the way out."""
     plugin = verdict.installed
     assert plugin is not None
     return (
@@ -216,7 +216,7 @@ def broken_message(verdict: Verdict, error: BaseException) -> str:
 
 
 def _way_out(verdict: Verdict) -> str:
-    """Say what switches a plugin off that is on: something as strong, said later."""
+    """Return the flag to add or to drop in order to switch off a plugin that is on."""
     here = [word for word in verdict.words if word.place is Precedence.COMMAND]
     implied = [word.source for word in here if word.implied]
     if implied:
@@ -238,14 +238,14 @@ def _guarded(verdict: Verdict, make: Any) -> Any:
 
 
 def _check_is_plugin(verdict: Verdict, value: Any) -> None:
-    """Refuse a module that was named and has nothing to do with hookbus."""
+    """Check that a module that the user named has hooks."""
     if not isinstance(value, types.ModuleType) or Registry().found_in(value):
         return
     hooks = [n for n, c in vars(value).items() if _is_hook_class(c, value)]
     meant = " or ".join(f"{value.__name__}:{name}" for name in hooks)
     raise UsageError(
         f"{verdict.why}: the module {value.__name__!r} ({value.__file__}) has no function "
-        "marked @hookbus.hookimpl, so it is no plugin"
+        "marked @hookbus.hookimpl, so it is not a plugin"
         + (f"; for its hook class name {meant}" if hooks else "")
     )
 
@@ -259,7 +259,7 @@ def _is_hook_class(value: Any, module: types.ModuleType) -> bool:
 
 
 def _check_has_fields_only(code: LoadedPlugin) -> None:
-    """Refuse a hook class with an ``addoption``, which nobody would call."""
+    """Check that a hook class has no ``addoption``, which would never be called."""
     if hasattr(getattr(code.value, "addoption", None), f"{PROJECT}_impl"):
         raise PluginError(
             f"plugin {_bare(code).label}: a hook class has no addoption(): its settings "
@@ -268,7 +268,7 @@ def _check_has_fields_only(code: LoadedPlugin) -> None:
 
 
 def _where(error: BaseException) -> str:
-    """Name the line that an error came from, in code that is not Python's own import."""
+    """Return the line that raised an error, past Python's own import machinery."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}{f':{error.lineno}' if error.lineno else ''})"
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this module

@@ -1,12 +1,11 @@
-"""Whether a version is one that a requirement asks for."""
+"""Compares installed versions with requirements."""
 
 from __future__ import annotations
 
 import functools
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from hookbus.discovery import Installed, canonical_name
+from hookbus.discovery import Installed, canonical_name, version_of
 from hookbus.errors import PluginError
 
 if TYPE_CHECKING:
@@ -14,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def check_fits(plugin: Installed) -> None:
-    """See to it that a plugin's distribution asks for this version of hookbus.
+    """Check that a plugin's distribution accepts this version of hookbus.
 
     Raises:
-        PluginError: it asks for another.
+        PluginError: it needs another version.
     """
-    own = _own_version()
+    own = own_version()
     for text in plugin.requires:
         wanted = _requirement(text) if text.lower().startswith("hookbus") else None
         if wanted is None or canonical_name(wanted.name) != "hookbus":
@@ -34,17 +33,18 @@ def check_fits(plugin: Installed) -> None:
 
 
 @functools.cache
-def _own_version() -> str:
-    return version("hookbus")
+def own_version() -> str:
+    """Return the version of hookbus."""
+    return version_of("hookbus")
 
 
 def _counts(wanted: Requirement) -> bool:
-    """Say whether a requirement is meant for this environment."""
+    """Return whether a requirement applies to this environment."""
     return wanted.marker is None or wanted.marker.evaluate({"extra": ""})
 
 
 def _requirement(text: str) -> Requirement | None:
-    # Imported where it is needed: `import hookbus` should not pay for it.
+    # Imported late: a session whose plugins require no version does not need it.
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:

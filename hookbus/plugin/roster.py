@@ -1,10 +1,9 @@
-"""Which hooks take part in a session: plugins that are on and objects, in a fixed order."""
+"""Lists the hooks of a session, from plugins and from arguments, in a fixed order."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -18,14 +17,15 @@ from hookbus.discovery import Catalog, hook_name, installed_plugins, unique_name
 from hookbus.errors import ArgumentTypeError
 from hookbus.hooks.hook import Kind
 from hookbus.logs import log
-from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_said
+from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_of
+from hookbus.plugin.requirements import own_version
 from hookbus.plugin.selection import Selection, Verdict, select
 
 AUTOMATIC_ORDER = ("step-counter", "summary-saver", "checkpoint-saver")
 """The plugins that arguments of a session switch on, in TF's order."""
 
 HookArguments: TypeAlias = Mapping[str, Sequence[Any]]
-"""Hooks that were passed in code: argument to the objects that it holds."""
+"""The hooks that code passes to a session, by argument."""
 
 
 @attrs.frozen
@@ -35,8 +35,8 @@ class ImpliedPlugin:
     Attributes:
         plugin: its name.
         why: the argument, as the user wrote it.
-        settings: field to its value, how strong that is, and the argument that gives it
-            where it is another.
+        settings: field to its value, the place that counts for it, and the argument that
+            gives it if that is another one.
         required: whether it must be installed.
     """
 
@@ -47,7 +47,7 @@ class ImpliedPlugin:
 
     @property
     def word(self) -> Switch:
-        """What it says about the plugin."""
+        """The switch that turns the plugin on."""
         missing = (
             f"{self.why} needs the plugin {self.plugin!r}, which is not installed: "
             f"pip install hookbus-{self.plugin}"
@@ -65,14 +65,12 @@ def session_hooks(
 ) -> list[Registration]:
     """Return the hooks of a session in their order.
 
-    A worker, a process that is not chief, has none of the plugins that write files.
-
-    The order: *first*, *automatic* ones, autoloaded plugins by name, switched-on plugins
-    by name, *hooks*.
+    The order is *first*, *automatic*, autoloaded plugins by name, switched-on plugins by
+    name, *hooks*. A worker, which is a process that is not chief, leaves *automatic* out.
 
     Raises:
-        UsageError: what the user said does not fit what is installed.
-        PluginError: a plugin that is on does not load.
+        UsageError: a switch or a setting does not match the installed plugins.
+        PluginError: a plugin that is on cannot be loaded.
     """
     catalog = installed_plugins()
     wanted = {a.plugin: a for a in automatic if a.required or a.plugin in catalog.plugins}
@@ -101,7 +99,7 @@ def session_hooks(
 
 
 def in_order(selection: Selection, worker: bool = False) -> list[Verdict]:
-    """Return the plugins that are on in the order in which they take part."""
+    """Return the plugins that are on, in the order in which they are called."""
     on = {v.name: v for v in selection.on}
     first = [on.pop(name) for name in AUTOMATIC_ORDER if name in on]
     rest = sorted(on.values(), key=lambda v: (not _autoloads(v), v.name))
@@ -112,28 +110,28 @@ def as_hooks(hooks: Any, argument: str) -> tuple[Any, ...]:
     """Return the hooks that an argument holds.
 
     Raises:
-        ArgumentTypeError: it is no iterable, or one of them is no hook.
+        ArgumentTypeError: it is not an iterable, or it holds a None.
     """
     try:
         found = tuple(hooks or ())
     except TypeError:
         raise ArgumentTypeError(
-            f"{argument} takes a list of hooks, and a {type(hooks).__name__} is none: "
-            f"write {argument}=[...]"
+            f"{argument} takes a list of hooks, not a {type(hooks).__name__}: write "
+            f"{argument}=[...]"
         ) from None
     for place, hook in enumerate(found):
         if hook is None:
             raise ArgumentTypeError(
-                f"{argument}[{place}] is None: is a return missing where it is made?"
+                f"{argument}[{place}] is None: does the code that makes it return it?"
             )
     return found
 
 
 def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
-    """Return the versions of what takes part in a session, for its checkpoints."""
+    """Return the versions of hookbus and the plugins of a session, for checkpoints."""
     shipped = (member.distribution for member in taking_part)
     plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
-    return {"hookbus": version("hookbus"), "backend": "embedded", **plugins}
+    return {"hookbus": own_version(), "backend": "embedded", **plugins}
 
 
 def _autoloads(verdict: Verdict) -> bool:
@@ -153,7 +151,7 @@ def _add_objects(
     selection: Selection,
     config: Config,
 ) -> None:
-    """Add hooks that were passed in code, but for those that a word switched off."""
+    """Add the hooks that code passes, except those that are switched off by name."""
     for argument, hook in ((name, hook) for name in objects for hook in objects[name]):
         plugin = selection.catalog.of_class(_class_of(hook))
         base = _base_name(hook, selection.catalog)
@@ -162,13 +160,13 @@ def _add_objects(
             continue
         name = unique_name(base, found)
         shipped = plugin.shipped_by if plugin else None
-        # An object is never set from outside, but what its errors do is not its own.
-        policy = policy_said(config.settings_of(base))
+        # The user cannot set fields of an object, but the policy for its errors.
+        policy = policy_of(config.settings_of(base))
         found[name] = Registration(name, hook, f"{argument}=", shipped, policy=policy)
 
 
 def _base_name(hook: Any, catalog: Catalog) -> str:
-    """Return the name that an object has, but for the number of a further one."""
+    """Return the name of an object, without the number that a second one gets."""
     plugin = catalog.of_class(_class_of(hook))
     return plugin.name if plugin else hook_name(_class_of(hook))
 
@@ -184,26 +182,27 @@ def _announce(
     loaded: Mapping[str, LoadedPlugin],
     idle: Mapping[str, str],
 ) -> None:
-    """Tell in one line who takes part, and where one looks for what was said."""
+    """Log one line with the hooks of a session and the config file that was read."""
     if not config.header:
         return
     blocked = {v.name: v.why for v in selection.verdicts.values() if v.blocked}
     off = [f"{name} ({why})" for name, why in sorted({**blocked, **idle}.items())]
     plugins = ", ".join(_shown(member, selection) for member in taking_part)
-    said = {"plugins": plugins or "none"}
-    said |= {"off": ", ".join(off)} if off else {}
-    said |= {"config": config.file} if config.file else {}
-    said |= {"ignored": ", ".join(config.ignored)} if config.ignored else {}
-    if not plugins and len(said) == 1:
+    shown = {"plugins": plugins or "none"}
+    shown |= {"off": ", ".join(off)} if off else {}
+    shown |= {"config": config.file} if config.file else {}
+    shown |= {"ignored": ", ".join(config.ignored)} if config.ignored else {}
+    if not plugins and len(shown) == 1:
         return
-    log.info(f"hookbus {version('hookbus')}", **said)
-    for name, code in loaded.items() if config.trace else ():
+    log.info(f"hookbus {own_version()}", **shown)
+    write = log.info if config.trace else log.debug
+    for name, code in loaded.items():
         took = round(code.seconds * 1000, 1)
-        log.info("plugin imported", plugin=name, ms=took, file=code.file)
+        write("plugin imported", plugin=name, ms=took, file=code.file)
 
 
 def _shown(member: Registration, selection: Selection) -> str:
-    """Return name and version, and who said so if it was not the program itself."""
+    """Return name and version of a hook, and why it is on unless that is the default."""
     number = f" {member.distribution.rsplit(' ', 1)[1]}" if member.distribution else ""
     verdict = selection.verdicts.get(member.name)
     word = verdict.decisive if verdict is not None else None

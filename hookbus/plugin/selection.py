@@ -1,18 +1,24 @@
-"""Which plugins are on and why, decided from metadata and text before any import."""
+"""Decides which plugins are on, and why, before any is imported."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 import attrs
 
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence, Switch
 from hookbus.config.sources import slips
-from hookbus.discovery import CORE, Catalog, Installed, canonical_name, installed_plugins
+from hookbus.discovery import (
+    CORE,
+    Catalog,
+    Installed,
+    canonical_name,
+    installed_plugins,
+    version_of,
+)
 from hookbus.errors import UsageError, did_you_mean
 from hookbus.logs import log
 from hookbus.plugin.requirements import _counts, _requirement
@@ -20,16 +26,16 @@ from hookbus.plugin.requirements import _counts, _requirement
 
 @attrs.frozen
 class Verdict:
-    """What was decided about one plugin, and the reason.
+    """The decision about one plugin, with its reason.
 
     Attributes:
         name: the plugin's name.
         on: whether it takes part.
         why: the reason in words.
         installed: its metadata; None where it is not installed.
-        decisive: the word that decided; None where a default did.
-        words: all that was said about it, the strongest last.
-        default: what counts where nothing is said, in words.
+        decisive: the switch that decided; None if the default did.
+        words: all switches of it, the strongest last.
+        default: the default in words.
     """
 
     name: str
@@ -42,18 +48,18 @@ class Verdict:
 
     @property
     def blocked(self) -> bool:
-        """Whether it was switched off by name; then its objects in code are, too."""
+        """Whether it is switched off by name; then its objects in code are as well."""
         return self.decisive is not None and not self.on
 
 
 @attrs.frozen
 class Selection:
-    """What was decided about every plugin that is installed or spoken of.
+    """The decisions about every plugin that is installed or named.
 
     Attributes:
         catalog: the plugins that can be named.
         verdicts: by name, sorted.
-        warnings: what looks like a mistake and is none that stops a run.
+        warnings: likely mistakes that do not stop a run.
     """
 
     catalog: Catalog
@@ -62,7 +68,7 @@ class Selection:
 
     @property
     def on(self) -> list[Verdict]:
-        """The verdicts about plugins that take part."""
+        """The verdicts about plugins that are on."""
         return [verdict for verdict in self.verdicts.values() if verdict.on]
 
 
@@ -74,32 +80,32 @@ def decide(
     strict: bool = False,
     own: Callable[[str], bool] = lambda _: False,
 ) -> Selection:
-    """Decide about every plugin that is installed or spoken of.
+    """Decide about every plugin that is installed or named.
 
-    The strongest place in which a plugin is spoken of decides; there the last ``-p``
-    word does, and where there is none, a setting that was given.
+    The strongest place that names a plugin decides: there its last ``-p`` counts, and
+    without a ``-p`` any setting of it.
 
     Args:
         catalog: the plugins that can be named.
-        words: what was said, inside each place in the order in which it was said.
-        autoload: whether module and autouse plugins are on when nobody speaks of them.
-        autoload_source: what switched autoload off, for the reason.
+        words: the switches, those of one place in their order.
+        autoload: whether module and autouse plugins are on by default.
+        autoload_source: the setting that switched autoload off, for the reason.
         strict: whether a name to switch off that is not installed is an error in every
             place; on the command line it always is.
-        own: says whether a hook of the program itself may bear a name; it can be switched
-            off by that, though it is installed nowhere.
+        own: returns whether a name may be that of a hook in the program itself, which can
+            be switched off although it is not installed.
 
     Raises:
         UsageError: a plugin to switch on is not installed, or one to switch off is not
-            and that is an error; a part of hookbus was named, or an ambiguous name.
+            and that is an error; or a name is ambiguous or that of a part of hookbus.
     """
-    said: dict[str, list[Switch]] = {name: [] for name in catalog}
+    given: dict[str, list[Switch]] = {name: [] for name in catalog}
     for word in words:
-        said.setdefault(_name_of(catalog, word), []).append(word)
+        given.setdefault(_name_of(catalog, word), []).append(word)
     off = "" if autoload else autoload_source or "autoload is off"
     verdicts, warnings = {}, []
-    for name in sorted(said):
-        verdict = _verdict(name, catalog.plugins.get(name), said[name], off)
+    for name in sorted(given):
+        verdict = _verdict(name, catalog.plugins.get(name), given[name], off)
         verdicts[name] = verdict
         if verdict.installed is None:
             missing = verdict.on or not own(name)
@@ -120,14 +126,14 @@ def _verdict(
     on, default = _default(plugin, off)
     if not words:
         return Verdict(name, on, default, plugin, default=default)
-    # Stable: inside a place what is implied comes first, and the order stays.
+    # The sort is stable: implied switches come first in a place, the others keep order.
     ordered = tuple(sorted(words, key=lambda word: (word.place, not word.implied)))
     last = ordered[-1]
     return Verdict(name, last.on, last.source, plugin, last, ordered, default)
 
 
 def _default(plugin: Installed | None, off: str) -> tuple[bool, str]:
-    """Say whether a plugin is on that nobody speaks of, and why; *off* says why not."""
+    """Return whether a plugin is on by default, and why; *off* is the reason if not."""
     if plugin is None:
         return False, "not installed"
     if not plugin.autoloads:
@@ -136,7 +142,7 @@ def _default(plugin: Installed | None, off: str) -> tuple[bool, str]:
 
 
 def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
-    """Refuse a name that is not installed, or return the warning that it deserves."""
+    """Raise for a name that is not installed, or return a warning."""
     word = verdict.decisive
     assert word is not None
     if verdict.name in CORE:
@@ -145,7 +151,7 @@ def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
     if verdict.on:
         raise UsageError(word.missing or _unknown(word, catalog))
     if any(other.on for other in verdict.words):
-        return []  # it is no slip: somebody weaker wants a plugin that is not here
+        return []  # not a slip: a weaker place switches on a plugin that is not installed
     message = _unknown(word, catalog)
     if strict or word.place is Precedence.COMMAND:
         raise UsageError(message)
@@ -162,21 +168,21 @@ def _unknown(word: Switch, catalog: Catalog) -> str:
         return f"{word.source}: no plugin or module called {word.plugin!r}{hint}"
     if word.source.startswith("-p"):
         close = close.replace(" '", " '-p no:")
-    hint = close or ", and no hook of the program is called so yet"
+    hint = close or ", and no hook of the program has that name yet"
     return f"{word.source}: no plugin called {word.plugin!r} is installed{hint}"
 
 
 def check_required(
     required: Iterable[tuple[str, str]], verdicts: Mapping[str, Verdict]
 ) -> None:
-    """See to it that all distributions are there which a config file requires.
+    """Check that all required distributions are installed.
 
     Args:
-        required: each requirement, like ``hookbus-x>=0.2``, and where it was said.
-        verdicts: one whose plugins are switched off counts as missing.
+        required: each requirement, like ``hookbus-x>=0.2``, and where it is given.
+        verdicts: a distribution whose plugins are switched off counts as missing.
 
     Raises:
-        UsageError: some are missing; all are named.
+        UsageError: some are missing; the message names all of them.
     """
     missing: dict[str, list[str]] = {}
     for text, source in required:
@@ -192,7 +198,7 @@ def _lack(text: str, source: str, verdicts: Mapping[str, Verdict]) -> str | None
     wanted = _requirement(text)
     if wanted is None:
         raise UsageError(
-            f"{source}: required_plugins: {text!r} is no requirement; write NAME or "
+            f"{source}: required_plugins: {text!r} is not a requirement; write NAME or "
             "NAME>=VERSION"
         )
     if not _counts(wanted):
@@ -206,13 +212,13 @@ def _lack(text: str, source: str, verdicts: Mapping[str, Verdict]) -> str | None
 
 
 def _version_of(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    """Return the version of a distribution, which a plugin's name stands for, too."""
+    """Return the version of a distribution, which the name of its plugin finds as well."""
     plugin = _plugins_of(name, verdicts)[:1]
     if plugin and plugin[0].installed is not None and plugin[0].installed.version:
         return plugin[0].installed.version
     try:
-        return version(name)
-    except PackageNotFoundError:
+        return version_of(name)
+    except ModuleNotFoundError:
         return None
 
 
@@ -228,7 +234,7 @@ def _plugins_of(name: str, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
 
 
 def _off(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    """Say why none of a distribution's plugins takes part, where that was said."""
+    """Return why all plugins of a distribution are switched off, or None."""
     plugins = _plugins_of(name, verdicts)
     off = [v for v in plugins if not v.on and (v.blocked or v.why != "not switched on")]
     return f"off: {off[0].why}" if plugins and len(off) == len(plugins) else None
@@ -241,17 +247,17 @@ def select(
     showing: bool = False,
     own: Callable[[str], bool] = lambda _: False,
 ) -> Selection:
-    """Decide about every plugin; nothing is imported.
+    """Decide about every plugin; import none.
 
     Args:
-        config: what was said outside the code.
-        words: what the code says.
-        catalog: what is installed, by default looked up.
-        showing: whether it is only for a look, and a distribution that is missing no error.
-        own: says whether a hook of the program itself may bear a name.
+        config: the switches and settings that are given outside the code.
+        words: the switches that the code gives.
+        catalog: the installed plugins, by default looked up.
+        showing: whether a missing distribution is a warning, for commands that only show.
+        own: returns whether a name may be that of a hook in the program itself.
 
     Raises:
-        UsageError: a name is unknown, or a distribution is missing that is required.
+        UsageError: a name is unknown, or a required distribution is missing.
     """
     every = (*words, *config.words)
     catalog = catalog or installed_plugins()
@@ -273,5 +279,5 @@ def select(
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Warn; the command and each of its sessions decide anew about the same words."""
+    """Log a warning once, although the command and each session repeat the decision."""
     log.warning(message)

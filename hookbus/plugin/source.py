@@ -1,4 +1,4 @@
-"""What a plugin's source tells without an import: its events, and whether it is there."""
+"""Reads the events of a plugin from its source, without importing it."""
 
 from __future__ import annotations
 
@@ -16,41 +16,48 @@ MARKER = "hookimpl"
 
 @attrs.frozen
 class SourceScan:
-    """What was seen.
+    """The events that the source of a plugin shows.
 
     Attributes:
-        events: those that it takes part in, in the order of the source.
+        events: the events that it implements, in the order of the source.
         whole: whether these are all; a class may inherit more from another module.
+        summary: the first line of its docstring; empty without one.
     """
 
     events: tuple[str, ...]
     whole: bool = True
+    summary: str = ""
 
 
 def scan_source(plugin: Installed) -> SourceScan:
-    """Look into the source of a plugin.
+    """Scan the source of a plugin.
 
     Raises:
-        PluginError: there is no such module, it does not parse, or lacks what the entry
-            point names.
+        PluginError: there is no such module, it is not valid Python, or it lacks the
+            attribute that the entry point names.
     """
     tree = _tree(plugin)
     if tree is None:
         return SourceScan((), whole=False)
     markers = _markers(tree)
     if not plugin.is_class:
-        return SourceScan(tuple(_marked(tree, markers)))
+        return SourceScan(tuple(_marked(tree, markers)), summary=_summary(tree))
     name = plugin.attribute.split(".")[0]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if name in classes:
-        return _of_class(classes[name], classes, markers)
+        scan = _of_class(classes[name], classes, markers)
+        return attrs.evolve(scan, summary=_summary(classes[name]))
     if name not in _names(tree) and not _binds_unseen(tree):
         raise PluginError(f"the module {plugin.module} has no {name!r}")
     return SourceScan((), whole=False)
 
 
+def _summary(node: ast.Module | ast.ClassDef) -> str:
+    return (ast.get_docstring(node) or "").partition("\n")[0]
+
+
 def _tree(plugin: Installed) -> ast.Module | None:
-    """Parse the module; None where it is there and its source says nothing."""
+    """Parse the module; return None if it exists without a source to parse."""
     spec = spec_of(plugin.module)
     if spec is None:
         raise PluginError(f"there is no module {plugin.module!r}")
@@ -62,7 +69,7 @@ def _tree(plugin: Installed) -> ast.Module | None:
     except SyntaxError as error:
         where = f"{spec.origin}{f':{error.lineno}' if error.lineno else ''}"
         raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
-    except Exception:  # whatever else is wrong with it shows when it is imported
+    except Exception:  # the import will show what is wrong with it
         return None
     return tree
 
@@ -89,13 +96,13 @@ def _lifecycle(cls: ast.ClassDef) -> list[str]:
 
 
 def _markers(tree: ast.Module) -> set[str]:
-    """Return the names under which a module knows the marker of events."""
+    """Return the names that a module has for the decorator of events."""
     imported = [a for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names]
     return {MARKER, *(a.asname for a in imported if a.name == MARKER and a.asname)}
 
 
 def _marked(tree: ast.Module | ast.ClassDef, markers: Container[str]) -> list[str]:
-    """Return the events of functions that are decorated with the marker."""
+    """Return the events of the functions that have the decorator."""
     found = [(f, _decorator(f, markers)) for f in _functions(tree)]
     return [_event(f, decorator) for f, decorator in found if decorator is not None]
 
@@ -120,13 +127,13 @@ def _event(function: ast.FunctionDef, decorator: ast.expr) -> str:
 
 
 def _binds_unseen(tree: ast.Module) -> bool:
-    """Say whether a module may have names that its text does not show."""
+    """Return whether a module may have names that its text does not show."""
     names = _names(tree)
     return "*" in names or bool({"__getattr__", "globals", "setattr", "exec"} & names)
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Return the names that a module binds, as far as its text tells."""
+    """Return the names that the text of a module binds."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.alias):

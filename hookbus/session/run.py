@@ -27,8 +27,6 @@ from hookbus.session.signals import SignalWatch
 CALLER = "the caller"
 _DEFAULT_OPTIONS = RunOptions()
 _NO_FEEDS: Mapping[str, Any] = {}
-_UNTRACED = RunMetadata()
-"""The metadata of every run that records nothing."""
 _MOST_PLANS = 1024
 
 
@@ -129,7 +127,7 @@ class HookedSession:
         asked = before_run.collect(context)
         plain = feed_dict is None and options is None and metadata is None
         if plain and asked == self._same_asked and fetches == self._same_fetches:
-            return context, self._same_request, _NO_FEEDS, _DEFAULT_OPTIONS, _UNTRACED
+            return context, self._same_request, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata()
         options = options or _DEFAULT_OPTIONS
         request, special, fixed = _read_requests(fetches, asked)
         feeds = _NO_FEEDS
@@ -143,9 +141,7 @@ class HookedSession:
             # Names cannot change: the same objects will mean the same next time.
             self._same_asked, self._same_fetches = asked, fetches
             self._same_request = request
-        if metadata is None:
-            metadata = RunMetadata() if options.trace_level else _UNTRACED
-        return context, request, feeds, options, metadata
+        return context, request, feeds, options, metadata or RunMetadata()
 
     def execute(
         self, pending: PendingRun, feeds: Mapping[str, Any], advance: int = 0

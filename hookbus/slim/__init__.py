@@ -1,1 +1,1 @@
-"""Training and evaluating in one call, in the style of TF-Slim."""
+"""Supports training and evaluating in one call, in the style of TF-Slim."""

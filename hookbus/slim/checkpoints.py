@@ -1,4 +1,4 @@
-"""How one waits for checkpoints that somebody else saves, and what ends the wait."""
+"""Waits for checkpoints that another process or thread saves."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from hookbus.logs import log, shown
 from hookbus.session.signals import SignalWatch
 from hookbus.validation import check_path, check_seconds
 
-_LOOK_EVERY = 1.0
+_POLL_SECS = 1.0
 
 
 def wait_for_new_checkpoint(
     checkpoint_dir: str | Path,
     last_checkpoint: str | Path | None = None,
-    seconds_to_sleep: float = _LOOK_EVERY,
+    seconds_to_sleep: float = _POLL_SECS,
     timeout: float | None = None,
 ) -> Path | None:
-    """Wait until the newest checkpoint in a directory is another one.
+    """Wait until a directory has a newest checkpoint other than the given one.
 
     Args:
-        checkpoint_dir: where somebody saves, or will.
-        last_checkpoint: the one that is known already; None for none.
-        seconds_to_sleep: how long between two looks.
-        timeout: how long to wait at most, in seconds; None for ever. It is given up where
-            the next look would come later, so 0 means one look.
+        checkpoint_dir: the directory; it need not exist yet.
+        last_checkpoint: the checkpoint that is known already; None for none.
+        seconds_to_sleep: seconds between two looks at the directory.
+        timeout: how long to wait at most, in seconds; None for ever. The wait ends early
+            if the next look would come too late, so 0 looks once.
 
     Returns:
-        Where it lies, a directory like ``runs/digits/ckpt-120``; None if none came in time.
+        The checkpoint, a directory like ``runs/digits/ckpt-120``; None after the timeout.
 
     Raises:
         UsageError: a time is below 0.
-        ArgumentTypeError: an argument is of a type that it cannot be.
+        ArgumentTypeError: an argument has the wrong type.
         CheckpointError: the directory cannot be read.
         SessionInterruptedError: a signal came that ends a session around this call.
     """
@@ -61,60 +61,56 @@ def checkpoints_iterator(
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
 ) -> Iterator[Path]:
-    """Yield each checkpoint that is the newest one when it is looked for, once.
+    """Yield the newest checkpoint of a directory again and again, each checkpoint once.
 
     Args:
-        checkpoint_dir: where somebody saves, or will.
-        min_interval_secs: seconds from one to the next, at least.
-        timeout: how long to wait for the next one at most, in seconds; None for ever.
-        timeout_fn: asked when that time is over; what is true ends the iterator, anything
-            else has it wait again. Without it the iterator ends.
+        checkpoint_dir: the directory; it need not exist yet.
+        min_interval_secs: the least number of seconds between two checkpoints.
+        timeout: how long to wait for the next one, in seconds; None for ever.
+        timeout_fn: called when that time is over: a true result ends the iterator, any
+            other result waits again. Without a function the iterator ends.
 
     Raises:
-        UsageError: there is a *timeout_fn*, and no *timeout*; or a time is below 0.
-        ArgumentTypeError: an argument is of a type that it cannot be.
+        UsageError: *timeout_fn* is given without *timeout*, or a time is below 0.
+        ArgumentTypeError: an argument has the wrong type.
         CheckpointError, SessionInterruptedError: as :func:`wait_for_new_checkpoint`.
     """
     check_path("checkpoint_dir", checkpoint_dir)
     check_seconds("min_interval_secs", min_interval_secs)
     check_seconds("timeout", timeout)
     if timeout_fn is not None and timeout is None:
-        raise UsageError("timeout_fn= is asked when timeout= is over: give both")
+        raise UsageError("timeout_fn= is called when timeout= is over: give both")
     return _arriving(checkpoint_dir, min_interval_secs, timeout, timeout_fn)
 
 
 def wait_for_step(checkpoint_dir: str | Path, step: int, max_wait_secs: float) -> None:
-    """Wait until the newest checkpoint in a directory is of some step or a later one.
+    """Wait until a directory has a checkpoint of a step or a later one.
 
     Raises:
-        DeadlineExceededError: it takes longer than it may.
+        DeadlineExceededError: there is none after *max_wait_secs*.
         CheckpointError, SessionInterruptedError: as :func:`wait_for_new_checkpoint`.
     """
-    deadline, told = time.monotonic() + max_wait_secs, -1
+    deadline, logged = time.monotonic() + max_wait_secs, -1
     while (now := _step_in(checkpoint_dir)) < step:
-        if now != told:
-            log.info(
-                "waiting for the chief",
-                step=step,
-                now=now,
-                directory=shown(Path(checkpoint_dir)),
-            )
-            told = now
-        if time.monotonic() + _LOOK_EVERY > deadline:
+        if now != logged:
+            directory = shown(Path(checkpoint_dir))
+            log.info("waiting for the chief", step=step, now=now, directory=directory)
+            logged = now
+        if time.monotonic() + _POLL_SECS > deadline:
             raise DeadlineExceededError(
                 f"no checkpoint of step {step} came into {checkpoint_dir} within "
                 f"{max_wait_secs:g} secs; the newest is of step {now}"
             )
-        wait(_LOOK_EVERY)
+        wait(_POLL_SECS)
 
 
 def wait(seconds: float) -> None:
-    """Wait; a signal that a session around this call takes in ends it.
+    """Wait, unless a signal comes that a session around this call handles.
 
-    Any other one does what it does without hookbus.
+    Any other signal does what it does without hookbus.
 
     Raises:
-        SessionInterruptedError: such a signal came; the session's block takes that in.
+        SessionInterruptedError: such a signal came; the session's block handles the error.
     """
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
@@ -125,13 +121,13 @@ def wait(seconds: float) -> None:
 
 
 def _pause(seconds: float) -> int | None:
-    """Wait; return the number of the signal that cut it short, if one did."""
+    """Wait; return the number of the signal that cut the wait short, or None."""
     watch = SignalWatch()
     watch.install()
     try:
         pause(seconds, lambda: watch.received is not None)
     finally:
-        watch.restore(served=False)  # it is raised again, unless somebody else heard it
+        watch.restore(served=False)  # raises it again, unless another handler got it
     return watch.received
 
 

@@ -1,4 +1,4 @@
-"""The hooks of one call: where it stops, and what comes out of it."""
+"""Stops trainings and evaluations, and reads the results of an evaluation."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from typing import Any, ClassVar
 
 import attrs
 
-from hookbus.backend.program import plan
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
 from hookbus.errors import END_OF_INPUT, ArgumentTypeError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import scalars_of
-from hookbus.graph.traversal import inputs_of
+from hookbus.graph.traversal import inputs_of, ops_of
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.outcome import Outcome, was_cut_short
 from hookbus.logs import log
-from hookbus.validation import check_whole, number_in, numeric
+from hookbus.validation import check_number, numeric, scalar_in
 
 
 @attrs.define(eq=False)
 class StopAfterNEvalsHook(SessionRunHook):
-    """Stops an evaluation after some runs.
+    """Stops an evaluation after a number of runs.
 
     Args:
-        num_evals: how many; None for as many as the input has.
-        log_progress: whether to log it, each run or about ten times.
+        num_evals: the number of runs; None evaluates until the input ends.
+        log_progress: whether to log the progress: each run, or about ten times in all.
+
+    Attributes:
+        done: how many runs are done.
 
     Raises:
-        UsageError: the number is not above 0.
+        UsageError: *num_evals* is not above 0.
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = ("eval",)
@@ -41,42 +43,59 @@ class StopAfterNEvalsHook(SessionRunHook):
 
     num_evals: int | None = attrs.field(validator=numeric(above=0))
     log_progress: bool = True
-    _done: int = attrs.field(default=0, init=False)
+    done: int = attrs.field(default=0, init=False)
 
     def after_create_session(self) -> None:
-        """Start counting: after a preemption what was gathered is gone, too."""
-        self._done = 0
+        """Start counting: a preemption loses what the runs before it gathered."""
+        self.done = 0
 
     def after_run(self, run_context: SessionRunContext) -> None:
         """Count the run; ask to stop after the last one."""
-        self._done += 1
-        last = self._done == self.num_evals
-        if self.log_progress and (last or self._done % self._every == 0):
-            log.info("evaluation", run=self._done, of=self.num_evals or "all")
+        self.done += 1
+        last = self.done == self.num_evals
+        if self.log_progress and (last or self.done % self._every == 0):
+            log.info("evaluation", run=self.done, of=self.num_evals or "all")
         if last:
-            run_context.request_stop(f"{self.num_evals} evaluations are done")
+            run_context.request_stop(f"evaluation run {self.done} of {self.done} is done")
 
     @property
     def _every(self) -> int:
-        """How many runs there are between two lines."""
-        many = self.num_evals is not None and self.num_evals >= 20
-        return (self.num_evals or 0) // 10 if many else 1
+        """The number of runs between two log lines."""
+        return max(1, (self.num_evals or 0) // 10)
+
+
+class EvaluationEmitter(SessionRunHook):
+    """The base of hooks that send evaluation results to all hooks of their session."""
+
+    _bus: Bus
+
+    @hookimpl
+    def addhooks(self, bus: Bus) -> None:
+        """Keep the bus."""
+        self._bus = bus
+
+    def emit_evaluated(
+        self, metrics: Mapping[str, float], step: int, name: str | None
+    ) -> None:
+        """Send the event ``evaluated``, unless there are no metrics."""
+        if metrics:
+            self._bus.emit("evaluated", metrics=metrics, global_step=step, name=name)
 
 
 @attrs.define(eq=False)
-class SummaryAtEndHook(SessionRunHook):
-    """Reads summaries once when a session ends well, and tells them as ``evaluated``.
+class SummaryAtEndHook(EvaluationEmitter):
+    """Reads summaries once when a session ends well, and emits them as ``evaluated``.
 
     Args:
-        log_dir: where it is written, as ``logdir=`` of the functions that evaluate says.
-            In other sessions it is left to the plugins that take part.
-        summary_op: a node, a name, or several; by default all scalars that are declared
-            with ``graph.summary``.
+        log_dir: where plugins write them, like ``logdir=`` of the functions that evaluate.
+            In other sessions the plugins that take part decide.
+        summary_op: a node, a name, or several; by default all scalars declared with
+            ``graph.summary``.
         feed_dict: feeds for them, node or name to value.
         name: tells this evaluation from others.
 
     Raises:
-        UnknownNodeError: a name is no node's.
+        UnknownNodeError: the graph has no node of a given name.
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = ("eval",)
@@ -86,31 +105,25 @@ class SummaryAtEndHook(SessionRunHook):
     feed_dict: Mapping[Node | str, Any] | None = None
     name: str | None = None
     _nodes: dict[str, Node] = attrs.field(factory=dict, init=False)
-    _bus: Bus | None = attrs.field(default=None, init=False)
-
-    @hookimpl
-    def addhooks(self, bus: Bus) -> None:
-        """Keep the bus."""
-        self._bus = bus
 
     def begin(self, graph: Graph) -> None:
-        """Look the nodes up."""
+        """Look up the nodes."""
         asker = "the summary_op of summary-at-end"
         self._nodes = {n.name: n for n in graph.resolve_all(self.summary_op, asker)}
 
     def after_create_session(self, session: Session) -> None:
-        """See what all hooks have declared by now."""
+        """Look up the declared scalars, now that all hooks have declared theirs."""
         if self.summary_op is None:
             declared = scalars_of(session.graph.declared)
             self._nodes = {tag: session.graph.resolve(n) for tag, n in declared.items()}
 
     def end(self, session: Session) -> None:
-        """Read them, and tell them."""
+        """Read the summaries and emit them."""
         if self._nodes:
-            emit_evaluated(self._bus, self._values(session), session.global_step, self.name)
+            self.emit_evaluated(self._values(session), session.global_step, self.name)
 
     def _values(self, session: Session) -> dict[str, float]:
-        """Read what can still be read."""
+        """Read all summaries, or those that read no input if an input has ended."""
         nodes = self._nodes
         try:
             return numbers(nodes, session.run(nodes, self.feed_dict))
@@ -122,62 +135,62 @@ class SummaryAtEndHook(SessionRunHook):
 
 
 @attrs.define(eq=False)
-class FinalOpsReader(SessionRunHook):
-    """Reads the final ops when an evaluation ends well: the core's own part in it.
+class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
+    """Stops an evaluation and reads its results at the end.
+
+    The core itself takes part in an evaluation with this hook; no flag switches it off.
 
     Args:
-        eval_ops: what each run fetches, which is looked up in time.
-        final_ops: what to fetch; None for nothing.
+        eval_ops: what each run fetches.
+        final_ops: what to fetch at the end; None fetches nothing.
         feed_dict: feeds for the final ops.
         name: the evaluation's name, or None.
 
     Attributes:
-        values: what was read.
+        values: the values of the final ops, in their structure.
+        metrics: the numbers among the values, by name.
+        outcome: how the session ended.
     """
 
-    eval_ops: Any
-    final_ops: Any
-    feed_dict: Mapping[Node | str, Any] | None
-    name: str | None
-    values: Any = attrs.field(default=None, init=False)
-    _bus: Bus | None = attrs.field(default=None, init=False)
+    only_observes = False  # the final ops may read an input
 
-    @hookimpl
-    def addhooks(self, bus: Bus) -> None:
-        """Keep the bus."""
-        self._bus = bus
+    eval_ops: Any = None
+    final_ops: Any = None
+    feed_dict: Mapping[Node | str, Any] | None = None
+    name: str | None = None
+    values: Any = attrs.field(default=None, init=False)
+    metrics: dict[str, float] = attrs.field(factory=dict, init=False)
+    outcome: Outcome | None = attrs.field(default=None, init=False)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended the session."""
+        return self.outcome is None or was_cut_short(self.outcome.kind)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a signal ended the session before its last run."""
+        return self.interrupted and self.done != self.num_evals
 
     def begin(self, graph: Graph) -> None:
-        """Look the nodes up, when all hooks have added theirs."""
+        """Look up the nodes, after all other hooks have added theirs."""
         graph.resolve_all(self.eval_ops, "what an evaluation runs")
         graph.resolve_all(self.final_ops, "the final ops of an evaluation")
         for node in self.feed_dict or ():
             graph.resolve(node, "the feeds of an evaluation's final ops")
 
-    def end(self, session: Session) -> None:
-        """Read them, and tell the numbers among them."""
+    def end(self, session: Session, outcome: Outcome) -> None:
+        """Read the final ops; emit the numbers if the evaluation is complete."""
+        self.outcome = outcome
         if self.final_ops is None:
             return
         self.values = session.run(self.final_ops, self.feed_dict)
-        metrics = numbers(self.final_ops, self.values)
-        log_evaluation(metrics, session.global_step, self.name)
-        emit_evaluated(self._bus, metrics, session.global_step, self.name)
-
-
-def log_evaluation(metrics: Mapping[str, float], step: int, name: str | None) -> None:
-    """Log what came out of an evaluation."""
-    shown = {metric: float(f"{value:.6g}") for metric, value in metrics.items()}
-    named = {} if name is None else {"name": name}
-    log.info("evaluated", step=step, metrics=shown, **named)
-
-
-def emit_evaluated(
-    bus: Bus | None, metrics: Mapping[str, float], step: int, name: str | None
-) -> None:
-    """Send what came out of an evaluation to all hooks of its session."""
-    assert bus is not None
-    if metrics:
-        bus.emit("evaluated", metrics=metrics, global_step=step, name=name)
+        self.metrics = numbers(self.final_ops, self.values)
+        shown = {metric: float(f"{value:.6g}") for metric, value in self.metrics.items()}
+        named = {} if self.name is None else {"name": self.name}
+        log.info("evaluated", step=session.global_step, metrics=shown, **named)
+        if not self.cut_short:
+            self.emit_evaluated(self.metrics, session.global_step, self.name)
 
 
 def numbers(fetches: Any, values: Any) -> dict[str, float]:
@@ -194,7 +207,7 @@ def numbers(fetches: Any, values: Any) -> dict[str, float]:
         named = dict(zip(map(_name, fetches), values, strict=True))
     else:
         named = {_name(fetches): values}
-    found = {str(name): _number(value) for name, value in named.items()}
+    found = {str(name): scalar_in(value) for name, value in named.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
@@ -202,9 +215,38 @@ def _name(fetch: Any) -> str:
     return str(getattr(fetch, "name", fetch))
 
 
-def _number(value: Any) -> float | None:
-    """Return a number as a float; an array with an axis is none."""
-    return number_in(value) if getattr(value, "shape", ()) == () else None
+@attrs.define(eq=False)
+class StopAtLastStepHook(SessionRunHook):
+    """Stops a training at a global step.
+
+    The core itself takes part in a training with this hook; no flag switches it off.
+
+    Args:
+        last_step: the global step to stop at; None for no limit.
+    """
+
+    last_step: int | None
+
+    @hookimpl
+    def planned_last_step(self) -> int | None:
+        """Return the step to stop at."""
+        return self.last_step
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ask to stop when the last step is reached."""
+        if self.is_reached(run_values.global_step):
+            run_context.request_stop(self.reason)
+
+    @property
+    def reason(self) -> str:
+        """Why it stops the training."""
+        return f"step {self.last_step} is reached"
+
+    def is_reached(self, step: int) -> bool:
+        """Return whether a global step is the last one or lies beyond it."""
+        return self.last_step is not None and step >= self.last_step
 
 
 TRAIN_CALL = "learning.train()"
@@ -212,27 +254,29 @@ _BOTH = "hookbus.learning"
 
 
 @attrs.define(eq=False)
-class TrainStep(SessionRunHook):
-    """Finds, or makes, the one node to fetch: it does a step and gives the loss.
+class TrainStep(StopAtLastStepHook):
+    """Finds or makes the one node to fetch: it does a step and gives the loss.
+
+    Args:
+        graph: the graph.
+        train_op: the train op.
+        loss: the node of the loss.
+        each_run: whether each run is a step, so that the run that reaches the last step
+            stops the training.
 
     Attributes:
-        graph: the graph.
-        train_op: what has to be run.
-        loss: the node of the loss.
-        last: the global step to stop at; None for none.
-        within: whether a run is a step, so that the one that reaches it stops.
         fetch: the one node.
     """
 
     graph: Graph
     train_op: Node
     loss: Node
-    last: int | None
-    within: bool = True
+    each_run: bool
     fetch: Node = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.fetch = self.loss
+    @fetch.default
+    def _fetch(self) -> Node:
+        return self.loss
 
     @classmethod
     def of(
@@ -241,58 +285,41 @@ class TrainStep(SessionRunHook):
         graph: Graph | None,
         loss: Node | str | None,
         number_of_steps: int | None,
+        each_run: bool,
     ) -> TrainStep:
-        """Look the nodes up.
+        """Look up the nodes.
 
         Raises:
             UsageError: the train op is None or trains nothing, there is no graph or no
                 loss, or the number is not above 0.
-            UnknownNodeError, GraphError: a name is no node's, or a node another graph's.
+            UnknownNodeError, GraphError: the graph has no such node.
         """
         if train_op is None:
             raise UsageError("train_op is None: is a return missing where it is made?")
-        check_whole("number_of_steps", number_of_steps)
-        if number_of_steps is not None and number_of_steps <= 0:
-            raise UsageError(
-                f"number_of_steps is above 0, or None; given: {number_of_steps}"
-            )
+        check_number("number_of_steps", number_of_steps)
         graph = _graph_of(train_op, graph)
         node = graph.resolve(train_op, f"train_op of {TRAIN_CALL}")
-        if not any(operation.trains for operation in _ops_of(graph, node)):
+        if not any(operation.trains for operation in ops_of(graph, [node])):
             raise UsageError(
                 f"train_op is {node!r}, which trains nothing: make it with graph.train_op"
             )
-        return cls(graph, node, _loss_of(graph, node, loss), number_of_steps)
+        return cls(number_of_steps, graph, node, _loss_of(graph, node, loss), each_run)
 
     def begin(self, graph: Graph) -> None:
-        """Make one node of two where the loss does not need the train op."""
-        if self.train_op.source not in _ops_of(graph, self.loss):
+        """Make one node of the two if the loss does not need the train op."""
+        if self.train_op.source not in ops_of(graph, [self.loss]):
             reads = {"done": self.train_op, "loss": self.loss}
             self.fetch = graph.op(_second, name=_BOTH, reads=reads)
-
-    @hookimpl
-    def planned_last_step(self) -> int | None:
-        """Tell where it stops."""
-        return self.last
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Ask to stop there."""
-        if self.within and self.is_reached(run_values.global_step):
-            run_context.request_stop(self.why)
-
-    @property
-    def why(self) -> str:
-        """Why to stop there."""
-        return f"step {self.last} is reached"
-
-    def is_reached(self, step: int) -> bool:
-        """Say whether a global step is where to stop, or beyond."""
-        return self.last is not None and step >= self.last
+        """Ask to stop when the last step is reached, if each run is a step."""
+        if self.each_run:
+            super().after_run(run_context, run_values)
 
 
-def _second(done: None, loss: Any) -> Any:  # noqa: ARG001 (it is to be run)
+def _second(done: None, loss: Any) -> Any:  # noqa: ARG001 (it is read so that it runs)
     return loss
 
 
@@ -300,14 +327,14 @@ def _graph_of(train_op: Node | str, graph: Graph | None) -> Graph:
     if graph is None and isinstance(train_op, Node):
         graph = train_op.graph
     if graph is None:
-        raise UsageError(f"train_op is {train_op!r}, which tells no graph: give graph=")
+        raise UsageError(f"train_op is {train_op!r}: give its graph with graph=")
     if not isinstance(graph, Graph):
         raise ArgumentTypeError(f"graph is a Graph, given: {graph!r}")
     return graph
 
 
 def _loss_of(graph: Graph, train_op: Node, loss: Node | str | None) -> Node:
-    """Find the loss: what is told, an op's own value, ``loss``, or the only output."""
+    """Find the loss: the given one, an op's own value, ``loss``, or the only output."""
     if loss is not None:
         return graph.resolve(loss, f"loss of {TRAIN_CALL}")
     if train_op.kind != "op" or not train_op.source.trains:
@@ -316,13 +343,6 @@ def _loss_of(graph: Graph, train_op: Node, loss: Node | str | None) -> Node:
     if "loss" in graph or len(outputs) == 1:
         return graph.resolve("loss" if "loss" in graph else outputs[0])
     raise UsageError(
-        f"what is the loss of {train_op.name!r}? The graph has no node 'loss': give loss=, "
-        "or make the train op with outputs=['loss']"
+        f"train_op {train_op.name!r} has no loss, and the graph has no node 'loss': give "
+        "loss=, or make the train op with outputs=['loss']"
     )
-
-
-def _ops_of(graph: Graph, node: Node) -> list[Operation]:
-    """Return the ops that a run of a node calls, whatever is fed."""
-    nodes = graph.nodes.values()
-    fed = frozenset(other.name for other in nodes if other.kind == "placeholder")
-    return [call[0] for call in plan(graph, [node.name], fed).calls]

@@ -1,4 +1,4 @@
-"""The session of one call, in which the core takes part itself."""
+"""Defines the session of one call, in which the core itself takes part."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hookbus.session.start import current_config, new_session
 class CallSession(MonitoredSession):
     """The session of one call.
 
-    Input positions and the like come back only if the call that saved them was cut short:
-    one that returned leaves a new call its input from the start.
+    Input positions and relative targets are restored only if the call that saved them was
+    cut short. After a call that returned, a new call reads its input from the start.
 
     Args:
         creator: makes the backend sessions.
         kind: what the session is for.
         hooks: hooks that are called after all plugins.
-        first: hooks that are called first of all.
+        first: hooks that are called before all plugins.
         automatic: the plugins that the call switches on.
-        core: the core's own part, called last.
-        worker: whether those of the plugins that write files are left out.
+        core: the core's own hooks, called last.
+        worker: whether to leave out the plugins that write files.
         config: which plugins are on; by default the process's.
     """
 
@@ -62,7 +62,7 @@ class CallSession(MonitoredSession):
 
 
 def evaluation_plugins(directory: Path) -> list[ImpliedPlugin]:
-    """Return the plugins that an evaluation switches on."""
+    """Return the plugins that write the results of an evaluation."""
     fixed: dict[str, Any] = {"save_steps": 1, "output_dir": str(directory)}
     given = {name: (value, Precedence.CODE, "") for name, value in fixed.items()}
     return [ImpliedPlugin("summary-saver", "Estimator", given)]

@@ -1,4 +1,4 @@
-"""What authors of hooks import in their tests; none of it needs pytest.
+"""Helps authors of hooks test them; none of it needs pytest.
 
 >>> from hookbus import SessionRunArgs, SessionRunHook
 >>> from hookbus.testing import run_steps

@@ -1,4 +1,4 @@
-"""Whether a hook does what every session expects of one: a suite for its author to run.
+"""Tests that a hook does what every session expects of it.
 
 ``pytest --pyargs hookbus.testing.conformance --hook my_package:MyHook``
 """
@@ -26,38 +26,38 @@ from hookbus.testing import bus_with
 from hookbus.testing._suite.candidate import Candidate
 from hookbus.testing._suite.compare import differences, unsavable
 from hookbus.testing._suite.leftovers import Held
-from hookbus.testing._suite.settings import PLACES, options, spelled_settings
-from hookbus.testing._suite.trial import ENDINGS, StateReader, Trial, Witness, told
+from hookbus.testing._suite.settings import PLACES, hook_from, options, spelled_settings
+from hookbus.testing._suite.trial import ENDINGS, StateReader, Trial, Witness, describe
 from hookbus.testing.plugin import CANDIDATES
 
 SESSIONS = [
     (loop, ending)
     for loop in ("graph", "own_loop")
     for ending in ENDINGS
-    if (loop, ending) != ("own_loop", "preempted")  # from which that does not recover
+    if (loop, ending) != ("own_loop", "preempted")  # a custom loop does not recover
 ]
 HINTS = {
-    "preempted": "After a preemption after_create_session() comes again, for a new backend "
-    "session whose steps are counted from where that one starts. ",
+    "preempted": "After a preemption after_create_session() is called again, for a new "
+    "backend session that may start at an earlier step. ",
 }
 SAVER = "checkpoint-saver"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test for each hook class that is to be tested."""
+    """Run each test for each hook class under test."""
     if "candidate" in metafunc.fixturenames:
         found = metafunc.config.stash[CANDIDATES]
         metafunc.parametrize("candidate", found, ids=[c.spelled for c in found])
 
 
 def fail(message: str) -> NoReturn:
-    """Fail with what the author is to do, and without the suite's own code."""
+    """Fail with advice for the author, without a traceback of the suite."""
     pytest.fail(message, pytrace=False)
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Work in an empty folder without variables; put generators and handlers back."""
+    """Work in an empty folder without variables; restore generators and handlers."""
     for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def trial(candidate: Candidate) -> Trial:
-    """Return what runs the hook, if it can take part at all."""
+    """Return a trial of the hook, if it can be registered."""
     try:
         bus_with(candidate.make())
     except PluginError:
@@ -79,17 +79,17 @@ def trial(candidate: Candidate) -> Trial:
 
 @pytest.fixture
 def stateful(trial: Trial) -> Trial:
-    """Return what runs the hook, if it has a state."""
+    """Return a trial of the hook, if it has a state."""
     if not hasattr(trial.candidate.cls, "state_dict"):
-        pytest.skip("it has no state_dict(), so it has no state to keep")
+        pytest.skip("it has no state_dict(), so it has no state")
     return trial
 
 
 @pytest.fixture
 def saved(stateful: Trial) -> Trial:
-    """Return what runs the hook, if its state can be saved, and something here does so."""
+    """Return a trial of the hook, if its state can be saved and a plugin here saves."""
     if SAVER not in installed_plugins().plugins or not codecs():
-        pytest.skip(f"nothing here writes checkpoints: pip install hookbus-{SAVER}")
+        pytest.skip(f"no plugin here writes checkpoints: pip install hookbus-{SAVER}")
     hook = stateful.make()
     stateful.run(hook)
     if list(unsavable(hook.state_dict())) or not hasattr(hook, "load_state_dict"):
@@ -98,7 +98,7 @@ def saved(stateful: Trial) -> Trial:
 
 
 def test_it_can_be_registered(candidate: Candidate) -> None:
-    """Its methods are events, take arguments that those have, and it is one object."""
+    """Its methods are events and take their arguments; it compares by identity."""
     try:
         bus_with(candidate.make())
     except (PluginError, UsageError) as error:
@@ -106,7 +106,7 @@ def test_it_can_be_registered(candidate: Candidate) -> None:
 
 
 def test_its_entry_point_names_it(candidate: Candidate) -> None:
-    """An entry point leads to the class, under the name that everybody will use."""
+    """An entry point leads to the class, under the plugin's name."""
     plugin, cls = candidate.plugin, candidate.cls
     if plugin is None:
         for other in installed_plugins().plugins.values():
@@ -114,11 +114,11 @@ def test_its_entry_point_names_it(candidate: Candidate) -> None:
                 _check_leads_somewhere(other, cls)
         pytest.skip(
             f"no entry point in the group {GROUP!r} leads to it, so it can only be used in "
-            f"code; for a plugin, declare {candidate.name} = {candidate.spelled}"
+            f"code; to make it a plugin, declare {candidate.name} = {candidate.spelled}"
         )
     if plugin.entry.name != plugin.name:
         fail(
-            f"its entry point is called {plugin.entry.name!r}, and everybody will call it "
+            f"its entry point is called {plugin.entry.name!r}, and the plugin's name is "
             f"{plugin.name!r}: declare {plugin.name} = {plugin.entry.value}"
         )
 
@@ -128,41 +128,41 @@ def _check_leads_somewhere(plugin: Installed, cls: type) -> None:
         plugin.entry.load()
     except AttributeError:
         fail(
-            f"the entry point {plugin.entry.name} = {plugin.entry.value} leads nowhere; is "
-            f"{cls.__qualname__} meant? After a change of the metadata, install it again"
+            f"the entry point {plugin.entry.name} = {plugin.entry.value} leads nowhere; "
+            f"did you mean {cls.__qualname__}? Install it again after a change"
         )
 
 
 @pytest.mark.parametrize(("loop", "ending"), SESSIONS)
 def test_it_survives(trial: Trial, loop: str, ending: str) -> None:
-    """No event raises, however the session ends, on a graph and in a loop of one's own."""
+    """No event raises, however the session ends, on a graph and in a custom loop."""
     steps = trial.end(trial.make(), ending, own_loop=loop == "own_loop")
     raised = trial.faults(steps)
     if raised:
         fail(
             f"in a session ({loop}, {ending}) {raised[0]}. {HINTS.get(ending, '')}The "
             "suite's model has the nodes loss and accuracy; --hook-node NAME adds more. If "
-            f"the hook is not meant for such sessions: -k 'not {loop}'"
+            f"the hook is not made for such sessions: -k 'not {loop}'"
         )
 
 
 @pytest.mark.parametrize("ending", ["failed", "failed_early"])
 def test_on_exception_raises_nothing(trial: Trial, ending: str) -> None:
-    """It takes any error, also one of which the session never came about."""
+    """It accepts any error, also one from before the session was created."""
     steps = trial.end(trial.make(), ending)
     for call in steps.calls_of("on_exception", trial.candidate.name):
         if call.error is not None:
             fail(
-                f"on_exception() raised {told(call.error)}. Another hook's begin() may "
-                "have failed before anything else was called: see first what there is"
+                f"on_exception() raised {describe(call.error)}. Another hook's begin() may "
+                "have failed before any other event: check first what exists"
             )
 
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "failed_early"])
 def test_it_cleans_up(trial: Trial, ending: str) -> None:
-    """After the session no thread, open file or signal handler of it is left."""
+    """No thread, open file or signal handler is left after the session."""
     handlers = Held.now().handlers
-    trial.end(trial.make(), ending)  # what is opened once a process is no leftover
+    trial.end(trial.make(), ending)  # so that what a process opens once is open already
     gc.collect()
     before = attrs.evolve(Held.now(), handlers=handlers)
     hook = trial.make()  # kept, so that only what it closes itself is closed
@@ -170,40 +170,40 @@ def test_it_cleans_up(trial: Trial, ending: str) -> None:
     where = "end()" if ending == "completed" else "on_exception()"
     left = " and ".join(before.left())
     if left:
-        fail(f"in a session that {ending} it leaves {left}: put an end to that in {where}")
+        fail(f"in a session that {ending} it leaves {left}: release that in {where}")
 
 
 def test_reading_its_state_changes_nothing(stateful: Trial) -> None:
-    """state_dict() gives the same twice: a checkpoint is no step of the training."""
+    """Two calls of state_dict() return the same: saving must not change the training."""
     hook = stateful.make()
     reader = StateReader(hook)
     stateful.run(hook, reader)
     for number, pair in enumerate(reader.pairs, start=1):
         for place, how in differences(*pair):
             fail(
-                f"after step {number}, state_dict() gave two things when called twice: "
-                f"{place} was {how}. It may only read; and what it returns may not be what "
-                "the hook goes on changing"
+                f"after step {number}, two calls of state_dict() differ: {place} was "
+                f"{how}. It may only read, and must not return an object that the hook "
+                "changes later"
             )
 
 
 def test_its_state_can_be_saved(stateful: Trial) -> None:
-    """Its state is of what checkpoints can hold, and can be given back."""
+    """Checkpoints can hold its state, and it can load it."""
     hook = stateful.make()
     if not hasattr(hook, "load_state_dict"):
-        fail("it has state_dict() and no load_state_dict(state): its state is not kept")
+        fail("it has state_dict() and no load_state_dict(state): its state is lost")
     reader = StateReader(hook)
     stateful.run(hook, reader)
     faults = {fault for first, _ in reader.pairs for fault in unsavable(first)}
     if faults:
         fail(
-            f"{'; '.join(sorted(faults))}; a state is made of dicts with str keys, lists, "
+            f"{'; '.join(sorted(faults))}; a state consists of dicts with str keys, lists, "
             "tuples, numbers, strings, None and arrays"
         )
 
 
 def test_it_goes_on_where_it_stopped(saved: Trial) -> None:
-    """Cut short and resumed, through a real checkpoint, it ends as if it had not been."""
+    """Cut short and resumed from a real checkpoint, it ends as in an uncut session."""
     whole, again, resumed = saved.make(), saved.make(), saved.make()
     kept = {"save_checkpoint_steps": 1}
     last = saved.run(whole, directory="whole", **kept)
@@ -214,7 +214,7 @@ def test_it_goes_on_where_it_stopped(saved: Trial) -> None:
     saved.run(saved.make(), directory="cut", errors={middle + 1: OSError()}, **kept)
     rest = last.global_step - middle
     steps = saved.run(resumed, directory="cut", steps=rest, after=middle, **kept)
-    # What two sessions that were not cut do not agree on, times as a rule, may differ.
+    # What differs between two uncut sessions, usually times, may differ here, too.
     own = dict(differences(whole.state_dict(), again.state_dict()))
     found = dict(differences(whole.state_dict(), resumed.state_dict()))
     faults = [f"{place} is {how}" for place, how in found.items() if place not in own]
@@ -222,78 +222,78 @@ def test_it_goes_on_where_it_stopped(saved: Trial) -> None:
         faults.append(f"the outcome is {last.outcome} and {steps.outcome}")
     if faults:
         fail(
-            f"after {last.global_step} steps in one go, and after {middle} and {rest} "
-            f"resumed: {'; '.join(faults)}. Keep all progress in state_dict() and take it "
-            "back in load_state_dict(), which comes after begin() and before "
-            "after_create_session(). A hook that looks only every so many steps is tested "
-            "with a period of one: --hook-setting NAME=1"
+            f"after {last.global_step} steps without a break, and after {middle} and "
+            f"{rest} resumed: {'; '.join(faults)}. Return all progress from state_dict() "
+            "and restore it in load_state_dict(), which is called after begin() and before "
+            "after_create_session(). Test a hook that acts only every few steps with a "
+            "period of one: --hook-setting NAME=1"
         )
 
 
 def test_it_only_observes(trial: Trial) -> None:
-    """What says only_observes leaves variables, inputs and random generators alone."""
+    """A hook with only_observes leaves variables, inputs and random generators alone."""
     hook, alone, beside = trial.make(), Witness(), Witness()
     if not getattr(hook, "only_observes", False):
-        pytest.skip("it does not say only_observes = True")
+        pytest.skip("it does not declare only_observes = True")
     _seed()
     trial.run(alone)
     _seed()
     steps = trial.run(hook, beside)
     for call in steps.calls_of("before_run", trial.candidate.name):
         if getattr(call.result, "feed_dict", None):
-            fail("it says only_observes, and before_run() returns feeds")
+            fail("it declares only_observes, and before_run() returns feeds")
     for key, seen in beside.seen.items():
         for what, value in seen.items():
             for place, how in differences(alone.seen[key][what], value, what):
                 fail(
-                    f"it says only_observes, and in {key[1]}() of step {key[0] + 1} "
+                    f"it declares only_observes, and in {key[1]}() of step {key[0] + 1} "
                     f"{place} is {how}, without it and with it: it may not assign, read an "
-                    "input outside the run, or draw from the global generators (make one "
-                    "of its own: random.Random())"
+                    "input outside the run, or draw from the global generators (use "
+                    "random.Random() instead)"
                 )
 
 
 def test_it_is_not_imported_when_it_is_off(candidate: Candidate) -> None:
-    """-p no:NAME keeps its module out of the process, whatever else is installed."""
+    """-p no:NAME keeps its module out of the process."""
     if candidate.plugin is None:
         pytest.skip(f"no entry point in the group {GROUP!r} leads to it")
     flag = f"-p no:{candidate.name}"
     if candidate.cls.__module__ in process(candidate, flag)["modules"]:
         fail(
-            f"a session with {flag} imports {candidate.cls.__module__} all the same: "
-            "another plugin that is on when found does so, or the package around it; give "
-            "the class a module that nobody else imports"
+            f"a session with {flag} imports {candidate.cls.__module__}, through another "
+            "plugin that is on when found or through the package around it; move the class "
+            "into a module that nothing else imports"
         )
 
 
 def test_switching_it_on_draws_no_number(candidate: Candidate) -> None:
-    """What says only_observes leaves the generators alone when it is imported, too."""
+    """A hook with only_observes leaves the generators alone when it is imported, too."""
     if not getattr(candidate.make(), "only_observes", False):
-        pytest.skip("it does not say only_observes = True")
+        pytest.skip("it does not declare only_observes = True")
     off = "--disable-plugin-autoload"
     on = f"{off} {options(candidate, candidate.settings)}"
     if process(candidate, on)["number"] != process(candidate, off)["number"]:
         fail(
-            "it says only_observes, and with it on Python's global generator gives other "
-            "numbers: what it imports draws from it, or making it does; put the generator "
-            "back (random.getstate(), random.setstate())"
+            "it declares only_observes, and Python's global generator gives other numbers "
+            "when it is on: its imports draw from it, or making it does; restore the "
+            "generator with random.getstate() and random.setstate()"
         )
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_its_settings_can_be_said(candidate: Candidate, place: str) -> None:
-    """What is said of a setting outside the code arrives as the value that it spells."""
+def test_its_settings_can_be_given(candidate: Candidate, place: str) -> None:
+    """A setting given as text arrives as the value that the text spells."""
     made = candidate.make()
     texts = spelled_settings(candidate, made)
     if not texts:
-        pytest.skip("it has no setting with a value that can be spelled as text")
-    arrived = PLACES[place](candidate, texts)
+        pytest.skip("it has no setting with a value that can be given as text")
+    arrived = hook_from(place, candidate, texts)
     for field, text in texts.items():
         wanted, got = getattr(made, field), getattr(arrived, field)
-        # A list of one word may stand for the word.
+        # A list of one word may arrive as the word.
         if (wanted,) != got and list(differences(wanted, got)):
             fail(
-                f"{field}={text}, said by {place}, arrives as {got!r} instead of "
+                f"{field}={text}, given by {place}, arrives as {got!r} instead of "
                 f"{wanted!r}: annotate the field of the class, like {field}: "
                 f"{type(wanted).__name__}"
             )
@@ -311,7 +311,7 @@ print(json.dumps({"modules": sorted(sys.modules), "number": random.random()}))
 
 
 def process(candidate: Candidate, flags: str) -> dict[str, Any]:
-    """Train in a process of its own; return its modules, and the next random number."""
+    """Train in a new process; return its modules, and its next random number."""
     Path("train.py").write_text(SCRIPT, "utf-8")
     command = [sys.executable, "train.py", json.dumps(candidate.variables)]
     paths = os.pathsep.join(filter(None, sys.path))  # the hook may not be installed
@@ -324,7 +324,7 @@ def process(candidate: Candidate, flags: str) -> dict[str, Any]:
 
 
 def _seed() -> None:
-    """Let the global generators start at one place."""
+    """Seed the global generators."""
     random.seed(1)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(1)

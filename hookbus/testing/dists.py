@@ -1,4 +1,4 @@
-"""What a distribution looks like that was installed only for a test."""
+"""Installs distributions for a test, without pip."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def fake_dist(
     requires: Iterable[str] = (),
     modules: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a distribution into *folder*, as pip would have installed it.
+    """Write a distribution into *folder*, as pip would install it.
 
-    With *folder* on ``sys.path``, or in ``PYTHONPATH`` of a process, its plugins are found
-    as any others are.
+    With *folder* on ``sys.path``, or in the ``PYTHONPATH`` of a process, its plugins are
+    found like any others.
 
     Args:
-        folder: where; it is made if it is not there.
+        folder: the directory; it is made if it does not exist.
         name: the distribution's name.
         entry_points: group to entry-point name to ``module:attribute``.
         version: the distribution's version.
-        requires: what it depends on, like ``hookbus>=0.1``.
+        requires: its dependencies, like ``hookbus>=0.1``.
         modules: dotted module name to source, which may be indented as a whole.
 
     Returns:
@@ -61,12 +61,12 @@ def fake_dist(
     own = [f"{info.name}/{file}" for file in ("METADATA", "entry_points.txt", "RECORD")]
     record = "".join(f"{file},,\n" for file in (*sources, *own))
     (info / "RECORD").write_text(record, "utf-8")
-    importlib.invalidate_caches()  # a folder that was searched before looks the same
+    importlib.invalidate_caches()  # the folder may have been searched before
     return info
 
 
 def _file(module: str, modules: Iterable[str]) -> str:
-    """Return where a module lies: one that others lie in is a package."""
+    """Return the file of a module; a module that contains others is a package."""
     path = module.replace(".", "/")
     package = any(other.startswith(f"{module}.") for other in modules)
     return f"{path}/__init__.py" if package else f"{path}.py"

@@ -1,8 +1,9 @@
-"""What the tiny model computes in each step, and what goes wrong in it when."""
+"""Defines the tiny model of the tests: its values and errors in each step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -19,10 +20,10 @@ class Script:
 
     Attributes:
         values: node to its value in each step; the last one stays.
-        variables: the variables' first values; in a loop of one's own, their values.
-        errors: the number of a step, from 1 on, to what it raises, once.
-        session: what they are done in; None before it is open.
-        first: the global step before the first of them.
+        variables: the variables' initial values; in a custom loop, their current values.
+        errors: the number of a step, from 1 on, to the error that it raises once.
+        session: the session of the steps; None before it is open.
+        first: the global step before the first step.
     """
 
     values: Mapping[str, Sequence[Any]]
@@ -39,10 +40,10 @@ class Script:
         errors: Mapping[int, BaseException] | None,
         steps: int | None,
     ) -> tuple[Script, int]:
-        """Return a script and how many steps it has.
+        """Return a script and its number of steps.
 
         Raises:
-            UsageError: a node has no value, or a step has a number that there is none of.
+            UsageError: a node has no value, or the number of a step is below 1.
         """
         lengths = [len(sequence) for sequence in (values or {}).values()]
         if values is not None and not all(lengths):
@@ -54,12 +55,12 @@ class Script:
         return cls(given, {"w": 0.0, **(variables or {})}, dict(errors or {})), steps
 
     def value(self, name: str, global_step: int) -> Any:
-        """Return what a node has in the step that begins at *global_step*."""
+        """Return the value of a node in the step that begins at *global_step*."""
         sequence = self.values[name]
         return sequence[min(self._before(global_step), len(sequence) - 1)]
 
     def strike(self, global_step: int) -> None:
-        """Raise what is to be raised in the step that begins at *global_step*."""
+        """Raise the error of the step that begins at *global_step*, if it has one."""
         error = self.errors.pop(self._before(global_step) + 1, None)
         if error is not None:
             raise error
@@ -87,14 +88,15 @@ class Script:
             session.run("train")
 
     def run_own_loop(self, session: MonitoredSession, steps: int) -> None:
-        """Do the same in a loop of one's own."""
+        """Train in a custom loop."""
         self.session, self.first = session, session.global_step
         for name in self.variables:
-            session.track(**{name: self._tracked(name)})
+            functions = self.variables.__getitem__, self.variables.__setitem__
+            session.track(**{name: tuple(partial(fn, name) for fn in functions)})
         numbers = session.iterate(count(1.0))
         while session.global_step < self.first + steps:
             x = next(numbers, None)
-            if x is None:  # somebody asked to stop
+            if x is None:  # a hook asked to stop
                 return
             with session.step() as step:
                 began = session.global_step
@@ -108,21 +110,13 @@ class Script:
         return 0 if self.session is None else max(0, global_step - self.first)
 
     def _numbers(self) -> Iterator[float]:
-        """Give 1.0, 2.0, and so on, up to where the input is to end."""
+        """Yield 1.0, 2.0, and so on, until the input ends."""
         for number in count(1.0):
             step = 0 if self.session is None else self._before(self.session.global_step) + 1
             if isinstance(self.errors.get(step), END_OF_INPUT):
                 del self.errors[step]
                 return
             yield number
-
-    def _tracked(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-        """Return how a variable is read and written."""
-
-        def put(value: Any) -> None:
-            self.variables[name] = value
-
-        return lambda: self.variables[name], put
 
     def _reader(self, name: str) -> Callable[[int], Any]:
         def read(global_step: int) -> Any:
@@ -132,7 +126,7 @@ class Script:
 
 
 def falling(steps: int) -> dict[str, list[float]]:
-    """Return what a model that learns reports: a loss that falls, and its accuracy.
+    """Return a falling loss and a rising accuracy, as of a model that learns.
 
     >>> falling(2)
     {'loss': [1.0, 0.5], 'accuracy': [0.0, 0.5]}

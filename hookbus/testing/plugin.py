@@ -1,7 +1,7 @@
-"""What pytest gets from hookbus: fixtures, and the options of the conformance suite.
+"""Gives pytest fixtures, and the options of the conformance suite.
 
-Every pytest run in an environment with hookbus imports this module, so it imports the rest
-only when somebody uses it.
+Every pytest run in an environment with hookbus imports this module, so it imports other
+modules only when they are needed.
 """
 
 from __future__ import annotations
@@ -21,59 +21,47 @@ if TYPE_CHECKING:
 
 
 CANDIDATES: pytest.StashKey[list[Candidate]] = pytest.StashKey()
-"""Where a pytest run keeps the hook classes that it is to test."""
+"""The key of the hook classes that a pytest run tests."""
 _SUITE = Path(__file__).with_name("conformance.py")
+_SETTING = "a setting of the hooks, its value as on the command line"
+_NODE = "a node that the hooks need, besides loss and accuracy"
+_OPTIONS = (
+    ("--hook", "hookbus_hooks", "MODULE:CLASS", "a hook class to test"),
+    ("--hook-setting", "hookbus_settings", "NAME=VALUE", _SETTING),
+    ("--hook-node", "hookbus_nodes", "NAME", _NODE),
+)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Declare which hooks the conformance suite is for, where it is asked for.
+    """Declare the options of the conformance suite, if it is to run.
 
     Other projects may have options of these names.
     """
     if not any("hookbus.testing.conformance" in a or str(_SUITE) in a for a in args):
         return
     group = parser.getgroup("hookbus", "hookbus: hooks for hookbus.testing.conformance")
-    group.addoption(
-        "--hook",
-        action="append",
-        default=[],
-        dest="hookbus_hooks",
-        metavar="MODULE:CLASS",
-        help="a hook class to test (repeatable)",
-    )
-    group.addoption(
-        "--hook-setting",
-        action="append",
-        default=[],
-        dest="hookbus_settings",
-        metavar="NAME=VALUE",
-        help="a setting of the hooks, its value as on the command line (repeatable)",
-    )
-    group.addoption(
-        "--hook-node",
-        action="append",
-        default=[],
-        dest="hookbus_nodes",
-        metavar="NAME",
-        help="a node that the hooks need, besides loss and accuracy (repeatable)",
-    )
+    for flag, dest, metavar, text in _OPTIONS:
+        help_text = f"{text} (repeatable)"
+        group.addoption(
+            flag, action="append", default=[], dest=dest, metavar=metavar, help=help_text
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look the hooks up before anything is collected.
+    """Find the hook classes before anything is collected.
 
     Raises:
-        pytest.UsageError: they cannot be made as was said.
+        pytest.UsageError: they cannot be made with the given settings.
     """
     config.stash[CANDIDATES] = _candidates(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse to run the conformance suite on nothing.
+    """Refuse to run the conformance suite without a hook.
 
     Raises:
-        pytest.UsageError: no hook was named.
+        pytest.UsageError: no hook is given.
     """
     if not config.stash[CANDIDATES] and any(item.path == _SUITE for item in items):
         raise pytest.UsageError(
@@ -84,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Return a hook that keeps every call of the sessions it is given to."""
+    """Return a hook that records every call in the sessions it takes part in."""
     from hookbus.testing.recorder import Recorder
 
     return Recorder()
@@ -92,9 +80,9 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def fake_dist(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
-    """Return ``hookbus.testing.fake_dist`` for a folder that this test can import from.
+    """Return ``hookbus.testing.fake_dist`` for a folder that this test imports from.
 
-    Processes that the test starts can, too. Afterwards all is as it was before.
+    Processes that the test starts import from it, too. All is undone after the test.
     """
     from hookbus.testing.dists import fake_dist
 

@@ -1,8 +1,8 @@
-"""Which calls of hooks a test sees, and on which bus."""
+"""Records the calls of hooks, and makes buses for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -16,16 +16,39 @@ from hookbus.hooks.markers import hookimpl
 from hookbus.plugin.roster import session_hooks
 
 
+class CallLog:
+    """Something that holds calls of hooks.
+
+    Attributes:
+        calls: the calls, in the order in which they returned.
+    """
+
+    calls: Sequence[Call]
+
+    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
+        """Return the calls of one event that went to a hook.
+
+        Args:
+            event: the event's name.
+            plugin: the hook's name; by default all hooks.
+        """
+        return [
+            call
+            for call in self.calls
+            if call.event == event and call.plugin and plugin in (None, call.plugin)
+        ]
+
+
 @attrs.define(eq=False)
-class Recorder(SessionRunHook):
+class Recorder(CallLog, SessionRunHook):
     """A hook that keeps every call of every hook in the sessions it takes part in.
 
     Calls of recorders are left out.
 
     Attributes:
-        calls: what was called, in the order in which the calls returned.
-        session: the backend session that was created last; it can be read when the
-            session is over, too: ``recorder.session.variables()``.
+        calls: the calls, in the order in which they returned.
+        session: the backend session that was created last; it stays readable after the
+            session: ``recorder.session.variables()``.
 
     >>> from hookbus.testing import run_steps
     >>> class NamedHook(SessionRunHook):
@@ -47,22 +70,13 @@ class Recorder(SessionRunHook):
 
     @hookimpl
     def addhooks(self, bus: Bus) -> None:
-        """Watch the bus from now on."""
+        """Observe the bus from now on."""
         self._bus = bus
         bus.observe(self._note)
 
     def after_create_session(self, session: Session) -> None:
         """Keep the backend session."""
         self.session = session
-
-    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
-        """Return the calls of one event's hooks, or of one hook only.
-
-        Args:
-            event: its name.
-            plugin: the hook's name; by default all hooks.
-        """
-        return calls_of(self.calls, event, plugin)
 
     def _note(self, call: Call) -> None:
         assert self._bus is not None
@@ -71,26 +85,17 @@ class Recorder(SessionRunHook):
             self.calls.append(call)
 
 
-def calls_of(calls: Iterable[Call], event: str, plugin: str | None) -> list[Call]:
-    """Return those *calls* that went to a hook, of one event and perhaps of one hook."""
-    return [
-        call
-        for call in calls
-        if call.event == event and call.plugin and plugin in (None, call.plugin)
-    ]
-
-
 def bus_with(*plugins: Any) -> Bus:
-    """Return a bus on which hooks take part under the names that a session gives them.
+    """Return a bus with hooks, under the names that a session gives them.
 
-    No other plugin is on it, whatever is installed or said in the environment.
+    Installed plugins and the environment have no effect.
 
     Args:
         plugins: hook objects or modules, in calling order.
 
     Raises:
-        UsageError: one of them is given twice, or is a class.
-        PluginError: one does not fit its events, or compares by value.
+        UsageError: a hook is given twice, or is a class.
+        PluginError: a hook does not fit its events, or compares by value.
 
     >>> class PlanHook(SessionRunHook):
     ...     @hookimpl

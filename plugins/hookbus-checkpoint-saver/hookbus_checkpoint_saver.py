@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and who is told of it."""
+"""Asks for checkpoints when they are due, and notifies listeners of them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ def _all(
 class CheckpointSaverHook(SessionRunHook):
     """Asks for a checkpoint when the session starts, periodically, and at its end.
 
-    The session itself writes it, once a run, after all hooks have seen the run: it holds
-    the state of every hook after that step.
+    The session itself writes the checkpoint, at most once a run, after all hooks have seen
+    the run; so the checkpoint holds the state of every hook after that step.
 
     Args:
-        checkpoint_dir: where; by default the session's own ``checkpoint_dir``.
+        checkpoint_dir: the directory to save into; by default the session's
+            ``checkpoint_dir``.
         save_secs: seconds between checkpoints.
         save_steps: global steps between checkpoints.
-        listeners: told before and after each save, in this order.
-        max_to_keep: how many checkpoints stay; 0 or None keeps all.
+        listeners: objects to notify before and after each save, in this order.
+        max_to_keep: the number of checkpoints to keep; 0 or None keeps all.
 
     Raises:
         UsageError: neither or both periods are given, or a session has no directory.
@@ -88,13 +89,13 @@ class CheckpointSaverHook(SessionRunHook):
 
     @hookbus.hookimpl
     def saving(self, session: hookbus.Session, global_step: int) -> None:
-        """Tell the listeners that a checkpoint will be written."""
+        """Notify the listeners that a checkpoint will be written."""
         for listener in self.listeners:
             listener.before_save(session, global_step)
 
     @hookbus.hookimpl
     def after_save(self, session: hookbus.Session, global_step: int) -> str | None:
-        """Tell the listeners; pass on a wish to stop."""
+        """Notify the listeners, and stop if one of them asks for it."""
         stop = None
         for listener in self.listeners:
             if listener.after_save(session, global_step):
@@ -103,6 +104,6 @@ class CheckpointSaverHook(SessionRunHook):
 
     @hookbus.hookimpl
     def finished(self, session: hookbus.Session) -> None:
-        """Tell the listeners that the session is over and its last checkpoint written."""
+        """Notify the listeners that the session is over and its last checkpoint written."""
         for listener in self.listeners:
             listener.end(session, session.global_step)

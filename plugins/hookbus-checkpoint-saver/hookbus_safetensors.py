@@ -1,8 +1,8 @@
-"""How a checkpoint's values become bytes: arrays as safetensors, the rest as JSON.
+"""Encodes the values of a checkpoint: arrays as safetensors, the rest as JSON.
 
-safetensors 0.8 writes the raw buffer of an array and takes it for C order when it reads,
-which scrambles any array in another order (safetensors issue 825). So each array is
-written as the C-ordered array that has its memory layout, and turned back when read.
+safetensors 0.8 writes the raw buffer of an array, and reads it as if it were in C order.
+That scrambles any array in another order (safetensors issue 825). So the codec writes each
+array as the C-ordered array with the same memory layout, and transposes it when it reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SafetensorsCodec:
     """Writes a nested structure as ``state.json`` and ``arrays.safetensors``.
 
     Everything keeps its type, and arrays their dtype, byte order, shape and memory order.
-    An array that is a strided view comes back dense, its axes in the order of the view.
+    A strided view comes back as a dense array, with its axes in the order of the view.
     """
 
     def write(self, state: Mapping[str, Any], directory: Path) -> None:
@@ -60,7 +60,7 @@ class SafetensorsCodec:
         except _DAMAGE as error:
             raise CheckpointError(f"its values cannot be read: {error!r}") from error
         if not isinstance(state, dict):
-            raise CheckpointError("its values cannot be read: there is no mapping")
+            raise CheckpointError("its values cannot be read: they are not a mapping")
         return state
 
 
@@ -69,8 +69,8 @@ class _Writer:
     """Turns values into JSON and puts arrays aside.
 
     Attributes:
-        arrays: gets each array under the path of its place.
-        inside: the containers that are being written, to notice one that holds itself.
+        arrays: every array that was written, by its path in the structure.
+        inside: ids of the containers being written, to detect one that contains itself.
     """
 
     arrays: dict[str, np.ndarray[Any, Any]]
@@ -122,7 +122,7 @@ class _Writer:
         dense = value.copy(order="K")
         axes = _axes_by_stride(dense)
         key = path
-        while key in self.arrays:  # a key with a slash may spell another one's path
+        while key in self.arrays:  # a key with a slash may equal the path of another one
             key += "'"
         tree = {
             _TAG: "array",
@@ -138,7 +138,7 @@ class _Writer:
 
 
 def _describe(dtype: np.dtype[Any], path: str) -> Any:
-    """Return what :func:`_dtype` makes the same dtype of."""
+    """Return a JSON description from which :func:`_dtype` restores the dtype."""
     if dtype.hasobject:
         raise CheckpointError(
             f"{path} is an array of Python objects, which cannot be saved"
@@ -165,11 +165,11 @@ def _axes_by_stride(array: np.ndarray[Any, Any]) -> list[int]:
 
 
 def _storable(ordered: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return C-ordered bytes in a dtype that safetensors has, for other tools' sake."""
+    """Return a C-ordered array of a dtype that safetensors and other tools know."""
     ordered = np.ascontiguousarray(ordered).reshape(ordered.shape)
     if ordered.dtype.str.lstrip("<|=") in _NATIVE:
         return ordered
-    # Big-endian, complex, structured, dates …: the bytes as they are.
+    # Big-endian, complex, structured, dates …: raw bytes.
     return np.frombuffer(ordered.tobytes(), dtype=np.uint8)
 
 
@@ -188,7 +188,7 @@ def _read_array(
 ) -> np.ndarray[Any, Any]:
     dtype = _dtype(tree)
     stored, axes = arrays[tree["key"]], tree["axes"]
-    # A copy: what the reader hands out may be a view of a file or of odd alignment.
+    # Copied, because the stored array may be a view of a file, or misaligned.
     owned = np.empty(tree["shape"], dtype=dtype)
     owned.reshape(-1).view(np.uint8)[...] = stored.reshape(-1).view(np.uint8)
     if axes == sorted(axes):
@@ -212,7 +212,7 @@ def _from_description(read: Any) -> np.dtype[Any]:
 
 
 def _descriptor(read: Any) -> Any:
-    """Undo what JSON makes of a structured dtype's descriptor: lists for tuples."""
+    """Turn the lists that JSON makes of a structured dtype's tuples back into tuples."""
     if not isinstance(read, list):
         return read
     return [
@@ -243,7 +243,7 @@ def _is_text(text: str) -> bool:
 
 
 def _int(value: int) -> Any:
-    # JSON readers stop at some thousand digits; hexadecimal ones have no limit.
+    # Python limits the digits of decimal numbers that it reads, not of hexadecimal ones.
     return value if value.bit_length() <= 64 else {_TAG: "int", "hex": hex(value)}
 
 
@@ -277,11 +277,11 @@ _PLAIN: Mapping[type, Callable[[Any], Any]] = {
     float: _float_bits,
     complex: lambda v: {_TAG: "complex", "bits": [_bits(v.real), _bits(v.imag)]},
     bytes: lambda v: {_TAG: "bytes", "hex": v.hex()},
-    # As arrays these two would lose trailing NULs.
+    # As arrays, these two would lose trailing NULs.
     np.str_: lambda v: {_TAG: "np.str", "text": _str("".join(v))},
     np.bytes_: lambda v: {_TAG: "np.bytes", "hex": bytearray(v).hex()},
 }
-"""How values without parts are written."""
+"""Writers of values without parts."""
 
 _READERS: Mapping[str, Callable[[Any, Mapping[str, np.ndarray[Any, Any]]], Any]] = {
     "int": lambda tree, _: int(tree["hex"], 16),
@@ -298,4 +298,4 @@ _READERS: Mapping[str, Callable[[Any, Mapping[str, np.ndarray[Any, Any]]], Any]]
     "scalar": lambda tree, arrays: _read_array(tree["array"], arrays)[()],
     "array": lambda tree, arrays: _read_array(tree, arrays),
 }
-"""How each tagged kind of value is read."""
+"""Readers of each tagged kind of value."""

@@ -1,4 +1,4 @@
-"""When training has got good enough, or does not get better any more."""
+"""Stops training when a value is good enough, or stops improving."""
 
 from __future__ import annotations
 
@@ -32,32 +32,31 @@ _NOTHING = (
 
 @attrs.define(eq=False)
 class EarlyStoppingHook(SessionRunHook):
-    """Asks to stop when a value has not got better for some steps, or is good enough.
+    """Asks to stop when a value has not improved for some steps, or is good enough.
 
-    The value is that of a node in the training's own runs, or a metric of evaluations.
-    What is known of it is kept in checkpoints: a session that is killed and resumed stops
-    at the step at which it would have stopped anyway.
+    The value is that of a node in the training runs, or a metric of evaluations.
+    Checkpoints keep its history: a session that is killed and resumed stops at the same
+    step as one that was not.
 
     Args:
-        metric: a node or its name, or the name of a metric of evaluations; by default
-            ``loss``.
-        from_evaluations: take the metric from what other hooks emit as ``evaluated``:
-            True for the evaluation that there is, the name of one where there are more.
-        mode: ``no_decrease`` and ``no_increase`` stop when no value was strictly below,
-            or above, the best one for *patience* steps; ``higher`` and ``lower`` stop at
-            a value strictly beyond *threshold*. ``no_decrease`` by default for ``loss``,
-            else it must be given.
-        patience: global steps from the best value to the one at which it is enough.
-        threshold: the number to get beyond.
-        min_steps: values of earlier global steps are ignored, for the best one, too.
-        should_stop_fn: decides instead of all these; is called without arguments.
-        run_every_secs: seconds between two looks at the node, or calls of
-            *should_stop_fn*; the first is in the first run.
-        run_every_steps: global steps between two; then ``run_every_secs=None``.
+        metric: the node to watch, by name, or a metric of evaluations; by default ``loss``.
+        from_evaluations: watch a metric of evaluations instead of a node; give the name
+            of the evaluation if there are several.
+        mode: when to stop: ``no_decrease`` or ``no_increase`` for *patience* steps, or a
+            value ``higher`` or ``lower`` than *threshold*. All comparisons are strict. The
+            default is ``no_decrease`` for ``loss``; any other metric needs a mode.
+        patience: the number of global steps after the best value at which to stop.
+        threshold: the value beyond which to stop.
+        min_steps: the global step before which values are ignored.
+        should_stop_fn: a function without arguments that decides instead of the metric.
+        run_every_secs: seconds between two checks of the node or the function. The first
+            check is in the first run.
+        run_every_steps: global steps between two checks. In code, also give
+            ``run_every_secs=None``.
 
     Raises:
-        UsageError: settings contradict each other or do not suffice, the value is no
-            number, or an evaluation lacks the metric.
+        UsageError: settings contradict each other or are missing, the value is not a
+            number, or an evaluation does not have the metric.
     """
 
     exclusive_settings = (("run_every_secs", "run_every_steps"),)
@@ -102,18 +101,18 @@ class EarlyStoppingHook(SessionRunHook):
         self._rule = Rule(metric or "loss", self.mode, *limits)
 
     def begin(self, graph: Graph) -> None:
-        """Look the node up, and know nothing of its values."""
+        """Look the node up, and forget the values of an earlier session."""
         self._forget()
         self._evaluations = []
         if self.should_stop_fn is None and not self.from_evaluations:
             self._request = SessionRunArgs(self._node(graph))
 
     def after_create_session(self, coord: Coordinator) -> None:
-        """Know whom to ask if what is restored is evaluated: it may be reason to stop."""
+        """Keep the coordinator: evaluating the restored model may be a reason to stop."""
         self._coord = coord if self._goes_on else None
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Ask for the value when it is time to look at it."""
+        """Ask for the value when a check is due."""
         self._run = run_context
         self._due = not self.from_evaluations and self._timer.should_trigger_for_step(
             run_context.global_step
@@ -123,10 +122,10 @@ class EarlyStoppingHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Look at the value; stop when that, or what is known already, is reason to."""
+        """Check the value, and ask to stop if there is a reason."""
         if self._due:
             self._timer.update_last_triggered_step(run_context.global_step)
-            self._look(run_values)
+            self._check(run_values)
         if self._why is not None:
             self._ask(run_context, self._why)
 
@@ -134,7 +133,7 @@ class EarlyStoppingHook(SessionRunHook):
     def evaluated(
         self, metrics: Mapping[str, Any], global_step: int, name: str | None
     ) -> None:
-        """Look at the metric of an evaluation; it may come in the middle of any event."""
+        """Check the metric of an evaluation, which may come in the middle of any event."""
         if not self.from_evaluations or self.from_evaluations not in (True, name):
             return
         assert self._rule is not None
@@ -148,29 +147,32 @@ class EarlyStoppingHook(SessionRunHook):
         if self._why is not None and self._run is not None:
             self._ask(self._run, self._why)
         elif self._why is not None and self._coord is not None:
-            # An undisturbed training would have stopped in the run that was saved.
+            # An uninterrupted training would have stopped in the run that was saved.
             hookbus.log.info("requesting early stopping", step=global_step, why=self._why)
             self._coord.request_stop()
 
     @hookbus.hookimpl(tryfirst=True)
     def end(self) -> None:
-        """Let what is evaluated from now on stop nothing."""
+        """Ignore later evaluations: the session ends anyway."""
         self._coord = self._run = None
 
     @hookbus.hookimpl
     def finished(self) -> None:
-        """Say that there was nothing to decide by."""
+        """Warn if no evaluation came."""
         if self.from_evaluations and not self._evaluations:
             wanted = self.from_evaluations
-            hookbus.log.warning("no evaluation to stop by came", from_evaluations=wanted)
+            hookbus.log.warning(
+                "no evaluation came",
+                from_evaluations=wanted,
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of the value, and when it was looked at."""
+        """Return the history of the value, and the time of the last check."""
         rule = None if self._rule is None else self._rule.state_dict()
         return {"looked": self._timer.state_dict(), "rule": rule}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Know what was known; go on with the period of a session that was cut short."""
+        """Restore the history; continue the period of a session that was cut short."""
         self._forget()
         self._goes_on = hookbus.was_cut_short(ended)
         if self._rule is not None and state["rule"] is not None:
@@ -193,7 +195,7 @@ class EarlyStoppingHook(SessionRunHook):
                 raise
             raise UsageError(_NOTHING) from None
 
-    def _look(self, run_values: SessionRunValues) -> None:
+    def _check(self, run_values: SessionRunValues) -> None:
         if self._rule is not None:
             value = number(run_values.results, self._rule.metric)
             self._rule.take(value, run_values.global_step)
@@ -208,7 +210,7 @@ class EarlyStoppingHook(SessionRunHook):
             step = run_context.session.global_step
             hookbus.log.info("requesting early stopping", step=step, why=why)
         run_context.request_stop(why)
-        self._timer.reset()  # whoever resumes here looks in the first run
+        self._timer.reset()  # a session that resumes here checks in its first run
 
     def _check_name(self, name: str | None) -> None:
         if name not in self._evaluations:
@@ -216,7 +218,7 @@ class EarlyStoppingHook(SessionRunHook):
         if len(self._evaluations) > 1:
             names = " and ".join(map(repr, self._evaluations))
             raise UsageError(
-                f"early-stopping: the evaluations {names} both came; say which one counts "
+                f"early-stopping: both evaluations {names} came; name the one that counts "
                 "with --early-stopping-from-evaluations NAME"
             )
 
@@ -239,21 +241,23 @@ class EarlyStoppingHook(SessionRunHook):
         others = "metric", "from_evaluations", "mode", "patience", "threshold", "min_steps"
         given = [name for name in others if getattr(self, name) not in (None, False, 0)]
         if given:
-            raise UsageError(f"should_stop_fn decides alone: drop {', '.join(given)}.")
+            raise UsageError(f"should_stop_fn decides alone: remove {', '.join(given)}.")
 
     def _check_source(self) -> None:
         if self.from_evaluations and isinstance(self.metric, Node):
-            raise UsageError("metric must be a name beside from_evaluations, not a node.")
+            raise UsageError(
+                "metric must be a name, not a node, if from_evaluations is set."
+            )
         if self.from_evaluations and self.run_every_steps is not None:
             raise UsageError(
-                "run_every_steps has no meaning beside from_evaluations: each one counts."
+                "run_every_steps has no effect with from_evaluations: every one counts."
             )
 
 
 def _default_mode(metric: str) -> str:
     if metric == "loss":
         return "no_decrease"
-    raise UsageError(f"mode must say what {metric!r} is judged by: {' or '.join(MODES)}.")
+    raise UsageError(f"mode is required for the metric {metric!r}: {' or '.join(MODES)}.")
 
 
 def make_early_stopping_hook(
@@ -261,7 +265,7 @@ def make_early_stopping_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a function says so."""
+    """Return a hook that stops when a function returns true."""
     if should_stop_fn is None:
         raise ArgumentTypeError("`should_stop_fn` must be callable.")
     return EarlyStoppingHook(
@@ -281,9 +285,9 @@ def stop_if_higher_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric is above a threshold."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
+    limits = (None, threshold, min_steps, None)
     return EarlyStoppingHook(
-        metric_name, from_evaluations, "higher", None, threshold, *rest
+        metric_name, from_evaluations, "higher", *limits, run_every_secs, run_every_steps
     )
 
 
@@ -297,8 +301,10 @@ def stop_if_lower_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric is below a threshold."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
-    return EarlyStoppingHook(metric_name, from_evaluations, "lower", None, threshold, *rest)
+    limits = (None, threshold, min_steps, None)
+    return EarlyStoppingHook(
+        metric_name, from_evaluations, "lower", *limits, run_every_secs, run_every_steps
+    )
 
 
 def stop_if_no_increase_hook(
@@ -310,15 +316,15 @@ def stop_if_no_increase_hook(
     *,
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a metric has not risen for so many steps."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
+    """Return a hook that stops when a metric has not risen for that many steps."""
+    limits = (max_steps_without_increase, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,
         from_evaluations,
         "no_increase",
-        max_steps_without_increase,
-        None,
-        *rest,
+        *limits,
+        run_every_secs,
+        run_every_steps,
     )
 
 
@@ -331,13 +337,13 @@ def stop_if_no_decrease_hook(
     *,
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a metric has not fallen for so many steps."""
-    rest = (min_steps, None, run_every_secs, run_every_steps)
+    """Return a hook that stops when a metric has not fallen for that many steps."""
+    limits = (max_steps_without_decrease, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,
         from_evaluations,
         "no_decrease",
-        max_steps_without_decrease,
-        None,
-        *rest,
+        *limits,
+        run_every_secs,
+        run_every_steps,
     )

@@ -1,4 +1,4 @@
-"""Whether the values seen so far are a reason to stop."""
+"""Judges whether the values seen so far are a reason to stop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Mode:
     """One way to judge values.
 
     Attributes:
-        better: says whether a value is strictly better than another one.
-        limit: the setting that it needs.
-        word: what values do, or are.
+        better: returns whether a value is strictly better than another one.
+        limit: the setting that the mode needs.
+        word: the word for it in messages.
     """
 
     better: Callable[[float, float], bool]
@@ -38,19 +38,19 @@ MODES = {
 class Rule:
     """Judges the values of one metric.
 
-    What it knows of them is little: the best one, where it was, and the longest time
-    without a better one. Out of that it finds its verdict anew whenever it is asked, so
-    that a session that is resumed with another limit goes by that.
+    It keeps the best value, its step, and the longest time without a better one. It derives
+    the verdict from these whenever asked, so that a resumed session with another limit
+    follows that limit.
 
     Args:
-        metric: what the values are of.
+        metric: the name of the metric.
         mode: one of MODES.
-        patience: steps without a better value that are enough.
-        threshold: the value to get beyond.
-        min_steps: values of earlier steps are ignored.
+        patience: the number of steps without a better value after which to stop.
+        threshold: the value beyond which to stop.
+        min_steps: the step before which values are ignored.
 
     Raises:
-        UsageError: there is no such mode, or its limit is missing or makes no sense.
+        UsageError: the mode does not exist, or its limit is missing or invalid.
     """
 
     metric: str
@@ -68,7 +68,7 @@ class Rule:
         for limit in ("patience", "threshold"):
             given = getattr(self, limit) is not None
             if given != (limit == MODES[self.mode].limit):
-                verb = "has no use for" if given else "needs"
+                verb = "does not take" if given else "needs"
                 raise UsageError(f"mode={self.mode} {verb} {limit}.")
         if self.patience is not None and not self.patience >= 0:
             raise UsageError(f"invalid patience={self.patience}.")
@@ -76,9 +76,9 @@ class Rule:
             raise UsageError(f"invalid threshold={self.threshold}.")
 
     def take(self, value: float, step: int) -> None:
-        """Take a value in. NaN is better than nothing, and than nothing else.
+        """Add a value. A first NaN counts as the best value; a later one is never better.
 
-        So a first NaN is never beaten, as in TensorFlow; but it is beyond no threshold.
+        No value is better than NaN either, as in TensorFlow. NaN is beyond no threshold.
         """
         mode = MODES[self.mode]
         if step < self.min_steps or (self.threshold is not None and value != value):
@@ -102,7 +102,7 @@ class Rule:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known, and of which values."""
+        """Return the history, and the metric and mode that it belongs to."""
         return {
             "of": [self.metric, self.mode],
             "best": self._best,
@@ -111,7 +111,7 @@ class Rule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Know what was known; what was known of other values says nothing."""
+        """Restore a history, unless it belongs to another metric or mode."""
         if state["of"] == [self.metric, self.mode]:
             self._best, self._best_step = state["best"], state["best_step"]
             self._longest = state["longest"]
@@ -121,13 +121,13 @@ def number(value: Any, metric: str) -> float:
     """Turn a number, or an array of any library that holds one, into a float.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the value is neither.
     """
     found = number_in(value)
     if found is not None:
         return found
     shape = tuple(getattr(value, "shape", ()))
     raise UsageError(
-        f"early-stopping: {metric!r}, which the setting metric names, is no number (type "
+        f"early-stopping: {metric!r}, named by the setting metric, is not a number (type "
         f"{type(value).__name__}, shape {shape})"
     )

@@ -1,4 +1,4 @@
-"""What a run is fed by a function, whoever runs it."""
+"""Feeds each run the values that a function returns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from hookbus import Node, SessionRunArgs, SessionRunHook, UsageError
 
 @attrs.define(eq=False)
 class FeedFnHook(SessionRunHook):
-    """Feeds each run what a function gives.
+    """Feeds each run the values that a function returns.
 
     Args:
-        feed_fn: called without arguments before each run; returns a dict from node or
-            name to value, or None for nothing. End of input raised in it ends the session.
+        feed_fn: a function without arguments that returns a dict from node or name to
+            value, or None. It is called before each run; an end of input that it raises
+            ends the session.
 
     Raises:
-        UsageError: it is no function.
-        FeedConflictError: from a run, where somebody else feeds the same node.
+        UsageError: the function is not callable.
+        FeedConflictError: from a run, if the caller or another hook feeds the same node.
     """
 
     feed_fn: Callable[[], Mapping[Node | str, Any] | None]
@@ -28,9 +29,9 @@ class FeedFnHook(SessionRunHook):
     def __attrs_post_init__(self) -> None:
         if not callable(self.feed_fn):
             raise UsageError(
-                f"feed_fn must be callable, and a {type(self.feed_fn).__name__} is not."
+                f"feed_fn must be callable, not a {type(self.feed_fn).__name__}."
             )
 
     def before_run(self) -> SessionRunArgs:
-        """Ask the function."""
+        """Call the function, and feed what it returns."""
         return SessionRunArgs(feed_dict=self.feed_fn())

@@ -1,4 +1,4 @@
-"""Which values are read once more when a session ends, and where they are found then."""
+"""Evaluates nodes once when a session ends, and keeps their values."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from hookbus import (
 )
 
 _NOTHING = (
-    "final-ops has nothing to read: there is neither 'loss' nor 'accuracy'; name nodes "
+    "final-ops has nothing to evaluate: there is no 'loss' and no 'accuracy'; name nodes "
     "with --final-ops NAME,NAME"
 )
 _INPUT_ENDED = (
-    "the final ops read an input that has ended; name nodes that do without it, or give "
-    "final_ops_feed_dict what they read"
+    "the final ops read an input that has ended; name nodes that do not need it, or feed "
+    "it with final_ops_feed_dict"
 )
 _MOST_SHOWN = 16
 
 
 @attrs.define(eq=False)
 class FinalOpsHook(SessionRunHook):
-    """Runs nodes once when the session ends well; keeps and logs their values.
+    """Evaluates nodes once when a session ends without an error; keeps and logs them.
 
-    No hook takes part in that run. Around a loop of one's own, which has no graph, the
-    values are those that were reported last.
+    No hook takes part in that run. A custom loop, which has no graph, gives the values that
+    it reported last.
 
     Args:
-        final_ops: what to fetch: a node, a name, or any nesting of these; None for
-            nothing. By default ``loss`` and ``accuracy``, those of them that there are.
-        final_ops_feed_dict: feeds for that run, node or name to value.
+        final_ops: the nodes to evaluate, by name; by default ``loss`` and ``accuracy``, if
+            they exist. In code, also nodes and any nesting of nodes and names; None for
+            nothing.
+        final_ops_feed_dict: feeds for that run, from node or name to value.
 
     Raises:
-        UsageError: there is nothing to read.
-        UnknownNodeError: a name is no node's.
-        OutOfRangeError: out of the session's block, where a node needs the next value of
-            an input that has ended.
+        UsageError: there is nothing to evaluate.
+        UnknownNodeError: the graph does not have a node of that name.
+        OutOfRangeError: out of the session's block, if a node needs the next value of an
+            input that has ended.
     """
 
     final_ops: Sequence[Node | str] | Mapping[str, Any] | Node | str | None = ()
@@ -87,7 +88,7 @@ class FinalOpsHook(SessionRunHook):
         except UnfedPlaceholderError as error:
             if session.global_step != self._first_step:
                 raise
-            # Nobody has reported anything in a session without a step.
+            # A custom loop without a step has not reported anything.
             hookbus.log.warning("no final values", why=str(error))
             return
         shown = _readable(_named(self._fetches, self._values))
@@ -109,7 +110,7 @@ def _name(node: Node | str) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """Turn values into plain numbers and lists; of a large array tell the shape."""
+    """Turn values into plain numbers and lists, and a large array into its shape."""
     if isinstance(value, Mapping):
         return {key: _readable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

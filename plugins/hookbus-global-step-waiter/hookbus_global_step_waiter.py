@@ -1,4 +1,4 @@
-"""When a worker may begin: as soon as the training as a whole has reached a step."""
+"""Delays a worker until the training as a whole has reached a global step."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from hookbus import (
     UsageError,
 )
 
-_LOOK_EVERY = 0.5
-_TELL_EVERY_STEPS = 1000
-_TELL_EVERY_SECS = 60.0
+_CHECK_EVERY = 0.5
+_LOG_EVERY_STEPS = 1000
+_LOG_EVERY_SECS = 60.0
 
 
 @attrs.define(eq=False)
 class GlobalStepWaiterHook(SessionRunHook):
-    """Has the first run of a session wait until the training has reached a global step.
+    """Delays the first run of a session until the training has reached a global step.
 
-    The step is that of the session, which a backend may share with other processes, or
-    that of the newest checkpoint of the others, whichever is greater. It looks twice a
-    second. It waits before the first run only, and never again, not after a recovery
-    either. A signal and a stop that a thread asks for end the wait, and the session.
+    That step is the greater of two: the session's own, which a backend may share with
+    other processes, and that of the newest checkpoint of the other processes. The hook
+    checks both twice a second. It waits before the first run only, not after a recovery. A
+    signal, or a thread that asks the coordinator to stop, ends the wait and the session.
 
     Args:
-        wait_until_step: the global step to wait for; 0 or less waits for nothing.
-        checkpoint_dir: where the others save. By default the session's own, unless this
-            session saves there itself.
+        wait_until_step: the global step to wait for; 0 or less does not wait.
+        checkpoint_dir: the directory that the other processes save into. The default is
+            the session's own, unless this session saves there itself.
 
     Raises:
         UsageError: nothing could ever end the wait.
-        SessionInterruptedError: the wait was cut short; the session's block takes it in.
+        SessionInterruptedError: the wait was cut short; the session's block handles it.
     """
 
     only_observes = True
@@ -49,45 +49,45 @@ class GlobalStepWaiterHook(SessionRunHook):
     _started: bool = attrs.field(default=False, init=False)
 
     def begin(self, checkpoints: Checkpoints) -> None:
-        """Start anew."""
+        """Reset the wait for a new session."""
         self._checkpoints = checkpoints
         self._started = self.wait_until_step <= 0
 
     def after_create_session(self, session: hookbus.Session) -> None:
-        """See to it that the wait can end."""
+        """Check that the wait can end."""
         if self._started or self._step(session) >= self.wait_until_step:
             return
         if isinstance(session, EmbeddedSession) and self._others_save_into() is None:
             raise UsageError(
-                f"global-step-waiter would wait for step {self.wait_until_step} for ever: "
-                "only its own runs take this session further. Name the directory that the "
-                "others save into: --global-step-waiter-checkpoint-dir DIR, or "
+                f"global-step-waiter would wait for step {self.wait_until_step} forever: "
+                "only its own runs advance this session. Name the directory that the "
+                "other processes save into: --global-step-waiter-checkpoint-dir DIR, or "
                 "checkpoint_dir="
             )
 
     def before_run(self, run_context: SessionRunContext) -> None:
         """Wait, if this is the first run."""
         if not self._started:
-            # Who asked to stop before has this run, and waits for nothing.
+            # A session that is about to stop runs once more, and need not wait for it.
             if not run_context.stop_requested:
                 self._wait(run_context)
             self._started = True
 
     def _wait(self, run_context: SessionRunContext) -> None:
         step = self._step(run_context.session)
-        told, when = self._tell(step)
+        logged, when = self._log(step)
         while step < self.wait_until_step:
-            if not run_context.wait(_LOOK_EVERY):
+            if not run_context.wait(_CHECK_EVERY):
                 raise SessionInterruptedError(
-                    "the session is to end while global-step-waiter still waits for step "
+                    "the session ends while global-step-waiter still waits for step "
                     f"{self.wait_until_step}"
                 )
             step = self._step(run_context.session)
-            late = time.monotonic() - when >= _TELL_EVERY_SECS
-            if step - told > _TELL_EVERY_STEPS or late:
-                told, when = self._tell(step)
+            late = time.monotonic() - when >= _LOG_EVERY_SECS
+            if step - logged > _LOG_EVERY_STEPS or late:
+                logged, when = self._log(step)
 
-    def _tell(self, step: int) -> tuple[int, float]:
+    def _log(self, step: int) -> tuple[int, float]:
         directory = self._others_save_into()
         extra = {} if directory is None else {"checkpoint_dir": str(directory)}
         hookbus.log.info(
@@ -104,7 +104,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         return max(session.global_step, newest.global_step if newest is not None else 0)
 
     def _others_save_into(self) -> Path | None:
-        """Return where other processes may save: one session saves into a directory."""
+        """Return the directory that other processes may save into, or None."""
         own = self._checkpoints
         assert own is not None
         given = self.checkpoint_dir

@@ -1,4 +1,4 @@
-"""When a model is evaluated in the middle of its training, and who is told the metrics."""
+"""Evaluates the model while it trains, and emits the metrics."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from hookbus import (
 
 @attrs.define(eq=False)
 class InMemoryEvaluatorHook(SessionRunHook):
-    """Evaluates the model before the first run, every so many runs, and at the end.
+    """Evaluates the model before the first run, periodically, and at the end.
 
-    The metrics are logged, and emitted as ``evaluated`` for whoever records them or
-    decides by them. Random generators and inputs are put back afterwards, so that the
-    training goes on as without an evaluation.
+    The hook logs the metrics, and emits them as ``evaluated`` for other hooks. It restores
+    random generators and inputs afterwards, so an evaluation does not change the training.
 
     Args:
-        evaluate: takes the backend session and returns a mapping, metric name to number.
-        every_n_iter: runs between two evaluations, counted in this session; one that
-            was cut short is continued.
-        name: tells this evaluation from others.
+        evaluate: a function that takes the backend session and returns the metrics, from
+            name to number.
+        every_n_iter: runs between two evaluations. A resumed session that was cut short
+            continues the count.
+        name: the name of this evaluation, to tell it from others.
 
     Raises:
-        UsageError: the period is not positive, a metric is no number, or the function
+        UsageError: the period is not positive, a metric is not a number, or the function
             trains.
     """
 
@@ -51,14 +51,14 @@ class InMemoryEvaluatorHook(SessionRunHook):
     def __attrs_post_init__(self) -> None:
         if not callable(self.evaluate):
             raise ArgumentTypeError(
-                f"evaluate is a function of the session, not {self.evaluate!r}."
+                f"evaluate must be a function of the session, not {self.evaluate!r}."
             )
         if self.every_n_iter is None:
             raise UsageError(f"invalid every_n_iter={self.every_n_iter}.")
 
     @hookbus.hookimpl
     def addhooks(self, bus: Bus) -> None:
-        """Keep what metrics are emitted on."""
+        """Keep the bus, to emit metrics on it."""
         self._bus = bus
 
     def begin(self) -> None:
@@ -66,33 +66,33 @@ class InMemoryEvaluatorHook(SessionRunHook):
         self._runs, self._ran = None, False
 
     def after_create_session(self, session: Session) -> None:
-        """Evaluate a model that is all there: one in variables of the graph."""
+        """Evaluate a model in the graph, whose variables are restored by now."""
         if self._runs is None and session.graph.variables:
             self._evaluate_first(session)
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        """Evaluate a model of a loop's own, which restores it before its first step."""
+        """Evaluate the model of a custom loop, which restores it before its first step."""
         if self._runs is None:
             self._evaluate_first(run_context.session)
 
     def after_run(self, run_context: SessionRunContext) -> None:
-        """Evaluate when it is due."""
+        """Evaluate if an evaluation is due."""
         self._ran = True
         self._runs = (self._runs or 0) + 1
         if self._runs % self.every_n_iter == 0:
             self._evaluate(run_context.session)
 
     def end(self, session: Session, outcome: Outcome) -> None:
-        """Evaluate a last time, unless the checkpoint that comes next must not wait."""
+        """Evaluate a last time, unless the final checkpoint must not wait."""
         if not hookbus.was_cut_short(outcome.kind):
             self._evaluate(session)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many runs were counted; None before the first evaluation."""
+        """Return the number of runs; None before the first evaluation."""
         return {"runs": self._runs}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Go on counting where a session was cut short; after one that ended, anew."""
+        """Continue the count of a session that was cut short; else start a new one."""
         self._runs = state["runs"] if hookbus.was_cut_short(ended) else None
 
     def _evaluate_first(self, session: Session) -> None:
@@ -105,7 +105,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
         except UnfedPlaceholderError as error:
             if self._ran or session.graph.variables:
                 raise
-            # A loop of one's own reports its values during its first step.
+            # A custom loop reports its first values during its first step.
             hookbus.log.info("nothing to evaluate yet", why=str(error))
             return
         assert self._bus is not None
@@ -120,13 +120,13 @@ class InMemoryEvaluatorHook(SessionRunHook):
             metrics = self.evaluate(session)
         if session.version != version:
             raise UsageError(
-                "in-memory-evaluator: the setting evaluate changed a variable or the "
-                "global step; a function that evaluates fetches no train op"
+                "in-memory-evaluator: the function evaluate changed a variable or the "
+                "global step; it must not fetch a train op"
             )
         if not isinstance(metrics, Mapping):
             raise UsageError(
-                "in-memory-evaluator: the setting evaluate returned a "
-                f"{type(metrics).__name__}; it returns a mapping, metric name to number"
+                "in-memory-evaluator: the function evaluate returned a "
+                f"{type(metrics).__name__}; expected a mapping from metric name to number"
             )
         return {name: _number(name, value) for name, value in metrics.items()}
 
@@ -138,6 +138,6 @@ def _number(name: str, value: Any) -> float:
         return found
     shape = tuple(getattr(value, "shape", ()))
     raise UsageError(
-        f"in-memory-evaluator: the metric {name!r}, which the setting evaluate returned, "
-        f"is no number (type {type(value).__name__}, shape {shape})"
+        f"in-memory-evaluator: the metric {name!r}, returned by the function evaluate, is "
+        f"not a number (type {type(value).__name__}, shape {shape})"
     )

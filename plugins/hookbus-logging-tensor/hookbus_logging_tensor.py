@@ -1,4 +1,4 @@
-"""Which values are logged, and when."""
+"""Logs values periodically."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from hookbus import (
 
 _SETTING = "the setting tensors of logging-tensor"
 _NOTHING = (
-    "logging-tensor has nothing to log: there is neither 'loss' nor 'accuracy', nor a "
-    "scalar among the summaries; name nodes with --logging-tensor NAME,NAME"
+    "logging-tensor has nothing to log: the graph has neither 'loss' nor 'accuracy' nor a "
+    "scalar summary; name nodes with --logging-tensor NAME,NAME"
 )
 
 
 @attrs.define(eq=False)
 class LoggingTensorHook(SessionRunHook):
-    """Logs values of nodes at the first run, then every so many runs or seconds.
+    """Logs values of nodes in the first run, then periodically.
 
-    Runs in which nothing is due compute none of them.
+    The other runs do not compute the values.
 
     Args:
-        tensors: nodes or names; a mapping gives each a tag of its own. By default
-            ``loss`` and ``accuracy``, those of them that there are, and the scalars that
-            are declared as summaries.
+        tensors: the nodes to log, by name; by default ``loss``, ``accuracy`` and the
+            scalar summaries, if they exist. In code, also nodes, or a mapping from tag to
+            node or name.
         every_n_iter: runs between two reports, counted in this session.
         every_n_secs: seconds between two reports.
-        at_end: report once more when the session ends, of values computed then; where
-            the input has ended or a placeholder is needed, a warning says so.
-        formatter: makes the text of a report of a dict from tag to value.
+        at_end: whether to report once more when the session ends, with values computed
+            then. If the input has ended, or a placeholder is needed, a warning says so.
+        formatter: a function that turns a dict from tag to value into the text of a report.
 
     Raises:
         UsageError: the periods contradict each other, or there is nothing to log.
@@ -71,7 +71,9 @@ class LoggingTensorHook(SessionRunHook):
                 "must be provided."
             )
         if self.formatter is not None and not callable(self.formatter):
-            raise ArgumentTypeError(f"formatter is a function, not {self.formatter!r}.")
+            raise ArgumentTypeError(
+                f"formatter must be a function, not {self.formatter!r}."
+            )
         if periods:
             self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_iter)
 
@@ -94,7 +96,7 @@ class LoggingTensorHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Log what was asked for."""
+        """Log the values if they are due."""
         if run_values.results is not None and self._timer is not None:
             seconds, _ = self._timer.update_last_triggered_step(self._runs)
             self._report(run_values.results, run_values.global_step, seconds)
@@ -104,7 +106,7 @@ class LoggingTensorHook(SessionRunHook):
         self._runs += 1
 
     def end(self, session: hookbus.Session) -> None:
-        """Log a last time, where that was asked for."""
+        """Log a last time, if ``at_end`` is set."""
         if not self.at_end:
             return
         try:
@@ -116,12 +118,12 @@ class LoggingTensorHook(SessionRunHook):
             self._report(values, session.global_step, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many runs there were, and when they were logged."""
+        """Return the number of runs, and the time of the last report."""
         timer = None if self._timer is None else self._timer.state_dict()
         return {"runs": self._runs, "timer": timer}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Go on counting where a session was cut short."""
+        """Continue the count of a session that was cut short."""
         if self._timer is None or state["timer"] is None or self._runs:
             return  # a recovery does not undo what was logged
         if hookbus.was_cut_short(ended):
@@ -139,7 +141,7 @@ class LoggingTensorHook(SessionRunHook):
 def _tagged(
     tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str, graph: Graph
 ) -> dict[str, str]:
-    """Return tag to name: a mapping sorted by tag, a sequence as it is given."""
+    """Return tag to name: a mapping sorted by tag, a sequence in its order."""
     if isinstance(tensors, str | Node):
         tensors = (tensors,)
     if isinstance(tensors, Mapping):
@@ -150,7 +152,7 @@ def _tagged(
 
 
 def _readable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn array values into plain numbers and lists, so that each renderer can."""
+    """Turn arrays into plain numbers and lists, which every renderer can show."""
     readable = {}
     for tag, value in values.items():
         plain = value.tolist() if hasattr(value, "tolist") else value

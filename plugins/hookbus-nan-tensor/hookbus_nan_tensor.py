@@ -1,4 +1,4 @@
-"""What to do about values that are not numbers."""
+"""Fails or stops the session when a value is NaN, and refuses to save one."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from hookbus import (
 _PLAIN = (float, int, str)
 _SETTING = "the setting loss_tensor of nan-tensor"
 _NOTHING = (
-    "nan-tensor has nothing to watch: there is neither 'loss' nor 'accuracy', nor a scalar "
-    "among the summaries; name nodes with --nan-tensor NAME,NAME"
+    "nan-tensor has nothing to watch: the graph has neither 'loss' nor 'accuracy' nor a "
+    "scalar summary; name nodes with --nan-tensor NAME,NAME"
 )
 
 
 class NanLossDuringTrainingError(TrainingError):
-    """A watched value, or a variable about to be saved, is not a number."""
+    """A watched value, or a variable about to be saved, is NaN."""
 
 
 @attrs.define(eq=False)
 class NanTensorHook(SessionRunHook):
-    """Watches values in every run, and every variable before it is saved, for NaN.
+    """Watches values in every run for NaN, and every variable before it is saved.
 
-    A loss that is still finite can stand beside weights that are not any more; so no
-    checkpoint is written while any floating-point variable holds a NaN. Infinity is a
-    number here, as in TensorFlow.
+    A loss may still be finite when the weights are not; so the hook refuses a checkpoint
+    while any floating-point variable holds NaN. Infinity counts as a number, as in
+    TensorFlow.
 
     Args:
-        loss_tensor: nodes or names to watch, in any nesting; their values may be
-            structures, too. By default ``loss`` and ``accuracy``, those of them that there
-            are, and the scalars that are declared as summaries.
-        fail_on_nan_loss: True (default) fails the run, False stops it.
+        loss_tensor: the nodes to watch, by name; by default ``loss``, ``accuracy`` and the
+            scalar summaries, if they exist. In code, also nodes and any nesting of nodes
+            and names. Values may be nested structures.
+        fail_on_nan_loss: whether NaN fails the run; if false, it stops the session.
 
     Raises:
         UsageError: there is nothing to watch.
@@ -77,7 +77,7 @@ class NanTensorHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Fail or stop if one of them is not a number."""
+        """Fail or stop if a value is NaN."""
         if not run_values.results:
             raise UsageError(_NOTHING)
         for name, value in run_values.results.items():
@@ -92,7 +92,7 @@ class NanTensorHook(SessionRunHook):
         global_step: int,
         run_context: SessionRunContext | None,
     ) -> str | None:
-        """Refuse to save a variable that is not a number."""
+        """Refuse to save a variable that holds NaN."""
         for name, value in values.items():
             for found in _nans(name, value):
                 reason = f"variable {found} holds NaN at step {global_step}"
@@ -104,16 +104,16 @@ class NanTensorHook(SessionRunHook):
         if self.fail_on_nan_loss:
             raise NanLossDuringTrainingError(
                 f"nan-tensor: {reason}. The checkpoints hold the last good state. "
-                "To go on regardless: -p no:nan-tensor; to stop quietly: "
+                "To continue regardless: -p no:nan-tensor; to stop without an error: "
                 "--nan-tensor-fail-on-nan-loss false"
             )
-        hookbus.log.warning("not a number", why=reason, by="nan-tensor")
+        hookbus.log.warning("NaN found", why=reason, by="nan-tensor")
         if run_context is not None:
             run_context.request_stop(reason)
 
 
 def _nans(name: str, value: Any) -> Iterator[str]:
-    """Yield where in a value NaN stands: its name, or the path to a part of it."""
+    """Yield the places of NaN in a value: its name, or the path to a part of it."""
     parts = None
     if not (isinstance(value, _PLAIN) or hasattr(value, "dtype")):  # hardly ever
         parts = _parts(value)
@@ -126,7 +126,7 @@ def _nans(name: str, value: Any) -> Iterator[str]:
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """Return the parts of a structure by key, field or place; None where it is none."""
+    """Return a structure's parts by key, field or index; None for any other value."""
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list | tuple | deque | set | frozenset):
@@ -139,7 +139,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 
 def _has_nan(value: Any) -> bool:
-    """Say whether a number or an array of any library holds a NaN.
+    """Return whether a number, or an array of any library, holds NaN.
 
     Only NaN differs from itself.
     """

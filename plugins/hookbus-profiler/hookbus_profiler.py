@@ -1,4 +1,4 @@
-"""When a step is profiled, and where its timeline goes."""
+"""Profiles steps periodically, and writes their timelines."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ _TRACED = SessionRunArgs(options=RunOptions(trace_level=RunOptions.FULL_TRACE))
 
 @attrs.define(eq=False)
 class ProfilerHook(SessionRunHook):
-    """Writes a timeline of a step periodically: what each op and each hook took.
+    """Writes a timeline of a step periodically: the time of each op and each hook.
 
-    A timeline is a file ``timeline-STEP.json`` in the trace event format. It is there when
-    the run is over; what comes before the next run, like a checkpoint, is added then. The
-    first run of a session is never profiled.
+    A timeline is a file ``timeline-STEP.json`` in the trace event format. It exists as soon
+    as the run is over; events before the next run, like a checkpoint, are added when that
+    run begins. The first run of a session is never profiled.
 
     Args:
         save_steps: global steps between two timelines.
         save_secs: seconds between two timelines.
-        output_dir: where the files go; by default the current folder.
-        show_dataflow: draw an arrow from each op to those that read its results.
-        show_memory: count the bytes of the values that the run reads and computes.
+        output_dir: the directory of the files; by default the current one.
+        show_dataflow: whether to draw an arrow from each op to the ops that read its
+            results.
+        show_memory: whether to count the bytes of the values that the run reads and
+            computes.
 
     Raises:
         UsageError: neither or both periods are given, one is not above 0, or the
-            directory cannot be written into.
+            directory is not writable.
     """
 
     exclusive_settings = (("save_steps", "save_secs"),)
     default_settings: ClassVar = {"save_steps": 100}
     only_observes = True
-    on_error = "quarantine"  # a full disk is no reason to lose a training
+    on_error = "quarantine"  # a full disk must not end a training
 
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
@@ -75,19 +77,21 @@ class ProfilerHook(SessionRunHook):
 
     @hookbus.hookimpl
     def addhooks(self, bus: Bus) -> None:
-        """Keep the bus, which tells of hooks' calls."""
+        """Keep the bus, to observe the calls of hooks."""
         self._bus = bus
 
     def begin(self) -> None:
-        """Make the directory; forget the session before."""
+        """Create the directory, and forget an earlier session."""
         self._stop()
         self._run = self._saved = None
         self._timer.reset()
-        self._directory = Path(self.output_dir).absolute()  # wherever the script goes
+        self._directory = Path(
+            self.output_dir
+        ).absolute()  # the script may change directory
         _check_writable(self._directory)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Ask for a trace if the step that comes is due."""
+        """Ask for a trace if the coming step is due."""
         due = self._is_due(run_context.global_step)
         if not due and self._unwatch is None:
             return None
@@ -102,11 +106,11 @@ class ProfilerHook(SessionRunHook):
         self._run = entered
         return _TRACED
 
-    @hookbus.hookimpl(trylast=True)  # so that the others' calls are in what is written
+    @hookbus.hookimpl(trylast=True)  # so that the timeline has the other hooks' calls
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Write the timeline of a step that was due; watch the next one if that is due."""
+        """Write the timeline of a step that was due; observe the next one if it is due."""
         step, entered, self._run = run_values.global_step, self._run, None
         advanced, timer = step - run_context.global_step, self._timer
         self._increment = advanced or self._increment
@@ -117,8 +121,8 @@ class ProfilerHook(SessionRunHook):
             left, metadata = time.perf_counter(), run_values.run_metadata
             self._save(Timeline(step, entered, left, metadata))
         if self._is_due(step):
-            # Not later, as a bus that is told to inside an event tells only of those after
-            # it, and the before_run of the run that comes is to be seen.
+            # Now, because an observer added during an event sees only later events, and
+            # the timeline needs the before_run of the coming run.
             self._watch(run_context.kind)
 
     def end(self) -> None:
@@ -131,27 +135,27 @@ class ProfilerHook(SessionRunHook):
         self.end()
 
     def _is_due(self, step: int) -> bool:
-        """Say whether the run that begins at *step* is due if it adds what the last did."""
+        """Return whether the run from *step* on is due if it adds what the last one did."""
         if self._timer.last_triggered_step() is None:
             return False
         return self._timer.should_trigger_for_step(step + self._increment)
 
     def _watch(self, kind: str) -> None:
-        """Have the bus tell of calls from now on."""
+        """Observe the calls on the bus from now on."""
         self._kind = kind
         if self._unwatch is None:
             assert self._bus is not None
-            self._unwatch = self._bus.observe(self._told)
+            self._unwatch = self._bus.observe(self._note)
 
-    def _told(self, call: Call) -> None:
+    def _note(self, call: Call) -> None:
         ended = time.perf_counter()
         run = call.arguments.get("run_context")
         if isinstance(run, SessionRunContext) and run.kind != self._kind:
-            return  # there may be many between two steps
+            return  # runs of another kind may be many between two steps
         self._spans.append(Span.of(call, ended, self._spans))
 
     def _stop(self) -> None:
-        """Have the bus tell no more, which costs nothing then."""
+        """Stop observing, so that calls cost nothing extra."""
         if self._unwatch is not None:
             self._unwatch()
         self._unwatch, self._spans = None, []
@@ -167,7 +171,7 @@ class ProfilerHook(SessionRunHook):
         )
 
     def _complete(self, until: float) -> None:
-        """Add the calls since it was saved, but those that began at *until* or later."""
+        """Add the calls since the timeline was saved that began before *until*."""
         spans, saved = self._spans, self._saved
         self._spans = [span for span in spans if span.start >= until]
         self._saved = None
@@ -175,7 +179,7 @@ class ProfilerHook(SessionRunHook):
             self._write(saved, [span for span in spans if span.start < until])
 
     def _write(self, timeline: Timeline, spans: Sequence[Span]) -> Path:
-        """Put a file into its place, whole or not at all."""
+        """Write a file atomically."""
         path = self._directory / f"timeline-{timeline.step}.json"
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -183,7 +187,7 @@ class ProfilerHook(SessionRunHook):
             unfinished.write_text(json.dumps(trace, allow_nan=False), "utf-8")
             unfinished.replace(path)
         except Exception:
-            self._stop()  # this may have been the failure that switches the hook off
+            self._stop()  # after this failure the hook may be switched off
             unfinished.unlink(missing_ok=True)
             raise
         return path
@@ -195,6 +199,6 @@ def _check_writable(directory: Path) -> None:
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise UsageError(
-            f"profiler cannot write into {directory}: {error.strerror}; give another "
+            f"profiler cannot write to {directory}: {error.strerror}; give another "
             "--profiler-output-dir, or -p no:profiler"
         ) from error

@@ -1,4 +1,4 @@
-"""What a timeline shows of one step, and how it says so in the trace event format."""
+"""Builds the timeline of one step in the trace event format."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import attrs
 from hookbus import Call, OpRecord, RunMetadata, ValueRecord
 
 Event = dict[str, Any]
-"""An object of JSON; until it is written its times are in nanoseconds."""
+"""A JSON object; until it is written, its times are in nanoseconds."""
 
 _SESSION, _OPS, _FIRST_HOOK = 1, 2, 3
-"""Numbers of the tracks: what the session does, the ops of its run, then each hook."""
+"""Numbers of the tracks: the session, the ops of its run, then each hook."""
 
 
 @attrs.frozen(eq=False)
 class Span:
-    """One call on the bus, from its beginning to its end on the clock.
+    """One call on the bus.
 
     Attributes:
-        plugin: who was called; None for all hooks together.
-        event: what for.
-        run: the context of the run that it was about, or None.
-        start, end: in seconds of ``time.perf_counter``.
-        own: seconds of it without those of others that it called, or wrapped.
-        error: the type of what left it, or None.
+        plugin: the plugin that was called; None for all hooks together.
+        event: the event.
+        run: the context of the run, or None outside a run.
+        start, end: when the call began and ended, in seconds of ``time.perf_counter``.
+        own: its seconds without those of other calls that it made or wrapped.
+        error: the type of the exception that left it, or None.
     """
 
     plugin: str | None
@@ -41,12 +41,12 @@ class Span:
 
     @classmethod
     def of(cls, call: Call, end: float, inside: Sequence[Span]) -> Span:
-        """Make one of a call that is over since *end*.
+        """Return the span of a call that has ended.
 
         Args:
-            call: what an observer was told.
-            end: the time at which it was told.
-            inside: the spans before it; the last ones may lie inside this one.
+            call: the call, as an observer received it.
+            end: the time at which the observer received it.
+            inside: the earlier spans; the last ones may lie inside this one.
         """
         holds_others = call.wrapper or (inside and inside[-1].start >= call.start)
         return cls(
@@ -65,10 +65,10 @@ class Timeline:
     """One step that was profiled.
 
     Attributes:
-        step: the global step after it.
-        entered, left: when its ``before_run`` and ``after_run`` came to the profiler, in
+        step: the global step after the run.
+        entered, left: when ``before_run`` and ``after_run`` reached the profiler, in
             seconds of ``time.perf_counter``.
-        metadata: what the backend recorded.
+        metadata: the backend's record of the run.
     """
 
     step: int
@@ -77,12 +77,12 @@ class Timeline:
     metadata: RunMetadata
 
     def trace(self, spans: Sequence[Span], dataflow: bool, memory: bool) -> Event:
-        """Return it in the trace event format, as an object of JSON.
+        """Return the timeline in the trace event format, as a JSON object.
 
         Args:
             spans: the calls on the bus, in the order in which they ended.
-            dataflow: whether arrows lead from each op to those that read its results.
-            memory: whether counters show the bytes of the values.
+            dataflow: whether to draw arrows from each op to the ops that read its results.
+            memory: whether to add counters of the values' bytes.
         """
         hooks = dict.fromkeys(s.plugin for s in sorted(spans, key=_start) if s.plugin)
         tracks = {name: number for number, name in enumerate(hooks, _FIRST_HOOK)}
@@ -94,21 +94,21 @@ class Timeline:
         events += _arrows(self.metadata.ops) if dataflow else ()
         events += _counters(self.metadata) if memory and self.metadata.seconds else ()
         named = [("session", _SESSION), ("ops", _OPS), *tracks.items()]
-        told = [*_names(self.step, named), *_in_microseconds(events)]
+        complete = [*_names(self.step, named), *_in_microseconds(events)]
         return {
-            "traceEvents": [{**event, "pid": os.getpid()} for event in told],
+            "traceEvents": [{**event, "pid": os.getpid()} for event in complete],
             "displayTimeUnit": "ms",
             "otherData": {"global_step": self.step, "written_by": "hookbus-profiler"},
         }
 
     def _of_session(self, spans: Sequence[Span]) -> Iterator[Event]:
-        """Yield each event as a whole, the step between them, and in that its run."""
+        """Yield each event as a whole, the step between them, and the run in the step."""
         whole = [span for span in spans if span.plugin is None]
         for span in whole:
             yield _slice(_SESSION, span.event, "event", span.start, span.end)
         asked = [span.end for span in whole if span.event == "before_run"]
-        told = [span.start for span in spans if span.event == "after_run"]
-        start, end = min(asked, default=self.entered), min(told, default=self.left)
+        left = [span.start for span in spans if span.event == "after_run"]
+        start, end = min(asked, default=self.entered), min(left, default=self.left)
         yield _slice(_SESSION, f"step {self.step}", "step", start, end)
         start, seconds = self.metadata.start, self.metadata.seconds
         if seconds:  # a backend need not record anything
@@ -148,15 +148,15 @@ def _slice(
 
 
 def _arrows(ops: Sequence[OpRecord]) -> Iterator[Event]:
-    """Yield the two ends of an arrow for each value of an op that another one reads."""
+    """Yield both ends of an arrow for each value that one op computes and another reads."""
     makers: dict[str, OpRecord] = {}
     numbers = count(1)
     for op in ops:
         for value in op.inputs:
-            if value.name in makers:  # else it is a variable's, or fed
+            if value.name in makers:  # any other value is a variable's, or fed
                 maker = makers[value.name]
                 both = {"cat": "dataflow", "id": next(numbers)}
-                # In its midst: at its end the next op may begin.
+                # In the middle of the op, because the next one may begin at its end.
                 made = maker.start + maker.seconds / 2
                 yield {**_event("s", _OPS, value.name, made), **both}
                 yield {**_event("f", _OPS, value.name, op.start), **both, "bp": "e"}
@@ -164,9 +164,9 @@ def _arrows(ops: Sequence[OpRecord]) -> Iterator[Event]:
 
 
 def _counters(metadata: RunMetadata) -> Iterator[Event]:
-    """Yield how many bytes of values a run has read and computed, whenever it changes.
+    """Yield the bytes of the values that a run has read and computed, at each change.
 
-    It holds on to all of them until its end.
+    The run holds all of them until its end.
     """
 
     def counted(moment: float) -> Event:
@@ -206,7 +206,7 @@ def _event(phase: str, track: int, name: str, moment: float) -> Event:
 
 
 def _in_microseconds(events: list[Event]) -> Iterator[Event]:
-    """Yield events by time, which begins with the first of them."""
+    """Yield events sorted by time, which starts at 0 with the first one."""
     events.sort(key=_place)
     zero = events[0]["ts"]
     for event in events:
@@ -222,10 +222,10 @@ def _start(span: Span) -> float:
 
 
 def _place(event: Event) -> tuple[int, int, int]:
-    """Sort by time; at one time a slice comes before what is in it, or leads to it."""
+    """Sort by time; a slice comes before what starts at the same time inside it."""
     return event["ts"], "XsfC".index(event["ph"]), -event.get("dur", 0)
 
 
 def _nanoseconds(seconds: float) -> int:
-    """Round to what the clock can tell; slices that touch or nest still do."""
+    """Round to the clock's resolution; slices that touch or nest still do."""
     return round(seconds * 1e9)

@@ -1,4 +1,4 @@
-"""How far training is, for whoever watches it: a bar on a terminal, else lines."""
+"""Shows the progress of training: a bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _REDRAW_SECS = 0.1
 class ProgressHook(SessionRunHook):
     """Shows step, rate, time left and the values that were logged last, on stderr.
 
-    On a terminal it is a bar; elsewhere a log line per interval, so that log files stay
-    readable.
+    On a terminal the hook draws a bar; elsewhere it logs a line per interval, so that log
+    files stay readable.
 
     Args:
-        every_secs: seconds between two lines where there is no terminal.
+        every_secs: seconds between two log lines when stderr is not a terminal.
     """
 
     only_observes = True
-    on_error = "quarantine"  # a bar is no reason to lose a training
+    on_error = "quarantine"  # a bar must not end a training
 
     every_secs: float = attrs.field(default=10.0, validator=hookbus.numeric(least=0))
     _bar: Progress | None = attrs.field(default=None, init=False)
@@ -46,7 +46,7 @@ class ProgressHook(SessionRunHook):
     _next: float = attrs.field(default=0.0, init=False)
 
     def after_create_session(self, session: hookbus.Session) -> None:
-        """Start the clock; draw the bar if there is a terminal to draw on."""
+        """Start the clock, and draw the bar if stderr is a terminal."""
         now = time.monotonic()
         self._first = (now, session.global_step)
         if self._bar is not None:
@@ -66,7 +66,7 @@ class ProgressHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Show the step, if it is time to."""
+        """Show the step if it is time."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -79,7 +79,7 @@ class ProgressHook(SessionRunHook):
 
     @hookbus.hookimpl
     def logged(self, values: Mapping[str, Any]) -> None:
-        """Keep what was logged last, to show it."""
+        """Keep the values that were logged last, to show them."""
         self._values = "  ".join(f"{tag} {_short(v)}" for tag, v in values.items())
 
     def end(self, session: hookbus.Session) -> None:
@@ -133,7 +133,7 @@ def _bar() -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[values]}"),
         console=Console(stderr=True),
-        # Lines printed meanwhile go above the bar, where they would tear it otherwise.
+        # Prints lines above the bar, where they do not tear it.
         redirect_stderr=True,
         redirect_stdout=sys.stdout.isatty(),
     )

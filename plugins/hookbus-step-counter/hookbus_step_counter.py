@@ -1,4 +1,4 @@
-"""How fast training is, in steps per second."""
+"""Measures and logs the speed of training, in steps per second."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _MOST_WARNINGS = 5
 
 @attrs.define(eq=False)
 class StepCounterHook(SessionRunHook):
-    """Logs steps per second, and emits them as ``measured`` for whoever records them.
+    """Logs the steps per second, and emits them as ``measured`` for other hooks.
 
     The first run only starts the clock.
 
     Args:
         every_n_steps: steps between two measurements.
-        every_n_secs: seconds between two measurements; then ``every_n_steps=None``.
+        every_n_secs: seconds between two measurements. In code, also give
+            ``every_n_steps=None``.
 
     Raises:
         UsageError: neither or both periods are given.
@@ -49,17 +50,17 @@ class StepCounterHook(SessionRunHook):
         self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_steps)
 
     def begin(self) -> None:
-        """Stop the clock; what is measured is the speed of this session."""
+        """Reset the clock, which measures this session only."""
         self._timer.reset()
 
     def after_create_session(self) -> None:
-        """Look at the steps of a new backend session: it may have to repeat some."""
+        """Forget the last step, because a new backend session may repeat it."""
         self._seen = None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Measure when it is due."""
+        """Measure the speed if a measurement is due."""
         step = run_values.global_step
         if step == self._seen:
             self._warn(step)
@@ -74,7 +75,7 @@ class StepCounterHook(SessionRunHook):
         run_context.emit("measured", values={"global_step/sec": rate}, global_step=step)
 
     def _warn(self, step: int) -> None:
-        """Say that a run has not trained, a few times at most."""
+        """Warn that a run has not trained, a few times at most."""
         if self._warnings < _MOST_WARNINGS:
             self._warnings += 1
             hookbus.log.warning(

@@ -1,4 +1,4 @@
-"""When a worker may stop: as soon as the checkpoint of the last step is on disk."""
+"""Stops a worker as soon as the checkpoint of the last step is on disk."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hookbus import (
 class StopAtCheckpointStepHook(SessionRunHook):
     """Asks to stop when the last step is reached and its checkpoint is on disk.
 
-    For a worker, whose chief saves: until the chief's checkpoint is there the worker goes
-    on, with a pause after each run. A signal and a stop that a thread asks for end a
-    pause at once.
+    It is for a worker whose chief saves. Until the chief's checkpoint exists, the worker
+    continues, with a pause after each run. A signal, or a thread that asks the coordinator
+    to stop, ends a pause at once.
 
     Args:
-        model_dir: where the chief saves.
+        model_dir: the directory that the chief saves into.
         last_step: the global step to stop at; a checkpoint of a later step counts, too.
-        wait_after_file_check_secs: seconds to pause when there is no such checkpoint.
+        wait_after_file_check_secs: seconds to pause while the checkpoint does not exist.
 
     Raises:
-        UsageError: there is no directory, no step, or the seconds are negative.
+        UsageError: the directory or the step is missing, or the seconds are negative.
     """
 
     main_setting = "last_step"
@@ -50,7 +50,7 @@ class StopAtCheckpointStepHook(SessionRunHook):
 
     @hookbus.hookimpl
     def planned_last_step(self) -> int:
-        """Tell the last step; it may take some more until the checkpoint is there."""
+        """Return the last step; a few more runs may follow until the checkpoint exists."""
         return self.last_step
 
     def after_run(
@@ -76,7 +76,7 @@ class StopAtCheckpointStepHook(SessionRunHook):
         try:
             newest = hookbus.latest_checkpoint(self.model_dir)
         except CheckpointError as error:
-            # A file server that is away for a moment is no reason to fail a worker.
+            # A file server that is down for a moment must not fail a worker.
             hookbus.log.warning(str(error), by="stop-at-checkpoint-step")
             return 0
         return newest.global_step if newest is not None else 0

@@ -1,4 +1,4 @@
-"""When training has gone far enough: at a step, or after a number of steps."""
+"""Stops the session at a global step, or after a number of steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hookbus import SessionRunContext, SessionRunHook, SessionRunValues, UsageEr
 class StopAtStepHook(SessionRunHook):
     """Asks to stop as soon as the global step has reached its target.
 
-    It never keeps a run from happening: a session that starts at or beyond the target
-    does one run (as TensorFlow's hook does).
+    It never prevents a run: a session that starts at or beyond the target does one run, as
+    with TensorFlow's hook.
 
     Args:
-        num_steps: how many steps to do from the step at which the session starts. A
+        num_steps: the number of steps to run from the step at which the session starts. A
             session that was killed resumes with the rest of them.
         last_step: the global step to stop at.
 
@@ -42,14 +42,14 @@ class StopAtStepHook(SessionRunHook):
         self._target = self.last_step
 
     def after_create_session(self, session: hookbus.Session) -> None:
-        """Fix a relative target, once."""
+        """Compute the target of ``num_steps``, once."""
         if self._target is None:
             assert self.num_steps is not None
             self._target = session.global_step + self.num_steps
 
     @hookbus.hookimpl
     def planned_last_step(self) -> int | None:
-        """Tell the target."""
+        """Return the target."""
         return self._target
 
     def after_run(
@@ -61,10 +61,10 @@ class StopAtStepHook(SessionRunHook):
             run_context.request_stop(f"step {self._target} is reached")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a relative target, so that a resumed session does the rest."""
+        """Return the target of ``num_steps``, so that a resumed session does the rest."""
         return {} if self.num_steps is None else {"last_step": self._target}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Take the target of a session that was cut short; one that ended is over."""
+        """Restore the target of a session that was cut short."""
         if self.num_steps is not None and hookbus.was_cut_short(ended):
             self._target = state.get("last_step")

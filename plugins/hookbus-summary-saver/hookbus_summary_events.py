@@ -1,4 +1,4 @@
-"""How values, graphs and checkpoints become records that TensorBoard reads."""
+"""Writes values, graphs and checkpoints as records that TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _MOST_IMAGES = 3
 
 
 class EventFile:
-    """An event file of its own in a directory, which is made if need be.
+    """A new event file in a directory, which is created if needed.
 
     Args:
-        directory: where.
-        first_step: TensorBoard forgets what earlier files have from this step on: an
-            interrupted session may have written beyond its checkpoint. None where it is
-            to forget nothing.
+        directory: the directory of the file.
+        first_step: the step from which on TensorBoard forgets the records of earlier
+            files, because an interrupted session may have written beyond its checkpoint.
+            None forgets nothing.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
 
     def __init__(self, directory: Path, first_step: int | None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names, which are to differ though
-        # two sessions follow each other within a second.
+        # TensorBoard reads files in the order of their names. They must differ even if two
+        # sessions follow each other within a second.
         secs, nanos = divmod(time.time_ns(), 10**9)
         when = f"{secs:010d}.{socket.gethostname()}.{nanos:09d}.{os.getpid()}"
         self._path = directory / f"events.out.tfevents.{when}"
@@ -60,18 +60,18 @@ class EventFile:
 
         Args:
             kind: ``scalar``, ``histogram``, ``image`` or ``text``.
-            name: what TensorBoard calls it.
-            value: what the kind asks for.
-            step: the global step that it belongs to.
+            name: the name that TensorBoard shows.
+            value: a value that fits the kind.
+            step: the global step of the value.
 
         Raises:
-            UsageError: the value is not what the kind asks for.
+            UsageError: the value does not fit the kind.
         """
         for summary in _SHOWN[kind](name, value):
             self._add(step, summary=Summary(value=[summary]))
 
     def show_graph(self, graph: Graph) -> None:
-        """Add a graph: its nodes, and what each of them reads; none that computes nothing.
+        """Add a graph: its nodes, and the nodes that each reads; skip one without ops.
 
         The nodes that collect values for hooks are left out.
         """
@@ -84,23 +84,23 @@ class EventFile:
             self._add(0, graph_def=GraphDef(node=shown).SerializeToString())
 
     def note_checkpoint(self, path: Path, step: int) -> None:
-        """Add that a checkpoint was written; all records up to here are as safe as it."""
+        """Add that a checkpoint was written, and sync all records up to here to disk."""
         log = SessionLog(status=SessionLog.CHECKPOINT, checkpoint_path=str(path))
         self._add(step, session_log=log)
         self.flush()
         os.fsync(self._file.fileno())
 
     def flush(self) -> None:
-        """Let readers see what was added."""
+        """Make the added records visible to readers."""
         self._file.flush()
         self._is_empty = False
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Flush and close the file."""
         self._file.close()
 
     def give_up(self) -> None:
-        """Close a file that cannot be written, and remove one with no whole record."""
+        """Close a file that cannot be written; remove it if it has no complete record."""
         with suppress(OSError):
             self._file.close()
         if self._is_empty:
@@ -129,22 +129,24 @@ def _histogram(name: str, value: Any) -> Iterator[Summary.Value]:
     values = _array("histogram", name, value).astype(np.float64).reshape(-1)
     finite = values[np.isfinite(values)]
     if finite.size:
-        with np.errstate(over="ignore", invalid="ignore"):  # sums may well be infinite
+        with np.errstate(over="ignore", invalid="ignore"):  # sums may be infinite
             yield Summary.Value(tag=name, histo=make_histogram(finite, _limits(finite)))
     if finite.size < values.size:
         left_out = values.size - finite.size
-        hookbus.log.warning("not finite, and left out", histogram=name, values=left_out)
+        hookbus.log.warning(
+            "left out values that are not finite", histogram=name, values=left_out
+        )
 
 
 def _limits(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the limits of bins; also where values hardly differ, or are huge."""
+    """Return the limits of the bins, also if values hardly differ or are huge."""
     low, high = float(values.min()), float(values.max())
     scale, form = max(abs(low), abs(high)), np.finfo(np.float64)
     most = float(form.max)
     if high - low <= max(1e-9 * scale, float(form.tiny)):
         room = max(0.5, scale / 10)
         low, high = max(low - room, -most), min(high + room, most)
-    # Halves, for the difference of two numbers may be too large for a number.
+    # Halves, because the difference of two finite numbers may be infinite.
     limits: NDArray[np.float64] = np.linspace(low / 2, high / 2, _BINS + 1) * 2
     limits[0], limits[-1] = low, high
     return limits
@@ -174,7 +176,7 @@ def _text(name: str, value: Any) -> Iterator[Summary.Value]:
     if not all(isinstance(word, str) for word in words):
         raise _misfit("text", name, value, "give a str, or a sequence of them")
     (shown,) = text(name, "\n\n".join(words)).value
-    shown.tag = name  # as it was declared, without what the library adds to it
+    shown.tag = name  # the declared name, without what the library adds
     yield shown
 
 
@@ -199,7 +201,7 @@ def _array(kind: str, name: str, value: Any) -> NDArray[Any]:
 
 def _pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Turn floats from 0 to 1, bools, and whole numbers from 0 to 255 into bytes."""
-    numbers = np.nan_to_num(array.astype(np.float64))  # in which 255 fits, unlike in int8
+    numbers = np.nan_to_num(array.astype(np.float64))  # 255 does not fit into int8
     if array.dtype.kind in "fb":
         numbers = np.clip(numbers, 0, 1) * 255
     pixels: NDArray[np.uint8] = np.clip(numbers, 0, 255).round().astype(np.uint8)
@@ -221,6 +223,6 @@ def _encoded(pixels: NDArray[np.uint8]) -> Summary.Image:
 def _misfit(kind: str, name: str, value: Any, wanted: str) -> UsageError:
     shape = tuple(getattr(value, "shape", ()))
     return UsageError(
-        f"summary-saver: {name!r} is no {kind} (type {type(value).__name__}, shape "
-        f"{shape}); {wanted}"
+        f"summary-saver: {name!r} is not a valid {kind} (type {type(value).__name__}, "
+        f"shape {shape}); {wanted}"
     )

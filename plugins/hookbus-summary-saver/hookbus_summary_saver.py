@@ -1,4 +1,4 @@
-"""Which values are written for TensorBoard, and when."""
+"""Writes values for TensorBoard periodically."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from hookbus import (
 
 @attrs.define(eq=False)
 class SummarySaverHook(SessionRunHook):
-    """Writes summaries for TensorBoard at the first run, then periodically.
+    """Writes summaries for TensorBoard in the first run, then periodically.
 
-    It also writes the graph, when checkpoints were saved, what other hooks emit as
-    ``measured``, and as runs of their own what they emit as ``evaluated``. A resumed
-    session's file tells TensorBoard to forget what an interrupted one wrote beyond the
-    checkpoint.
+    It also writes the graph, the steps of checkpoints, the values that other hooks emit
+    as ``measured``, and, as separate runs, the metrics that they emit as ``evaluated``. The
+    file of a resumed session makes TensorBoard forget what an interrupted one wrote beyond
+    the checkpoint.
 
     Args:
         save_steps: global steps between two records.
         save_secs: seconds between two records.
-        output_dir: where the event file goes.
-        tensors: nodes or names of scalars. By default ``loss`` and ``accuracy``, those
-            of them that there are, and all that is declared with ``graph.summary`` or
-            ``step.summary``.
+        output_dir: the directory of the event files.
+        tensors: the scalars to write, by name; by default ``loss``, ``accuracy`` and every
+            declared summary, if they exist. In code, also nodes. Summaries are declared
+            with ``graph.summary`` or ``step.summary``.
 
     Raises:
-        UsageError: neither or both periods are given, one is not above 0, there is no
-            directory, or a value is not what is to be shown.
+        UsageError: neither or both periods are given, one is not above 0, the directory is
+            missing, or a value does not fit its kind of summary.
     """
 
     exclusive_settings = (("save_steps", "save_secs"),)
     default_settings: ClassVar = {"save_steps": 100}
-    kinds = ("train", "eval")  # of a session for evaluation, its metrics alone
+    kinds = ("train", "eval")  # of an evaluation session, only the metrics
     only_observes = True
-    on_error = "warn"  # a full disk is no reason to lose a training
+    on_error = "warn"  # a full disk must not end a training
 
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
@@ -71,12 +71,14 @@ class SummarySaverHook(SessionRunHook):
         named = "save_secs and save_steps of summary-saver"
         self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
         if not self.output_dir:
-            raise UsageError("output_dir must say where the event files go.")
+            raise UsageError("output_dir, the directory of the event files, must be given.")
 
     def begin(self, graph: Graph, kind: str) -> None:
         """Look the nodes up."""
         self._trains = kind == "train"
-        self._directory = Path(str(self.output_dir)).absolute()  # wherever the script goes
+        self._directory = Path(
+            str(self.output_dir)
+        ).absolute()  # the script may change directory
         self._timer.reset()
         self._kept.clear()
         self._seen.clear()
@@ -86,19 +88,21 @@ class SummarySaverHook(SessionRunHook):
             nodes = graph.resolve_all(self.tensors, "the setting tensors of summary-saver")
             self._scalars = {node.name: node.name for node in nodes}
 
-    @hookbus.hookimpl(tryfirst=True)  # as others may measure something there already
+    @hookbus.hookimpl(
+        tryfirst=True
+    )  # because other hooks may measure something in this event
     def after_create_session(self, session: Session) -> None:
-        """Open the event file, and see what all hooks have declared by now."""
+        """Open the event file; all hooks have declared their summaries by now."""
         declared = None if self.tensors else session.graph.summaries
         wanted = {"scalars": self._scalars, "declared": declared}
         self._request = SessionRunArgs({k: v for k, v in wanted.items() if v is not None})
         if self._trains and "" not in self._kept:
-            # Else this is a recovery: the file stays, and what is in it counts.
+            # In a recovery the file stays, and what is in it counts.
             self._first_step = session.global_step + 1
             self._open(session.graph)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Ask for the values when the step of the training that comes is due."""
+        """Ask for the values if the coming training step is due."""
         if run_context.kind != "train":
             return None
         coming = run_context.global_step + self._increment
@@ -107,7 +111,7 @@ class SummarySaverHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Write what was asked for."""
+        """Write the values if they are due."""
         step = run_values.global_step
         self._increment = step - run_context.global_step or self._increment
         if run_values.results is None or not self._timer.should_trigger_for_step(step):
@@ -119,16 +123,16 @@ class SummarySaverHook(SessionRunHook):
 
     @hookbus.hookimpl
     def measured(self, values: Mapping[str, float], global_step: int) -> None:
-        """Write what another hook has measured."""
+        """Write the values that another hook has measured."""
         self._write({"scalar": values}, global_step)
 
     @hookbus.hookimpl
     def evaluated(
         self, metrics: Mapping[str, float], global_step: int, name: str | None
     ) -> None:
-        """Write the metrics of an evaluation, which TensorBoard shows as a run.
+        """Write the metrics of an evaluation, which TensorBoard shows as a separate run.
 
-        A step may be evaluated again, as at the end or after a recovery; it counts once.
+        A step that is evaluated again, at the end or after a recovery, is written once.
         """
         run = f"eval_{name}" if name else "eval"
         new = {
@@ -142,32 +146,32 @@ class SummarySaverHook(SessionRunHook):
 
     @hookbus.hookimpl
     def after_save(self, global_step: int, path: Path) -> None:
-        """Write that there is a checkpoint."""
+        """Write that a checkpoint was saved."""
         with self._written(global_step) as file:
             file.note_checkpoint(path, global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return when something was last written, and how far the last run went."""
+        """Return the time of the last record, and the steps that the last run added."""
         return {"timer": self._timer.state_dict(), "increment": self._increment}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Go on with the period of a session that was cut short."""
+        """Continue the period of a session that was cut short."""
         self._timer.load_state_dict(state["timer"], ended)
         self._increment = state["increment"]
 
     def end(self) -> None:
-        """Say where the event files are."""
+        """Log where the event files are."""
         hookbus.log.info(
             "summaries written",
             directory=self.output_dir,
             view=f"tensorboard --logdir {self.output_dir}",
         )
 
-    @hookbus.hookimpl(trylast=True)  # a last evaluation may come in another's turn
+    @hookbus.hookimpl(trylast=True)  # another hook may still evaluate in this event
     def finished(self) -> None:
-        """Close the event files: the last checkpoint and evaluations stand in them."""
+        """Close the event files, which hold the last checkpoint and evaluations by now."""
         files, self._files = self._files, {}
-        with ExitStack() as all_of_them:  # though one of them cannot be written
+        with ExitStack() as all_of_them:  # also if one of them cannot be written
             for file in files.values():
                 all_of_them.callback(file.close)
 
@@ -181,7 +185,7 @@ class SummarySaverHook(SessionRunHook):
                 file.show_graph(graph)
         except OSError as error:
             raise UsageError(
-                f"summary-saver cannot write into {self._directory}: {error.strerror}; "
+                f"summary-saver cannot write to {self._directory}: {error.strerror}; "
                 "give another --summary-saver-output-dir, or -p no:summary-saver"
             ) from error
 
@@ -195,14 +199,14 @@ class SummarySaverHook(SessionRunHook):
 
     @contextmanager
     def _written(self, step: int, run: str = "") -> Iterator[EventFile]:
-        """Give the event file of the directory, or of a run below it, to add to.
+        """Open the event file of the directory, or of a run below it, to add records.
 
-        What is added is there for readers at once. A file that cannot be written may end
-        in the middle of a record, so that the next one goes into a new file.
+        Readers see the records at once. A file that cannot be written may end in the middle
+        of a record, so the next record goes into a new file.
         """
         if run not in self._files:
-            # A run is evaluated anew at the step at which its session is resumed. What an
-            # evaluation of its own is about may be older than what was evaluated before.
+            # A resumed session evaluates the step at which it resumes again. A separate
+            # evaluation session may evaluate an older checkpoint than the one before.
             begun = run in self._kept or not self._trains
             forget = None if begun else min(step, self._first_step)
             self._files[run] = EventFile(self._directory / run, forget)

@@ -91,7 +91,7 @@ def test_resuming_at_the_very_end_ends_at_once(tmp_path, killed, opened, countin
 def test_an_input_that_became_shorter_is_named(tmp_path, killed, opened, counting):
     """Data that ends before the position is not the data of before."""
     killed(tmp_path, 4, graph=counting(10))
-    told = r"stands at value 4 of input 'batch', which now ends after 2"
+    told = r"the checkpoint is at value 4 of input 'batch', which now ends after 2"
     with pytest.raises(hookbus.CheckpointError, match=told):
         opened(tmp_path, graph=counting(2))
 

@@ -35,7 +35,7 @@ def test_it_evaluates_so_many_batches(trained, about):
     """--steps counts batches, not steps of the training."""
     few = about("evaluate", "--steps", "2")
     assert metrics(few)["mean"] == "2.0625"
-    assert "2 batches are evaluated" in few.stderr
+    assert "evaluation run 2 of 2 is done" in few.stderr
 
 
 def test_it_evaluates_the_checkpoint_that_is_named(trained, about):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,8 @@ USAGE = [
     (["--log-fromat", "json"], "unrecognized flag --log-fromat", "'--log-format'?"),
     (["-x"], "unrecognized flag -x", "hookbus run --help"),
     (["--log-format", "jsn"], "--log-format jsn", "did you mean 'json'?"),
+    (["--log-level", "loud"], "--log-level loud", "debug, info, warning, error, critical"),
+    (["--log-level", "warnin"], "--log-level warnin", "did you mean 'warning'?"),
     (["-p", ""], "-p", "empty"),
     (["-p", "no:"], "-p no:", "empty"),
     (["--stop-at-step", "soon"], "--stop-at-step soon", "a whole number"),
@@ -225,3 +228,91 @@ def test_flags_of_one_plugin_come_together(hookbus, script):
     )
     assert (done.returncode, done.stdout) == (0, "steps 5\n")
     assert sum("loss" in line for line in done.stderr.splitlines()) == 4
+
+
+LEVELS = """
+import hookbus
+for name in ("debug", "info", "warning", "error"):
+    getattr(hookbus.log, name)(f"a line of {name}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "file", "lowest"),
+    [
+        ([], {}, "", "info"),
+        (["-q"], {}, "", "warning"),
+        (["-qq"], {}, "", "warning"),
+        (["-v"], {}, "", "debug"),
+        (["-vv"], {}, "", "debug"),
+        (["-v", "-q"], {}, "", "warning"),
+        (["-q", "-v"], {}, "", "debug"),
+        (["-q", "--log-level", "error"], {}, "", "error"),
+        (["--log-level=ERROR", "-v"], {}, "", "debug"),
+        (["--log-level", "40"], {}, "", "error"),
+        (["--log-level", "0"], {}, "", "debug"),
+        (["--log-level", "25"], {}, "", "warning"),
+        (["-o", "log_level=error"], {}, "", "error"),
+        ([], {"HOOKBUS_ADDOPTS": "-q"}, "", "warning"),
+        (["-v"], {"HOOKBUS_ADDOPTS": "-q"}, "", "debug"),
+        ([], {}, "[hookbus]\nlog_level = error\n", "error"),
+        ([], {}, "[hookbus]\naddopts = -q\n", "warning"),
+        (["--log-level", "info"], {}, "[hookbus]\nlog_level = error\n", "info"),
+    ],
+)
+def test_the_level_of_the_log(flags, environment, file, lowest, hookbus, script):
+    """Lines below the level are dropped; the last flag wins, then environment and file."""
+    if file:
+        Path("tox.ini").write_text(file)
+    done = hookbus("run", *flags, script(LEVELS, before=""), **environment)
+    assert done.returncode == 0
+    names = ["debug", "info", "warning", "error"]
+    logged = [name for name in names if f"a line of {name}" in done.stderr]
+    assert logged == names[names.index(lowest) :]
+
+
+@pytest.mark.parametrize("command", ["plugins", "hooks", "why"])
+@pytest.mark.parametrize(("flags", "warned"), [([], True), (["--log-level=error"], False)])
+def test_commands_that_list_take_the_level_too(command, flags, warned, hookbus):
+    """Their warnings are dropped as those of a run are."""
+    name = ["progress"] if command == "why" else []
+    done = hookbus(command, *flags, *name, HOOKBUS_PLUGINS="no:progres")
+    assert (done.returncode, "no:progres" in done.stderr) == (0, warned)
+
+
+@pytest.mark.parametrize(
+    "argument", [["train", "-q"], ["evaluate", "--log-level=error"], ["predict", "-q"]]
+)
+def test_commands_about_an_estimator_take_the_level_too(argument, hookbus):
+    """The flag is read; what is missing is the Estimator."""
+    done = hookbus(*argument)
+    assert (done.returncode, "needs an Estimator" in done.stderr) == (4, True)
+
+
+def test_debug_lines_tell_how_long_an_import_took(hookbus, script):
+    """-v shows what hookbus itself does, like importing a plugin."""
+    loud = hookbus("run", "-v", "--stop-at-step", "1", script())
+    assert "plugin imported" in loud.stderr
+    quiet = hookbus("run", "--stop-at-step", "1", script())
+    assert "plugin imported" not in quiet.stderr
+
+
+def test_a_terminal_without_colors_gets_none(hookbus, script):
+    """NO_COLOR counts, also where the log goes to a terminal."""
+    code = """
+        import io, os, sys
+        from hookbus.logs import configure, log
+
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        real, sys.stderr = sys.stderr, Terminal()
+        configure("console")
+        log.info("a line")
+        print("\\x1b" in sys.stderr.getvalue())
+        sys.stderr = real
+    """
+    path = script(code, before="")
+    assert hookbus("run", path, NO_COLOR="").stdout == "True\n"
+    assert hookbus("run", path, NO_COLOR="1").stdout == "False\n"

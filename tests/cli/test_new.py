@@ -210,17 +210,17 @@ def test_another_folder(hookbus):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "takes one name, and got none"),
+        ([], "takes one name, but got none"),
         (["one", "two"], "takes one name, not 2: one two"),
-        ([""], "'' is no name for a plugin"),
+        ([""], "'' is not a valid name for a plugin"),
         (["hookbus-"], "'hookbus-' names a part of hookbus"),
-        (["2-late"], "'2-late' is no name for a plugin"),
-        (["my hook"], "'my hook' is no name for a plugin"),
-        (["plugins/mine"], "where to write it is said with --directory"),
-        (["grün"], "'grün' is no name for a plugin"),
-        (["hookbus-hookbus-x"], "'hookbus-hookbus-x' is no name for a plugin"),
-        (["class"], "'class' is a word of Python itself"),
-        (["none"], "'none' is a word of Python itself"),
+        (["2-late"], "'2-late' is not a valid name for a plugin"),
+        (["my hook"], "'my hook' is not a valid name for a plugin"),
+        (["plugins/mine"], "to choose the folder, use --directory"),
+        (["grün"], "'grün' is not a valid name for a plugin"),
+        (["hookbus-hookbus-x"], "'hookbus-hookbus-x' is not a valid name for a plugin"),
+        (["class"], "'class' is a keyword of Python"),
+        (["none"], "'none' is a keyword of Python"),
         (["Session"], "'Session' names a part of hookbus"),
         (["log-format"], "'log-format' would own the flag --log-format"),
         (["log"], "'log' would own the flag --log-format"),
@@ -262,7 +262,7 @@ def test_a_folder_that_cannot_be_written_is_told(hookbus):
     Path("file").touch()
     done = hookbus("new", "demo-hook", "--directory", "file/below")
     assert done.returncode == 4
-    assert done.stderr == "ERROR: cannot write into file/below: Not a directory\n"
+    assert done.stderr == "ERROR: cannot write to file/below: Not a directory\n"
 
 
 def test_help(hookbus):

@@ -1,12 +1,19 @@
-"""What the command tells about plugins, and what it imports for that."""
+"""The command lists and explains plugins, and imports none for it."""
 
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
+import re
+from importlib.metadata import metadata, version
 from pathlib import Path
 
 import pytest
+
+from hookbus.cli import COMMANDS
+from hookbus.cli.help import sentence
+from hookbus.config.settings import schema_of
+from hookbus.discovery import installed_plugins
+from hookbus.testing import fake_dist
 
 BOMB = "import sys; print('IMPORTED', __name__); raise RuntimeError('boom')"
 FOLDERS = Path(__file__).parents[2].glob("plugins/hookbus-*/setup.cfg")
@@ -15,8 +22,51 @@ HOOK = """
 import hookbus
 
 class GoodHook(hookbus.SessionRunHook):
+    '''Does good.'''
+
     def __init__(self, below: float, size: int = 3, name: str | None = None) -> None:
-        pass
+        '''Make it.
+
+        Args:
+            below (float): the ``limit``, in *whole* units. It is a
+                number.
+            size: the size.
+        '''
+"""
+ATTRS = """
+import attrs
+import hookbus
+
+@attrs.define(eq=False)
+class Base(hookbus.SessionRunHook):
+    '''A base.
+
+    Attributes:
+        every: steps between two samples.
+        noise: how much noise
+            to add.
+    '''
+
+    every: int = 5
+    noise: float = 0.0
+
+@attrs.define(eq=False)
+class SampleHook(Base):
+    '''Samples.
+
+    Args:
+        noise: the amount of noise.
+        to: the place of the samples.
+    '''
+
+    to: str = attrs.field(default="", metadata={"help": "the file of the samples."})
+"""
+OPTIONS = """
+import hookbus
+
+@hookbus.hookimpl
+def addoption(group):
+    group.add("rate", float, default=0.5, help="the rate of samples")
 """
 
 
@@ -25,6 +75,13 @@ def broken(install) -> None:
     """Install plugins that raise when they are imported: a module and a class."""
     install("bad-module", BOMB)
     install("bad-class", BOMB, "Hook")
+
+
+def ship(site: Path, name: str, entries, modules, summary: str) -> None:
+    """Install a distribution with a summary."""
+    info = fake_dist(site, name, entries, modules=modules)
+    with (info / "METADATA").open("a", encoding="utf-8") as file:
+        file.write(f"Summary: {summary}\n")
 
 
 def rows(done) -> dict[str, dict[str, str]]:
@@ -36,18 +93,84 @@ def rows(done) -> dict[str, dict[str, str]]:
 
 
 def test_plugins_lists_what_is_installed(hookbus):
-    """A table with name, state, distribution, version, reason and events, by name."""
+    """A line for each plugin: its name, its state, and what it does, in 80 columns."""
     done = hookbus("plugins")
     assert (done.returncode, done.stderr) == (0, "")
     header, *lines = done.stdout.splitlines()
-    assert header.split() == ["NAME", "STATUS", "DISTRIBUTION", "VERSION", "WHY", "EVENTS"]
-    assert [line.split()[0] for line in lines] == SHIPPED
-    table = {line.split()[0]: line.split(maxsplit=4) for line in lines}
-    assert table["progress"][1:3] == ["on", "hookbus-progress"]
-    assert table["progress"][4].startswith("autouse ")
-    assert table["nan-tensor"][1] == "off"
-    assert table["nan-tensor"][4].startswith("not switched on ")
-    assert table["nan-tensor"][4].endswith(" begin before_run after_run before_save")
+    assert header.split() == ["NAME", "STATUS", "SUMMARY"]
+    rows = [line.split(maxsplit=2) for line in lines]
+    assert rows == [
+        [
+            name,
+            "on" if name == "progress" else "off",
+            metadata(f"hookbus-{name}")["Summary"],
+        ]
+        for name in SHIPPED
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_plugins_tells_more_when_it_is_verbose(hookbus):
+    """-v adds the reason, the distribution and its version, and the events of each."""
+    done = hookbus("plugins", "-v", "-p", "no:progress")
+    assert (done.returncode, done.stderr) == (0, "")
+    start = done.stdout.index("nan-tensor is off: not switched on\n")
+    assert done.stdout[start:].splitlines()[1:4] == [
+        "  summary    Fails or stops training when a value is NaN.",
+        f"  installed  hookbus-nan-tensor {version('hookbus-nan-tensor')}",
+        "  events     begin, before_run, after_run, before_save",
+    ]
+    assert "\nprogress is off: -p no:progress\n" in done.stdout
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_plugins_cuts_what_does_not_fit_the_terminal(columns, hookbus, site):
+    """Long names and summaries end in an ellipsis; no line is wider than the terminal."""
+    name = "a-plugin-with-a-name-that-is-far-too-long"
+    entry = {"hookbus": {name: "fake_long"}}
+    words = "word " * 30
+    ship(site, "fake-long", entry, {"fake_long": ""}, words)
+    lines = hookbus("plugins", COLUMNS=str(columns)).stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    (line,) = [line for line in lines if line.startswith("a-plugin")]
+    shown, status, summary = line.split(maxsplit=2)
+    assert shown == (name if columns == 200 else f"{name[: columns // 2 - 3]}...")
+    assert (status, summary.endswith("...")) == ("on", columns != 200)
+
+
+def test_plugins_of_one_distribution_have_summaries_of_their_own(hookbus, site):
+    """If a distribution ships several plugins, the first line of a docstring counts."""
+    entries = {"one": "fake_one", "two": "fake_two:Two", "three": "fake_three"}
+    modules = {
+        "fake_one": '"""Does one thing.\n\nMore."""',
+        "fake_two": 'class Two:\n    """Does two\tthings."""',
+        "fake_three": "",
+    }
+    ship(site, "fake-many", {"hookbus": entries}, modules, "Many.")
+    found = rows(hookbus("plugins", "--json"))
+    summaries = [found[name]["summary"] for name in entries]
+    assert summaries == ["Does one thing.", "Does two things.", "Many."]
+
+
+@pytest.mark.parametrize("flags", [[], ["-v"]])
+def test_plugins_writes_no_escape_sequence_of_metadata(flags, hookbus, site):
+    """What a terminal would act on is shown as it is spelled in Python."""
+    entry = {"hookbus": {"rude\x1b[31m": "fake_rude"}}
+    summary = "Rings \x07 the bell \x1b]0;title\x1b\\."
+    ship(site, "fake-rude", entry, {"fake_rude": ""}, summary)
+    done = hookbus("plugins", *flags)
+    assert done.returncode == 0
+    assert all(c.isprintable() or c == "\n" for c in done.stdout)
+    assert "Rings \\x07 the bell \\x1b]0;title" in done.stdout
+
+
+def test_plugins_is_written_in_any_encoding(hookbus, site):
+    """Characters that stdout cannot encode are escaped."""
+    entry = {"hookbus": {"foreign": "fake_foreign"}}
+    modules = {"fake_foreign": ""}
+    ship(site, "fake-foreign", entry, modules, "Zählt.")
+    done = hookbus("plugins", PYTHONIOENCODING="ascii")
+    assert (done.returncode, "Z\\xe4hlt." in done.stdout) == (0, True)
 
 
 def test_plugins_as_json(hookbus):
@@ -59,6 +182,7 @@ def test_plugins_as_json(hookbus):
         "on": True,
         "distribution": "hookbus-progress",
         "version": version("hookbus-progress"),
+        "summary": metadata("hookbus-progress")["Summary"],
         "why": "autouse",
         "events": ["after_create_session", "after_run", "logged", "end", "on_exception"],
         "all_events": True,
@@ -113,15 +237,37 @@ def test_what_needs_no_plugin_imports_none(arguments, hookbus):
 
 
 def test_the_command_itself(hookbus):
-    """The version is the distribution's; without a command there is the usage."""
+    """The version is the distribution's; without a command there is the help."""
     assert hookbus("--version").stdout == f"hookbus {version('hookbus')}\n"
-    assert hookbus("--help").stdout.startswith("usage: hookbus run")
+    shown = hookbus("--help").stdout
+    assert shown.startswith("usage: hookbus COMMAND")
+    assert max(map(len, shown.splitlines())) <= 80
+    for name, text in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(text)}$", shown, re.MULTILINE)
     nothing = hookbus()
-    assert nothing.returncode == 4
-    assert "usage: hookbus run" in nothing.stdout + nothing.stderr
+    assert (nothing.returncode, nothing.stdout) == (4, shown)
     unknown = hookbus("trian.py")
     assert unknown.returncode == 4
     assert "no command 'trian.py'" in unknown.stderr
+
+
+@pytest.mark.parametrize("command", [*COMMANDS])
+def test_help_of_a_command_is_that_of_its_flag(command, hookbus):
+    """``hookbus help NAME`` and ``hookbus NAME --help`` show the same; exit code 0."""
+    by_word, by_flag = hookbus("help", command), hookbus(command, "--help")
+    assert (by_word.returncode, by_word.stderr) == (0, "")
+    assert (by_word.stdout, by_flag.returncode) == (by_flag.stdout, 0)
+    assert by_word.stdout.startswith("usage: hookbus ")
+    assert max(map(len, by_word.stdout.splitlines())) <= 80
+
+
+def test_help_of_an_unknown_command_suggests_one(hookbus):
+    """It is exit code 4; help alone is the help of the command itself."""
+    done = hookbus("help", "trian")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no command 'trian'" in done.stderr
+    assert "did you mean 'train'?" in done.stderr
+    assert hookbus("help").stdout == hookbus("--help").stdout
 
 
 @pytest.mark.usefixtures("broken")
@@ -145,27 +291,56 @@ def test_run_help_imports_only_what_is_on(hookbus, install):
     assert (done.returncode, done.stderr) == (0, "")
     assert "IMPORTED" not in done.stdout
     assert "broken" not in done.stdout
-    assert "bad-class" in done.stdout.splitlines()[-1]
+    assert "bad-class" in done.stdout[done.stdout.index("installed and off:") :]
 
 
 def test_run_help_tells_flags_variables_and_settings(hookbus, install):
-    """Settings of plugins that are on stand there with their defaults."""
+    """Settings of plugins that are on: the form of each, what it means, its default."""
     install("good", HOOK, "GoodHook")
-    shown = hookbus("run", "-p", "good", "--help").stdout
-    lines = {
-        line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.split()
-    }
-    assert lines["--good-size"] == ["(default", "3)"]
-    assert lines["--good-below"] == ["(required)"]
-    assert lines["--good-name"] == []
-    assert lines["--progress-every-secs"] == ["(default", "10.0)"]
-    assert "--stop-at-step-last-step" not in lines
-    for word in ("-p", "--log-format", "--disable-plugin-autoload", "-h,"):
-        assert word in lines
+    install("sample", ATTRS, "SampleHook")
+    install("rated", OPTIONS)
+    shown = hookbus("run", "-p", "good", "-p", "sample", "--help").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    settings = described(shown)
+    assert settings["--good, --good-below FLOAT"] == "the limit, in whole units (required)"
+    assert settings["--good-size INT"] == "the size (default 3)"
+    assert settings["--good-name TEXT"] == ""
+    assert settings["--sample, --sample-every INT"] == (
+        "steps between two samples (default 5)"
+    )
+    assert settings["--sample-noise FLOAT"] == "the amount of noise (default 0.0)"
+    assert settings["--sample-to TEXT"] == "the file of the samples"
+    assert settings["--rated, --rated-rate FLOAT"] == "the rate of samples (default 0.5)"
+    assert "default 10.0" in settings["--progress, --progress-every-secs FLOAT"]
+    assert not any("stop-at-step" in setting for setting in settings)
+    for word in ("-p NAME", "--log-format FORMAT", "-q", "-v", "-h, --help"):
+        assert settings[word]
     for variable in ("HOOKBUS_PLUGINS", "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"):
-        assert variable in lines
-    off = next(line for line in shown.splitlines() if line.startswith("installed and off"))
-    assert "stop-at-step" in off
+        assert settings[variable]
+    assert "stop-at-step" in shown[shown.index("installed and off") :]
+
+
+@pytest.mark.parametrize("plugin", SHIPPED)
+def test_every_setting_of_a_shipped_plugin_is_described(plugin):
+    """One sentence each, which is a phrase without a period, like that of every flag."""
+    schema = schema_of(installed_plugins().plugins[plugin].entry.load(), plugin)
+    for field in schema.fields:
+        text = sentence(schema.helps.get(field, ""))
+        assert len(text.split()) >= 3, field
+        assert text[0].islower(), field
+        assert not re.search(r"\.( |$)|[`*]", text), field
+
+
+def described(shown: str) -> dict[str, str]:
+    """Read the two columns of a help: the indented names, and their texts in one line."""
+    found: dict[str, str] = {}
+    for line in shown.splitlines():
+        new = re.match(r"  (\S(?:\S| (?! ))*)(?:  +(.*))?$", line)
+        if new:
+            name, found[new[1]] = new[1], new[2] or ""
+        elif found and line.startswith("    "):
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
 
 
 SIDE_EFFECT = "print('IMPORTED', __name__)\n"

@@ -115,7 +115,7 @@ WHOLE = "{'e': 'all.e'}"
     ],
 )
 def test_any_value_becomes_json(value, predictions, expected, trained, estimator, hookbus):
-    """An array is a list, one number a number; what JSON has not is null; UTF-8 is text."""
+    """An array is a list, a number a number; NaN is null; bytes are read as UTF-8."""
     estimator(VALUES % (value, predictions))
     done = hookbus("predict", "model:other", "--input", "model:one", "--output", "-")
     assert (done.returncode, lines(done.stdout)) == (0, [expected]), done.stderr
@@ -127,7 +127,7 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
     named = ("model:other", "--input", "model:one", "--output", OUTPUT)
     done = hookbus("predict", *named)
     assert done.returncode == 4
-    assert "ERROR: the predictions hold a Word, which JSON has not" in done.stderr
+    assert "ERROR: the predictions hold a Word, which JSON cannot represent" in done.stderr
     assert not list(OUTPUT.parent.iterdir())
 
 
@@ -144,7 +144,11 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
             4,
             "mean 'large'?; there are 'y', 'large'",
         ),
-        (["--output=-", "--predict-keys=a,y"], 4, "has 'a', which is no prediction; there"),
+        (
+            ["--output=-", "--predict-keys=a,y"],
+            4,
+            "has 'a', which is not a prediction; there",
+        ),
         (["--output=-", "--batch"], 4, "did you mean '--batches'?"),
         (["--output=-", "--model-dir=empty"], 1, "no checkpoint in model_dir='empty'"),
     ],

@@ -310,7 +310,7 @@ def test_choices_and_sequences_have_a_text_form(field, text, value):
     [
         ("mode", "slow", "'slow' is not one of fast, 2"),
         ("colour", "GREEN", "'GREEN' is not one of RED, BLUE"),
-        ("sizes", "1,two", "'1,two' is not a list of which each is a whole number"),
+        ("sizes", "1,two", "'1,two' is not a list in which each item is a whole number"),
     ],
 )
 def test_what_is_no_choice_is_told_with_the_choices(field, text, message):

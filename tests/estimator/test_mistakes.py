@@ -42,7 +42,7 @@ def train(**fields: Any) -> None:
 @pytest.mark.parametrize("fn", [None, 5, EstimatorSpec("eval", loss="loss")], ids=repr)
 def test_a_model_fn_is_a_function(fn):
     """The spec itself is not."""
-    with pytest.raises(TypeError, match="model_fn is a function, given: "):
+    with pytest.raises(TypeError, match="model_fn must be a function, given: "):
         Estimator(fn)
 
 
@@ -71,7 +71,7 @@ def test_further_parameters_may_have_defaults():
 @pytest.mark.parametrize("argument", ["model_dir", "params"])
 def test_an_argument_of_a_wrong_type_is_refused(argument):
     """The message names it."""
-    with pytest.raises(TypeError, match=f"{argument} is a .*, given: 5"):
+    with pytest.raises(TypeError, match=f"{argument} must be a .*, given: 5"):
         Estimator(model(), **{argument: 5})
 
 
@@ -90,7 +90,10 @@ def test_an_argument_of_a_wrong_type_is_refused(argument):
 )
 def test_a_setting_of_a_wrong_type_is_refused(field, value):
     """The message names it."""
-    pattern = rf"RunConfig: {field} is .*, given: {re.escape(repr(value))}"
+    given = re.escape(repr(value))
+    pattern = rf"^invalid {field}={given}\. RunConfig expects a (whole )?number"
+    if field == "model_dir":
+        pattern = rf"^RunConfig: model_dir must be a path, given: {given}$"
     with pytest.raises(TypeError, match=pattern):
         RunConfig(**{field: value})
     with pytest.raises(TypeError, match=pattern):
@@ -119,7 +122,7 @@ def test_a_number_of_steps_is_a_whole_number(argument, number):
     else:
         calls.append(lambda: TrainSpec(numbers(3), max_steps=number))
     for call in calls:
-        with pytest.raises(TypeError, match=f"{argument} is a whole number, given: "):
+        with pytest.raises(TypeError, match=f"{argument} must be a whole number, given: "):
             call()
     assert not RUN.exists()
 
@@ -128,7 +131,7 @@ def test_a_number_of_steps_is_a_whole_number(argument, number):
 def test_an_argument_of_a_call_of_a_wrong_type_is_refused(argument):
     """The message names it."""
     made = estimator().train(numbers(1))
-    with pytest.raises(TypeError, match=f"{argument} is a .*, given: 5"):
+    with pytest.raises(TypeError, match=f"{argument} (is|must be) a .*, given: 5"):
         next(made.predict(numbers(1), **{argument: 5}))
 
 
@@ -138,7 +141,7 @@ def test_train_and_evaluate_takes_an_estimator_and_two_specs(place):
     arguments = [estimator(), TrainSpec(numbers(1)), EvalSpec(numbers(1))]
     needed = type(arguments[place]).__name__
     arguments[place] = None
-    with pytest.raises(TypeError, match=f"a {needed} is needed, given: None"):
+    with pytest.raises(TypeError, match=f"expected a {needed}, given: None"):
         train_and_evaluate(*arguments)
 
 
@@ -325,30 +328,31 @@ def test_an_unknown_key_is_refused_before_the_session_begins():
 @pytest.mark.parametrize("field", ["start_delay_secs", "throttle_secs"])
 def test_a_delay_is_a_number(field):
     """The message names it."""
-    with pytest.raises(TypeError, match=f"{field} is a number of seconds, given: '5'"):
+    with pytest.raises(TypeError, match=f"{field} must be a number of seconds, given: '5'"):
         EvalSpec(numbers(3), **{field: "5"})
 
 
 @pytest.mark.parametrize("exporter", [BestExporter, LatestExporter])
 def test_an_exporter_keeps_some(exporter):
-    """The message names what must be more than 0."""
-    with pytest.raises(UsageError, match=r"exports_to_keep=0 must be more than 0"):
+    """The message names the exporter and its setting."""
+    message = rf"^invalid exports_to_keep=0\. {exporter.__name__} expects a whole number "
+    with pytest.raises(UsageError, match=message):
         exporter(exports_to_keep=0)
 
 
 @pytest.mark.parametrize("name", ["a/b", "../test", "a\\b"])
 def test_a_name_of_an_evaluation_leads_nowhere_else(name):
     """It names a folder in the model's directory."""
-    with pytest.raises(UsageError, match="names a folder and has no slash"):
+    with pytest.raises(UsageError, match="names a folder and must not have a slash"):
         EvalSpec(numbers(3), name=name)
-    with pytest.raises(UsageError, match="names a folder and has no slash"):
+    with pytest.raises(UsageError, match="names a folder and must not have a slash"):
         estimator().train(numbers(1)).evaluate(numbers(3), name=name)
 
 
 def test_a_name_of_an_evaluation_is_a_str():
     """It becomes a folder's."""
     made = estimator().train(numbers(1))
-    with pytest.raises(TypeError, match="name is a str, given: 5"):
+    with pytest.raises(TypeError, match="name must be a str, given: 5"):
         made.evaluate(numbers(1), name=5)
 
 

@@ -41,7 +41,7 @@ def test_as_a_script_it_learns_the_digits():
     assert accuracy_told(first.stdout) > 0.9
     assert second.stdout == first.stdout
     assert steps_saved() == [0, 100, 200, 300]
-    assert "not trained: it is already" in second.stderr
+    assert "nothing to train" in second.stderr
 
 
 def test_under_the_command_flags_act_on_its_training():

@@ -289,7 +289,7 @@ def test_a_class_made_of_a_container_is_no_container() -> None:
     class Names(list):  # type: ignore[type-arg]
         pass
 
-    with pytest.raises(FetchTypeError, match="not a Names"):
+    with pytest.raises(FetchTypeError, match="Names is not a fetch"):
         shape_of({"a": Names(["loss"])})
 
 
@@ -364,5 +364,7 @@ def test_what_is_no_fetch_is_refused_with_its_type(wrong: Any) -> None:
 
 def test_the_refusal_names_the_type_that_does_not_fit() -> None:
     """The message names the class of the wrong leaf and what a fetch may be."""
-    with pytest.raises(FetchTypeError, match=r"a node, a node's name.*not a float"):
+    with pytest.raises(
+        FetchTypeError, match=r"float is not a fetch.*a node, a node's name"
+    ):
         shape_of({"a": ["loss", 2.5]})

@@ -160,7 +160,7 @@ def refused(error: type[Exception], add: Callable[[], Any]) -> str:
 def test_a_taken_name_is_refused(graph: Graph) -> None:
     """A second node of a name is an error that shows the first."""
     message = refused(DuplicateNodeError, lambda: graph.placeholder("y"))
-    assert message == "there is a node 'y' already: <op 'y'>"
+    assert message == "the graph has a node 'y' already: <op 'y'>"
 
 
 def test_the_array_namespace_has_a_reserved_name(graph: Graph) -> None:
@@ -283,8 +283,8 @@ def test_a_nesting_may_hold_nodes_and_names(graph: Graph) -> None:
     [
         ("z", UnknownNodeError, "the graph has no node 'z'"),
         (Graph().placeholder("x"), GraphError, "belongs to another graph"),
-        (3, FetchTypeError, "and int is none"),
-        (None, FetchTypeError, "and NoneType is none"),
+        (3, FetchTypeError, ": int is not a fetch"),
+        (None, FetchTypeError, ": NoneType is not a fetch"),
     ],
 )
 def test_each_part_of_a_nesting_is_looked_at(
@@ -335,8 +335,8 @@ def test_the_array_namespace_is_no_node_that_is_read(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("x", "op 'train' writes 'x', which is no variable but a placeholder"),
-        ("y", "op 'train' writes 'y', which is no variable but an op"),
+        ("x", "op 'train' writes 'x', which is not a variable but a placeholder"),
+        ("y", "op 'train' writes 'y', which is not a variable but an op"),
         ("global_step", "op 'train' writes 'global_step', which the session counts itself"),
         ("ww", "no node 'ww' (wanted by op 'train'); did you mean 'w'?"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import Graph, GraphError
-from hookbus.graph.operation import Operation, describe
+from hookbus.graph.operation import Operation, name_of
 
 POSITIONAL_ONLY, NORMAL, KEYWORD_ONLY = "positional only", "normal", "keyword only"
 
@@ -153,7 +153,7 @@ def test_what_was_not_promised_is_refused(made: Operation, returned: Any, why: s
 
 def test_an_op_is_called_like_its_function() -> None:
     """Functions, methods and classes have names; a lambda has none."""
-    assert describe(describe) == "describe"
-    assert describe("x".join) == "join"
+    assert name_of(name_of) == "name_of"
+    assert name_of("x".join) == "join"
     with pytest.raises(GraphError, match="name="):
-        describe(lambda: 0)
+        name_of(lambda: 0)

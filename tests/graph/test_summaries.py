@@ -127,7 +127,9 @@ def test_they_cannot_be_asked_for_while_more_may_come(graph):
 @pytest.mark.parametrize("name", ["", None, 3])
 def test_a_name_is_a_str_that_is_not_empty(graph, kind, name):
     """A viewer could show nothing else."""
-    with pytest.raises(GraphError, match=r"a summary's name is a str .*, not "):
+    with pytest.raises(
+        GraphError, match=r"a summary's name is .*; expected a non-empty str"
+    ):
         declare(graph, kind, name, "half")
 
 
@@ -136,7 +138,7 @@ def test_a_name_is_a_str_that_is_not_empty(graph, kind, name):
 def test_no_two_summaries_share_a_name(graph, first, second):
     """Not even of different kinds; the error tells of which kind there is one."""
     declare(graph, first, "x", "half")
-    told = rf"^there is a {first} summary 'x' already$"
+    told = rf"^the graph has a {first} summary 'x' already$"
     with pytest.raises(DuplicateNodeError, match=told):
         declare(graph, second, "x", "w")
 

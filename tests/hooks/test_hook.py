@@ -334,7 +334,7 @@ def test_one_hook_may_assign_a_variable_again(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "why"),
     [
-        ("y", GraphError, "hook 'probe' writes 'y', which is no variable"),
+        ("y", GraphError, "hook 'probe' writes 'y', which is not a variable"),
         ("global_step", GraphError, "hook 'probe' writes 'global_step'"),
         ("ww", UnknownNodeError, "wanted by hook 'probe'.*did you mean 'w'"),
     ],

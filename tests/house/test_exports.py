@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import pkgutil
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,14 +31,66 @@ def fresh(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_all_is_sorted_and_equals_the_public_names() -> None:
-    """hookbus.__all__ lists every public name of hookbus, and three modules, in order."""
-    public = [
-        name
-        for name, value in vars(hookbus).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+def test_all_is_sorted_and_lists_each_public_name_once() -> None:
+    """hookbus.__all__ lists the imports of the stub, three modules among them."""
+    tree = ast.parse((ROOT / "__init__.pyi").read_text("utf-8"))
+    listed = [
+        (alias.name, alias.asname)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     ]
-    assert hookbus.__all__ == sorted([*public, "evaluation", "learning", "metrics"])
+    assert [name for name, _ in listed] == [other for _, other in listed]
+    assert sorted(name for name, _ in listed) == hookbus.__all__
+    assert len(set(hookbus.__all__)) == len(hookbus.__all__) > 80
+    modules = {n for n in hookbus.__all__ if inspect.ismodule(getattr(hookbus, n))}
+    assert modules == {"evaluation", "learning", "metrics"}
+
+
+def test_a_star_import_binds_the_public_names() -> None:
+    """`from hookbus import *` binds what __all__ lists and what dir() shows."""
+    code = """if True:
+    from hookbus import *
+    import hookbus
+    assert {*hookbus.__all__} <= {*globals()} and {*hookbus.__all__} <= {*dir(hookbus)}
+    print(Graph is hookbus.Graph is hookbus.graph.graph.Graph)"""
+    assert fresh(code) == "True\n"
+
+
+def test_a_module_is_an_attribute_without_an_import_of_its_own() -> None:
+    """`import hookbus` is enough to reach hookbus.errors and the other modules."""
+    names = ["errors", "testing", "metrics", "learning", "evaluation"]
+    shown = ", ".join(f"hookbus.{name}.__name__" for name in names)
+    expected = " ".join(f"hookbus.{name}" for name in names)
+    assert fresh(f"import hookbus; print({shown})") == f"{expected}\n"
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    """An unknown name is the error that any module raises, and no import error."""
+    with pytest.raises(AttributeError, match=r"^module 'hookbus' has no attribute 'Grph'$"):
+        _ = hookbus.Grph
+    assert not hasattr(hookbus, "__version__")
+
+
+def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
+    """mypy finds each name of __all__ in hookbus, with a type; another name is an error."""
+    lines = ["import hookbus", *(f"reveal_type(hookbus.{n})" for n in hookbus.__all__)]
+    script = tmp_path / "names.py"
+    script.write_text("\n".join([*lines, "hookbus.Grph", ""]), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", script],
+        env={**os.environ, "MYPYPATH": str(ROOT.parent)},
+        cwd=ROOT.parent,  # where the cache is
+        capture_output=True,
+        text=True,
+    )
+    notes = [line.partition(": note: ")[2] for line in done.stdout.splitlines()]
+    revealed = [note for note in notes if note.startswith("Revealed type")]
+    assert len(revealed) == len(hookbus.__all__), done.stdout
+    assert not [note for note in revealed if '"Any"' in note]
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(errors) == 1, done.stdout
+    assert 'Module has no attribute "Grph"' in errors[0]
 
 
 def test_public_names_are_documented() -> None:
@@ -51,12 +103,22 @@ def test_public_names_are_documented() -> None:
 
 
 def test_the_import_stays_light() -> None:
-    """`import hookbus` imports no array library, no structlog and no plugin."""
+    """`import hookbus` imports no library, no plugin and nothing else of hookbus."""
     modules = set(fresh("import hookbus, sys; print(*sys.modules)").split())
     plugins = {entry.module for entry in entry_points(group="hookbus")}
     assert plugins, "no plugin is installed, so this would show nothing"
-    assert not modules & {"numpy", "structlog", "torch", "jax", "tensorflow", *plugins}
-    assert not [name for name in modules if name.startswith("hookbus_")]
+    assert not modules & {"numpy", "torch", "jax", "tensorflow", *plugins}
+    assert not modules & {"attr", "attrs", "packaging", "pluggy", "structlog"}
+    assert {name for name in modules if name.startswith("hookbus")} == {"hookbus"}
+
+
+def test_a_session_imports_what_it_needs() -> None:
+    """The names of a training script import no logging, version or metadata library."""
+    code = "from hookbus import MonitoredTrainingSession, SessionRunHook"
+    modules = set(fresh(f"{code}; import sys; print(*sys.modules)").split())
+    assert {"attrs", "pluggy", "hookbus.session.training"} <= modules
+    late = {"importlib.metadata", "packaging", "structlog", "tomllib", "configparser"}
+    assert not modules & {*late, "difflib", "hookbus.estimator.estimator"}
 
 
 ALONE = """

@@ -81,7 +81,7 @@ def test_hookbus_itself_can_be_required():
 
 def test_a_requirement_must_be_one():
     """The message shows the form."""
-    with pytest.raises(UsageError, match=r"tox.ini:2.*'what\?' is no requirement"):
+    with pytest.raises(UsageError, match=r"tox.ini:2.*'what\?' is not a requirement"):
         check_required([("what?", "tox.ini:2")], {})
 
 

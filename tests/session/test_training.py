@@ -217,6 +217,7 @@ def test_hooks_on_both_ends_of_the_list():
 MISSING = """
 import sys, sysconfig
 import structlog, hookbus
+from hookbus import MonitoredTrainingSession  # before its libraries cannot be found
 
 # Leave only the core's own metadata to be found, and Python's own modules.
 library = sysconfig.get_path("stdlib")

@@ -284,7 +284,7 @@ def told(capsys) -> str:
 def test_progress_is_logged_about_ten_times(steps, batches, capsys):
     """With each of a few batches; not at all where nobody knows how many there are."""
     trained().evaluate(numbers(100), steps=steps)
-    found = re.findall(rf"evaluation +batch=(\d+) of={steps}", told(capsys))
+    found = re.findall(rf"evaluation +run=(\d+) of={steps}", told(capsys))
     assert [int(batch) for batch in found] == list(batches)
 
 

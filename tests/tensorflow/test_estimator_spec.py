@@ -127,7 +127,7 @@ def test_a_model_fn_returns_a_spec(returned):
 def test_labels_need_a_parameter():
     """A model_fn that has none cannot have been meant for an input with labels."""
     made = Estimator(model(), RUN)
-    with pytest.raises(ValueError, match="model_fn has no parameter labels"):
+    with pytest.raises(ValueError, match="model_fn has no parameter 'labels'"):
         made.train(lambda: [(np.ones(2), np.ones(2))])
 
 
@@ -226,7 +226,7 @@ def test_each_mode_needs_its_parts(mode, missing):
 
 def test_a_mode_is_one_of_three():
     """They are listed."""
-    with pytest.raises(ValueError, match="mode='test' is none of train, eval, infer"):
+    with pytest.raises(ValueError, match="mode='test': expected one of train, eval, infer"):
         EstimatorSpec("test", **FULL)
 
 
@@ -272,7 +272,7 @@ def test_what_is_no_hook_is_a_type_error(field):
 @pytest.mark.parametrize("scaffold", [5, "init", SessionRunHook()], ids=type)
 def test_a_scaffold_is_a_scaffold(scaffold):
     """Anything else is a TypeError."""
-    with pytest.raises(TypeError, match="scaffold is no Scaffold, given"):
+    with pytest.raises(TypeError, match="scaffold is a Scaffold, given"):
         EstimatorSpec("train", **FULL, scaffold=scaffold)
 
 

@@ -75,7 +75,7 @@ def test_a_model_that_is_there_already_is_not_trained(max_steps, capsys):
     capsys.readouterr()
     again = Estimator(never, RUN)
     assert again.train(never, [5], max_steps=max_steps, saving_listeners=[5]) is again
-    assert f"not trained: it is already step=5 max_steps={max_steps}" in told(capsys)
+    assert f"nothing to train step=5 max_steps={max_steps}" in told(capsys)
     assert sorted(RUN.rglob("*")) == files
     assert state(trained)[0] == 5
 

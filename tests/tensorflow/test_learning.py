@@ -144,7 +144,9 @@ def test_no_train_op_is_a_value_error():
 def test_a_number_of_steps_that_is_not_above_0_is_a_value_error(train, number):
     """Before anything is opened."""
     hook = Steps()
-    with pytest.raises(ValueError, match="number_of_steps is above 0"):
+    with pytest.raises(
+        ValueError, match=f"Must specify number_of_steps > 0, given: {number}"
+    ):
         train(hooks=[hook], number_of_steps=number)
     assert hook.started == []
 
@@ -161,7 +163,9 @@ def test_a_number_of_steps_that_is_not_above_0_is_a_value_error(train, number):
 )
 def test_what_is_written_needs_a_logdir(train, given):
     """Even summary_op=None is a ValueError without one."""
-    with pytest.raises(ValueError, match=f"{next(iter(given))}= is given, and logdir is"):
+    with pytest.raises(
+        ValueError, match=f"{next(iter(given))}= needs a directory, and logdir is"
+    ):
         train(None, number_of_steps=1, **given)
 
 
@@ -177,7 +181,7 @@ def test_what_is_written_needs_a_logdir(train, given):
 )
 def test_a_chiefs_periods_need_a_logdir(train, argument):
     """A period that is not 0 or None is a ValueError without one."""
-    with pytest.raises(ValueError, match="is given, and logdir is None"):
+    with pytest.raises(ValueError, match="needs a directory, and logdir is None"):
         train(None, number_of_steps=1, **{argument: 5})
     assert train(None, number_of_steps=1, **{argument: None}) == 100.0
     assert train(None, number_of_steps=1, **{argument: 0}) == 100.0

@@ -53,7 +53,7 @@ def test_what_differs(one, other, place, how):
 @pytest.mark.parametrize(
     ("state", "fault"),
     [
-        ({1: 2}, "state has the key 1, which is no str"),
+        ({1: 2}, "state has the key 1, which is not a str"),
         ({"a": [{1}]}, "state['a'][0] is a set"),
         ({"a": object()}, "state['a'] is a object"),
         (np.array([None]), "state is a ndarray"),

@@ -11,12 +11,12 @@ FAULTS = {
     "MisspeltHook": ("test_it_can_be_registered", "did you mean 'after_run'"),
     "ByValueHook": ("test_it_can_be_registered", "@attrs.define(eq=False)"),
     "ShoutedHook": ("test_its_entry_point_names_it", "declare shouted-hook = faulty:"),
-    "NowhereHook": ("test_its_entry_point_names_it", "is NowhereHook meant?"),
+    "NowhereHook": ("test_its_entry_point_names_it", "did you mean NowhereHook?"),
     "RaisingHook": ("test_it_survives", "end() raised RuntimeError: the end is bad"),
-    "OnceHook": ("test_it_survives", "after_create_session() comes again"),
+    "OnceHook": ("test_it_survives", "after_create_session() is called again"),
     "GraphOnlyHook": ("test_it_survives", "-k 'not own_loop'"),
     "ThreadHook": ("test_it_cleans_up", "leaves the thread 'watcher'"),
-    "FileHook": ("test_it_cleans_up", "values.txt: put an end to that in on_ex"),
+    "FileHook": ("test_it_cleans_up", "values.txt: release that in on_ex"),
     "SignalHook": ("test_it_cleans_up", "leaves a handler of SIGUSR1"),
     "HastyHook": ("test_on_exception_raises_nothing", "raised AttributeError: 'HastyHook'"),
     "DrainingHook": ("test_reading_its_state_changes_nothing", "It may only read"),
@@ -29,8 +29,8 @@ FAULTS = {
     "PullingHook": ("test_it_only_observes", "read an input outside the run"),
     "DrawingHook": ("test_it_only_observes", "random.Random()"),
     "ChancyHook": ("test_switching_it_on_draws_no_number", "making it does"),
-    "EarlyHook": ("test_it_is_not_imported_when_it_is_off", "a module that nobody else"),
-    "UntypedHook": ("test_its_settings_can_be_said", "annotate the field of the class"),
+    "EarlyHook": ("test_it_is_not_imported_when_it_is_off", "a module that nothing else"),
+    "UntypedHook": ("test_its_settings_can_be_given", "annotate the field of the class"),
 }
 """Each faulty hook, the one test that must fail, and what its message must say."""
 

@@ -52,8 +52,8 @@ def test_a_slip_ends_as_a_usage_error(options, message):
 @pytest.mark.parametrize(
     ("spelled", "settings", "message"),
     [
-        ("os", [], "expected MODULE:CLASS of a module that is installed"),
-        ("os:sep", [], "'/' is no class"),
+        ("os", [], "expected MODULE:CLASS of an installed module"),
+        ("os:sep", [], "'/' is not a class"),
         (SPELLED, ["last_step"], "expected NAME=VALUE, like every=10"),
         (SPELLED, ["last_stop=3"], "has no such setting; did you mean 'last_step'?"),
         (SPELLED, ["last_step=low"], "--hook-setting last_step=low: 'low' is not a whole"),

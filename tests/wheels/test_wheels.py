@@ -57,7 +57,7 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
             "--early-stopping-threshold=9",
             "--early-stopping-from-evaluations=missing",
         ],
-        lambda ran: "no evaluation to stop by came" in ran.stderr,
+        lambda ran: "no evaluation came" in ran.stderr,
     ),
     "feed-fn": (
         ["--feed-fn", "builtins:print"],  # which feeds nothing, and prints a line

@@ -1,1 +1,1 @@
-"""What the conformance suite is made of."""
+"""Contains the parts of the conformance suite."""

@@ -1,4 +1,4 @@
-"""Which hook classes the conformance suite tests, and how one of each is made."""
+"""Finds the hook classes that the conformance suite tests, and makes their hooks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Candidate:
     """A hook class under test.
 
     Attributes:
-        spelled: ``module:Class``, as it was named.
+        spelled: ``module:Class``, as it was given.
         cls: the class.
-        name: how sessions call a hook of it.
-        plugin: the installed plugin that it is; None where no entry point names it.
-        settings: field to text, of those fields that it has.
-        nodes: what the tiny model has for it besides ``loss`` and ``accuracy``.
+        name: the name of its hooks in a session.
+        plugin: the installed plugin; None if no entry point names the class.
+        settings: field to text.
+        nodes: the nodes that the tiny model has besides ``loss`` and ``accuracy``.
     """
 
     spelled: str
@@ -37,19 +37,19 @@ class Candidate:
 
     @property
     def switch(self) -> str:
-        """What stands after ``-p``."""
+        """The argument of ``-p``."""
         return self.name if self.plugin else self.spelled
 
     @property
     def variables(self) -> dict[str, float]:
-        """The tiny model's further variables and their first values."""
+        """The tiny model's further variables and their initial values."""
         return dict.fromkeys(self.nodes, 1.0)
 
     def make(self) -> Any:
         """Return a new hook.
 
         Raises:
-            UsageError: the settings do not fit, or do not suffice.
+            UsageError: the settings are wrong, or one is missing.
         """
         given = [
             Setting(
@@ -63,15 +63,15 @@ class Candidate:
 def candidates(
     spelled: Sequence[str], settings: Iterable[str], nodes: Iterable[str]
 ) -> list[Candidate]:
-    """Return the hook classes that options name, each of which can be made.
+    """Return the hook classes of the options, after making a hook of each.
 
     Args:
-        spelled: ``module:Class``, each.
-        settings: ``field=text``, each for all classes that have such a field.
+        spelled: the classes, each as ``module:Class``.
+        settings: the settings, each as ``field=text`` for all classes with that field.
         nodes: further nodes of the tiny model.
 
     Raises:
-        UsageError: one cannot be imported or made, or nobody has such a field.
+        UsageError: a class cannot be imported or made, or no class has such a field.
     """
     given = dict(map(_field_and_text, settings))
     classes = {name: _load(name) for name in spelled}
@@ -89,8 +89,7 @@ def candidates(
         plugin = installed_plugins().of_class(cls)
         called = plugin.name if plugin else hook_name(cls)
         found.append(Candidate(name, cls, called, plugin, own, tuple(nodes)))
-    for candidate in found:
-        _check_can_be_made(candidate)
+        _check_can_be_made(found[-1])
     return found
 
 
@@ -109,11 +108,11 @@ def _load(spelled: str) -> type:
         )
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"--hook {spelled}: it cannot be imported ({type(error).__name__}: {error}); "
-            "expected MODULE:CLASS of a module that is installed: pip install -e ."
+            f"--hook {spelled}: cannot import it ({type(error).__name__}: {error}); "
+            "expected MODULE:CLASS of an installed module: pip install -e ."
         ) from error
     if not isinstance(found, type):
-        raise UsageError(f"--hook {spelled}: {found!r} is no class")
+        raise UsageError(f"--hook {spelled}: {found!r} is not a class")
     return found
 
 
@@ -122,6 +121,6 @@ def _check_can_be_made(candidate: Candidate) -> None:
         candidate.make()
     except Exception as error:
         raise UsageError(
-            f"--hook {candidate.spelled}: it cannot be made ({error}); give it settings "
+            f"--hook {candidate.spelled}: cannot make a hook ({error}); give it settings "
             "with --hook-setting NAME=VALUE"
         ) from error

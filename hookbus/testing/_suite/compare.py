@@ -1,4 +1,4 @@
-"""Whether two states are the same, and whether a state is of kinds that can be saved."""
+"""Compares states, and checks whether a checkpoint can hold one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def differences(one: Any, other: Any, path: str = "state") -> Iterator[tuple[str, str]]:
-    """Yield the places in which two nested structures differ, and how.
+    """Yield each place where two nested structures differ, and how they differ.
 
     >>> list(differences({"n": [1, 2]}, {"n": [1, 3]}))
     [("state['n'][1]", '2 and 3')]
@@ -33,7 +33,7 @@ def differences(one: Any, other: Any, path: str = "state") -> Iterator[tuple[str
 
 
 def unsavable(value: Any, path: str = "state") -> Iterator[str]:
-    """Say what a checkpoint cannot hold of a state: all but what a codec has to take.
+    """Yield the faults of a state: parts that a codec need not accept.
 
     >>> list(unsavable({"seen": {1, 2}}))
     ["state['seen'] is a set"]
@@ -41,7 +41,7 @@ def unsavable(value: Any, path: str = "state") -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, entry in value.items():
             if type(key) is not str:
-                yield f"{path} has the key {key!r}, which is no str"
+                yield f"{path} has the key {key!r}, which is not a str"
             yield from unsavable(entry, f"{path}[{key!r}]")
     elif type(value) in (list, tuple):
         for place, entry in enumerate(value):
@@ -51,7 +51,7 @@ def unsavable(value: Any, path: str = "state") -> Iterator[str]:
 
 
 def _is_array(value: Any) -> bool:
-    """Say whether a value is one of NumPy's that has no Python objects in it."""
+    """Return whether a value is a NumPy array or scalar without Python objects."""
     numpy = sys.modules.get("numpy")
     kinds = () if numpy is None else (numpy.ndarray, numpy.generic)
     return isinstance(value, kinds) and not value.dtype.hasobject

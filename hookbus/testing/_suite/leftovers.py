@@ -1,4 +1,4 @@
-"""What a session may not leave behind: threads, open files, signal handlers."""
+"""Finds what a session must not leave behind: threads, open files, signal handlers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import attrs
 
 _FILES = Path("/proc/self/fd")
 _PATIENCE = 1.0
-"""Seconds that threads have to end and files to be closed."""
+"""The seconds that threads have to end, and files to be closed."""
 
 
 @attrs.frozen
 class Held:
-    """What this process holds at one moment.
+    """The resources that this process holds at one moment.
 
     Attributes:
-        things: each by a key that tells it from all others, and how messages call it.
+        things: unique key to description, of each thread and open file.
         handlers: the handler of each signal.
     """
 
@@ -31,7 +31,7 @@ class Held:
 
     @classmethod
     def now(cls) -> Held:
-        """Look around. Open files are only seen where the system lists them."""
+        """Return the resources held now; files only if the system lists open files."""
         threads = {
             ("thread", thread.ident): f"the thread {thread.name!r}"
             for thread in threading.enumerate()
@@ -40,7 +40,7 @@ class Held:
         return cls({**threads, **_open_files()}, handlers)
 
     def left(self) -> list[str]:
-        """Return what is there now and was not then, after a while at most."""
+        """Return what is new since then, and does not go away within a second."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             things = Held.now().things
@@ -51,12 +51,12 @@ class Held:
             time.sleep(0.02)
 
     def put_handlers_back(self) -> None:
-        """Have each signal handled as it was then."""
+        """Restore the signal handlers of then."""
         for number in self._changed():
             signal.signal(number, self.handlers[number])
 
     def _changed(self) -> list[int]:
-        """Return the signals that another handler is there for now."""
+        """Return the signals whose handler is another one now."""
         return [n for n, was in self.handlers.items() if signal.getsignal(n) != was]
 
 
@@ -65,7 +65,7 @@ def _open_files() -> dict[Any, str]:
     for number in os.listdir(_FILES) if _FILES.is_dir() else ():  # noqa: PTH208
         try:
             target = os.readlink(_FILES / number)  # noqa: PTH115
-        except OSError:  # it was open only for looking around
+        except OSError:  # it was open only to list the folder
             continue
         found["file", number, target] = f"the open file {target}"
     return found

@@ -1,4 +1,4 @@
-"""How a hook's settings are spelled in each place, and what arrives from there."""
+"""Gives a hook its settings by flag, environment or file, and makes the hook."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _QUIET = {"HOOKBUS_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def spelled_settings(candidate: Candidate, made: Any) -> dict[str, str]:
-    """Return the text of each setting of a hook, but of what is None or has no text.
+    """Return the text of each setting of a hook that is not None and has a text.
 
-    An object that has none of its own, like a function, is spelled as it was given.
+    An object without a text of its own, like a function, has the text that was given.
     """
     values = {field: getattr(made, field, None) for field in fields_of(candidate.cls)}
     given = candidate.settings
@@ -29,7 +29,7 @@ def spelled_settings(candidate: Candidate, made: Any) -> dict[str, str]:
 
 
 def options(candidate: Candidate, texts: Mapping[str, str]) -> str:
-    """Return the flags that switch a hook on and set it."""
+    """Return the flags that switch a hook on and give its settings."""
     flags = [f"-o {candidate.name}.{f}={shlex.quote(text)}" for f, text in texts.items()]
     return " ".join([f"-p {candidate.switch}", *flags])
 
@@ -46,13 +46,13 @@ def _text(value: Any) -> str:
 
 def _by_flag(candidate: Candidate, texts: Mapping[str, str]) -> Config:
     flags = [f"{flag_of(candidate.name, field)}={text}" for field, text in texts.items()]
-    said = read_flags(["-p", candidate.switch, *flags], Precedence.COMMAND)
-    return Config.gathered(said, _QUIET)
+    parsed = read_flags(["-p", candidate.switch, *flags], Precedence.COMMAND)
+    return Config.gathered(parsed, _QUIET)
 
 
 def _by_environment(candidate: Candidate, texts: Mapping[str, str]) -> Config:
-    said = {"HOOKBUS_ADDOPTS": options(candidate, texts)}
-    return Config.from_environment({**_QUIET, **said})
+    environment = {**_QUIET, "HOOKBUS_ADDOPTS": options(candidate, texts)}
+    return Config.from_environment(environment)
 
 
 def _by_file(candidate: Candidate, texts: Mapping[str, str]) -> Config:
@@ -62,22 +62,16 @@ def _by_file(candidate: Candidate, texts: Mapping[str, str]) -> Config:
     return Config.from_environment(_QUIET)
 
 
-def _arrived(
-    say: Callable[[Candidate, Mapping[str, str]], Config],
-) -> Callable[[Candidate, Mapping[str, str]], Any]:
-    """Return what gives the hook that a session would have."""
-
-    def arrive(candidate: Candidate, texts: Mapping[str, str]) -> Any:
-        config = say(candidate, texts)
-        found = {m.name: m.plugin for m in session_hooks(config, "train", {})}
-        return found[candidate.name]
-
-    return arrive
-
-
-PLACES: Mapping[str, Callable[[Candidate, Mapping[str, str]], Any]] = {
-    "flag": _arrived(_by_flag),
-    "environment": _arrived(_by_environment),
-    "file": _arrived(_by_file),
+PLACES: Mapping[str, Callable[[Candidate, Mapping[str, str]], Config]] = {
+    "flag": _by_flag,
+    "environment": _by_environment,
+    "file": _by_file,
 }
-"""Where settings can be said, and what gives the hook that is set so."""
+"""The places where settings can be given."""
+
+
+def hook_from(place: str, candidate: Candidate, texts: Mapping[str, str]) -> Any:
+    """Return the hook that a session would have with settings from one place."""
+    config = PLACES[place](candidate, texts)
+    found = {m.name: m.plugin for m in session_hooks(config, "train", {})}
+    return found[candidate.name]

@@ -1,4 +1,4 @@
-"""How the conformance suite runs a hook: in tiny sessions that end in every way."""
+"""Runs a hook in tiny sessions that end in every possible way."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hookbus.testing.model import falling
 from hookbus.testing.steps import Steps, run_steps
 
 STEPS = 6
-"""How many steps a session of the suite has, if nobody stops it."""
+"""The number of steps of a session of the suite, unless a hook stops it."""
 _CORE = Path(__file__).parents[2]
 
 
 class PlannedError(Exception):
-    """What the suite lets go wrong."""
+    """An error that the suite raises on purpose."""
 
 
 ENDINGS: Mapping[str, Callable[[], BaseException | SessionRunHook | None]] = {
@@ -36,7 +36,7 @@ ENDINGS: Mapping[str, Callable[[], BaseException | SessionRunHook | None]] = {
     "failed_early": lambda: Spoiler(),
     "preempted": lambda: AbortedError("the machine is gone"),
 }
-"""How a session can end, and what makes it do so: in its third step, but for the early."""
+"""The ways a session can end, and what ends it: in the third step, or ``failed_early``."""
 
 
 @attrs.define(eq=False)
@@ -51,34 +51,34 @@ class Stopper(SessionRunHook):
 
 @attrs.define(eq=False)
 class Spoiler(SessionRunHook):
-    """Fails when the hooks before it have begun."""
+    """Fails after the hooks before it have begun."""
 
     def begin(self) -> None:
         """Fail."""
-        raise PlannedError("the session does not come about")
+        raise PlannedError("the session is not created")
 
 
 @attrs.define(eq=False)
 class Witness(SessionRunHook):
-    """Writes down, after all others had their turn, how variables and generators are.
+    """Records variables and generators, after all other hooks.
 
     Attributes:
-        seen: (step before the run, event) to the names of things and what they were.
+        seen: (step before the run, event) to the recorded values, by name.
     """
 
     seen: dict[tuple[int, str], dict[str, Any]] = attrs.field(factory=dict, init=False)
 
     @hookimpl(trylast=True)
     def before_run(self, run_context: SessionRunContext) -> None:
-        """Look at what a run starts from."""
-        self._look(run_context, "before_run")
+        """Record the state before a run."""
+        self._record(run_context, "before_run")
 
     @hookimpl(trylast=True)
     def after_run(self, run_context: SessionRunContext) -> None:
-        """Look at what came of it."""
-        self._look(run_context, "after_run")
+        """Record the state after a run."""
+        self._record(run_context, "after_run")
 
-    def _look(self, run_context: SessionRunContext, event: str) -> None:
+    def _record(self, run_context: SessionRunContext, event: str) -> None:
         generators = copy.deepcopy(random_state.capture())
         variables = run_context.session.variables()
         key = run_context.global_step, event
@@ -87,11 +87,11 @@ class Witness(SessionRunHook):
 
 @attrs.define(eq=False)
 class StateReader(SessionRunHook):
-    """Takes the state of another hook twice after each run.
+    """Reads the state of another hook twice after each run.
 
     Attributes:
         hook: the other hook.
-        pairs: what it gave.
+        pairs: the states.
     """
 
     hook: Any
@@ -99,7 +99,7 @@ class StateReader(SessionRunHook):
 
     @hookimpl(trylast=True)
     def after_run(self) -> None:
-        """Take the state twice."""
+        """Read the state twice."""
         first = copy.deepcopy(self.hook.state_dict())
         self.pairs.append((first, copy.deepcopy(self.hook.state_dict())))
 
@@ -119,19 +119,19 @@ class Trial:
         return self.candidate.make()
 
     def end(self, hook: Any, ending: str, **arguments: Any) -> Steps:
-        """Run a session that ends in one of the ways of :data:`ENDINGS`."""
+        """Run a session with one of the :data:`ENDINGS`."""
         cause = ENDINGS[ending]()
         if isinstance(cause, BaseException):
             return self.run(hook, errors={3: cause}, **arguments)
         return self.run(hook, *filter(None, [cause]), **arguments)
 
     def run(self, *hooks: Any, after: int = 0, **arguments: Any) -> Steps:
-        """Run a session; an error is in what is returned.
+        """Run a session; the result has its error.
 
         Args:
             hooks: the hook under test and others, in calling order.
-            after: how many steps lie before the session's first, for the values.
-            arguments: of ``run_steps``.
+            after: the number of steps before the session's first one, for the values.
+            arguments: further arguments of ``run_steps``.
         """
         values = {name: all_[after:] for name, all_ in falling(after + STEPS).items()}
         arguments = {"steps": STEPS, "stop_grace_period_secs": 2.0, **arguments}
@@ -139,9 +139,9 @@ class Trial:
         return run_steps(*hooks, values=values, reraise=False, **arguments)
 
     def faults(self, steps: Steps) -> list[str]:
-        """Say what the hook raised, on_exception aside, or what else went wrong."""
+        """Return the errors of the hook, except in on_exception, or of the session."""
         found = [
-            f"{call.event}() raised {told(call.error)}"
+            f"{call.event}() raised {describe(call.error)}"
             for call in steps.calls
             if call.plugin == self.candidate.name
             and call.event != "on_exception"
@@ -150,17 +150,17 @@ class Trial:
         ]
         error = steps.error
         if not found and error is not None and not is_planned(error):
-            found = [f"the session failed with {told(error)}"]
+            found = [f"the session failed with {describe(error)}"]
         return found
 
 
 def is_planned(error: BaseException) -> bool:
-    """Say whether the suite itself let an error happen; inputs may end in a hook, too."""
+    """Return whether the suite raised an error on purpose, or an input ended in a hook."""
     return isinstance(error, (PlannedError, *END_OF_INPUT))
 
 
-def told(error: BaseException) -> str:
-    """Return an error in words, and where in the author's own code it comes from."""
+def describe(error: BaseException) -> str:
+    """Return the text of an error, and the line of the author's code that raised it."""
     text = "".join(traceback.format_exception_only(error)).strip()
     frames = [
         f

@@ -208,7 +208,8 @@ def test_numbers_of_any_kind_are_values(value):
 def test_a_value_that_is_no_number_is_a_usage_error(value, own_loop):
     """The message names value, setting and plugin."""
     with pytest.raises(
-        UsageError, match=r"^early-stopping: 'loss', which the setting metric .* no number"
+        UsageError,
+        match=r"^early-stopping: 'loss', named by the setting metric, is not a number",
     ):
         stopped(every_run(patience=2), value, own_loop=own_loop)
 
@@ -232,11 +233,11 @@ def test_an_unknown_name_lists_close_matches():
         ({}, "mode=no_decrease needs patience."),
         (
             {"metric": "a", "patience": 2},
-            "mode must say what 'a' is judged by: no_decrease",
+            "mode is required for the metric 'a': no_decrease",
         ),
         ({"mode": "lower"}, "mode=lower needs threshold."),
-        ({"mode": "higher", "patience": 2}, "mode=higher has no use for patience."),
-        ({"patience": 2, "threshold": 2}, "mode=no_decrease has no use for threshold."),
+        ({"mode": "higher", "patience": 2}, "mode=higher does not take patience."),
+        ({"patience": 2, "threshold": 2}, "mode=no_decrease does not take threshold."),
         ({"mode": "min", "patience": 2}, "invalid mode='min'; expected no_decrease or no_"),
         ({"patience": -1}, "invalid patience=-1."),
         ({"mode": "lower", "threshold": NAN}, "invalid threshold=nan."),
@@ -249,7 +250,7 @@ def test_an_unknown_name_lists_close_matches():
         ({"patience": 2, "run_every_secs": None}, "Either every_secs or every_steps sho"),
         (
             {"should_stop_fn": bool, "metric": "loss", "patience": 1},
-            "should_stop_fn decides alone: drop metric, patience.",
+            "should_stop_fn decides alone: remove metric, patience.",
         ),
         ({"should_stop_fn": 3}, "`should_stop_fn` must be callable."),
         (
@@ -259,7 +260,7 @@ def test_an_unknown_name_lists_close_matches():
                 "run_every_secs": None,
                 "run_every_steps": 5,
             },
-            "run_every_steps has no meaning beside from_evaluations",
+            "run_every_steps has no effect with from_evaluations",
         ),
         (
             {
@@ -268,7 +269,7 @@ def test_an_unknown_name_lists_close_matches():
                 "mode": "lower",
                 "threshold": 2,
             },
-            "metric must be a name beside from_evaluations, not a node.",
+            "metric must be a name, not a node, if from_evaluations is set.",
         ),
     ],
 )
@@ -407,7 +408,10 @@ def test_two_evaluations_must_be_told_apart():
         Evaluates(ACCURACIES),
         Evaluates(ACCURACIES, name="train"),
     ]
-    with pytest.raises(UsageError, match=r"None and 'train' both .*-from-evaluations NAME"):
+    with pytest.raises(
+        UsageError,
+        match=r"both evaluations None and 'train' came; .*-from-evaluations NAME",
+    ):
         run_steps(*hooks)
 
 

@@ -114,7 +114,7 @@ def test_steps_in_a_file_take_the_place_of_seconds_as_well():
             ],
             "Only one of `run_every_secs` and `run_every_steps` must be set.",
         ),
-        (["--early-stopping", "accuracy"], "mode must say what 'accuracy' is judged by"),
+        (["--early-stopping", "accuracy"], "mode is required for the metric 'accuracy'"),
         (
             ["--early-stopping-should-stop-fn", "beside:asked"],
             "`should_stop_fn` must be call",

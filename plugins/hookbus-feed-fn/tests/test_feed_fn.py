@@ -77,7 +77,7 @@ def test_end_of_input_in_the_function_ends_the_session(own_loop, capsys):
 
 def test_what_is_no_function_is_a_usage_error():
     """The dict itself would be the same feeds for ever."""
-    with pytest.raises(UsageError, match=r"^feed_fn must be callable, and a dict is not"):
+    with pytest.raises(UsageError, match=r"^feed_fn must be callable, not a dict"):
         FeedFnHook({"w": 1.0})
 
 

@@ -102,7 +102,7 @@ def test_nothing_to_wait_for_is_a_usage_error(own_loop):
 @pytest.mark.parametrize("given", [None, "saved"])
 def test_waiting_for_ones_own_checkpoints_is_a_usage_error(given):
     """Where a session saves itself nobody else does."""
-    with pytest.raises(UsageError, match=r"wait for step 5 for ever"):
+    with pytest.raises(UsageError, match=r"wait for step 5 forever"):
         run_steps(GlobalStepWaiterHook(5, given), directory="saved")
 
 

@@ -61,7 +61,9 @@ def test_a_period_is_positive(period):
 
 def test_evaluate_is_a_function():
     """What cannot be called is refused at once, also as a TypeError."""
-    with pytest.raises(TypeError, match="evaluate is a function of the session, not 'w'"):
+    with pytest.raises(
+        TypeError, match="evaluate must be a function of the session, not 'w'"
+    ):
         InMemoryEvaluatorHook("w")
 
 
@@ -293,7 +295,7 @@ def test_a_metric_that_is_no_number_is_a_usage_error(value):
 def test_the_function_returns_a_mapping(value):
     """Anything else is an error that names the setting."""
     with pytest.raises(
-        UsageError, match=r"setting evaluate returned a \w+; it returns a ma"
+        UsageError, match=r"function evaluate returned a \w+; expected a ma"
     ):
         run_steps(InMemoryEvaluatorHook(lambda _: value), steps=0)
 
@@ -301,7 +303,7 @@ def test_the_function_returns_a_mapping(value):
 def test_a_function_that_trains_is_an_error():
     """An evaluation changes neither variables nor the step."""
     hook = InMemoryEvaluatorHook(lambda session: {"loss": session.run("train") or 0.0})
-    with pytest.raises(UsageError, match="setting evaluate changed a variable"):
+    with pytest.raises(UsageError, match="function evaluate changed a variable"):
         run_steps(hook, steps=0)
 
 

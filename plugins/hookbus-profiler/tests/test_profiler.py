@@ -276,6 +276,9 @@ def test_it_asks_for_nothing_but_the_trace():
     ] * 2
 
 
+EXPECTED = "ProfilerHook expects a number above 0."
+
+
 @pytest.mark.parametrize(
     ("periods", "message"),
     [
@@ -284,11 +287,11 @@ def test_it_asks_for_nothing_but_the_trace():
             {"save_steps": 1, "save_secs": 1},
             "Can not provide both every_secs and every_steps. Give one of save_secs",
         ),
-        ({"save_steps": 0}, "invalid save_steps=0. It is a number above 0."),
-        ({"save_steps": -1}, "invalid save_steps=-1. It is a number above 0."),
-        ({"save_secs": 0.0}, "invalid save_secs=0.0. It is a number above 0."),
-        ({"save_secs": float("nan")}, "invalid save_secs=nan. It is a number above 0."),
-        ({"save_steps": "3"}, "invalid save_steps='3'. It is a number above 0."),
+        ({"save_steps": 0}, f"invalid save_steps=0. {EXPECTED}"),
+        ({"save_steps": -1}, f"invalid save_steps=-1. {EXPECTED}"),
+        ({"save_secs": 0.0}, f"invalid save_secs=0.0. {EXPECTED}"),
+        ({"save_secs": float("nan")}, f"invalid save_secs=nan. {EXPECTED}"),
+        ({"save_steps": "3"}, f"invalid save_steps='3'. {EXPECTED}"),
     ],
 )
 def test_exactly_one_period_above_0_is_given(periods, message):
@@ -322,7 +325,7 @@ def test_a_directory_that_cannot_be_written_is_a_usage_error(directory):
     """It is found before the first step; the error names the ways out."""
     Path("file").write_text("in the way", "utf-8")
     hook = ProfilerHook(save_steps=2, output_dir=directory)
-    with pytest.raises(UsageError, match="profiler cannot write into") as caught:
+    with pytest.raises(UsageError, match="profiler cannot write to") as caught:
         run_steps(hook, steps=2)
     assert str(Path(directory).absolute()) in str(caught.value)
     assert "--profiler-output-dir" in str(caught.value)

@@ -58,7 +58,8 @@ def test_a_worker_goes_on_until_its_chief_has_saved(own_loop):
 def test_a_negative_pause_is_a_usage_error():
     """Zero seconds are no pause; fewer there are not."""
     StopAtCheckpointStepHook("chief", 5, 0)
-    message = r"^invalid wait_after_file_check_secs=-1\. It is a number from 0 on\.$"
+    given = r"^invalid wait_after_file_check_secs=-1\. "
+    message = rf"{given}StopAtCheckpointStepHook expects a number of at least 0\.$"
     with pytest.raises(UsageError, match=message):
         StopAtCheckpointStepHook("chief", 5, -1)
 

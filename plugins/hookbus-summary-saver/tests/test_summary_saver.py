@@ -48,7 +48,9 @@ def test_a_period_is_above_zero(name, period):
 
 def test_there_must_be_a_directory():
     """Event files have to go somewhere."""
-    with pytest.raises(UsageError, match="output_dir must say where"):
+    with pytest.raises(
+        UsageError, match="output_dir, the directory of the event files, must be given"
+    ):
         SummarySaverHook(save_steps=1)
 
 
@@ -179,7 +181,7 @@ def test_a_value_that_is_no_scalar_is_a_clear_error(model, value, told):
     graph = model()
     graph.op(lambda: value, name="odd")
     hook = SummarySaverHook(save_steps=1, output_dir="out", tensors=["odd"])
-    with pytest.raises(UsageError, match=f"'odd' is no scalar.*{told}") as caught:
+    with pytest.raises(UsageError, match=f"'odd' is not a valid scalar.*{told}") as caught:
         train(graph, 1, hook)
     assert "--summary-saver-tensors" in str(caught.value)
 

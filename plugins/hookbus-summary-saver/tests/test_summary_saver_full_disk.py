@@ -160,6 +160,6 @@ def test_a_disk_that_is_full_before_the_first_step_is_a_clear_error(train):
     """It is told as what it is, and nothing is left behind."""
     done = train({0: "no"}, last=3)
     assert done.returncode == ExitCode.USAGE
-    assert "summary-saver cannot write into" in done.stderr
+    assert "summary-saver cannot write to" in done.stderr
     assert "File too large" in done.stderr
     assert list(Path("out").iterdir()) == []

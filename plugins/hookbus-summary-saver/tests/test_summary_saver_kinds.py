@@ -72,7 +72,9 @@ def test_a_scalar_may_be_any_number(record, value):
 )
 def test_what_is_no_scalar_is_a_clear_error(record, value):
     """It names the summary and the type, and ends the training in the first run."""
-    with pytest.raises(UsageError, match=rf"'x' is no scalar.*{type(value).__name__}"):
+    with pytest.raises(
+        UsageError, match=rf"'x' is not a valid scalar.*{type(value).__name__}"
+    ):
         record("scalar", value)
 
 
@@ -140,7 +142,7 @@ def test_what_is_not_finite_is_left_out_with_a_warning(record, lines, value, lef
     (event,) = record("histogram", value).Histograms("x")
     checked(event.histogram_value, [1.0, 2.0])
     warning = {"histogram": "x", "values": left_out, "log_level": "warning"}
-    assert {"event": "not finite, and left out", **warning} in lines
+    assert {"event": "left out values that are not finite", **warning} in lines
 
 
 @pytest.mark.parametrize(("value", "warnings"), [([NAN, INFINITY], 1), ([], 0)])
@@ -158,7 +160,7 @@ def test_no_finite_number_makes_no_histogram(record, lines, value, warnings):
 )
 def test_what_is_no_array_of_numbers_is_a_clear_error(record, kind, value):
     """It names the summary, its kind and the type."""
-    told = rf"'x' is no {kind} \(type {type(value).__name__}.*array of numbers"
+    told = rf"'x' is not a valid {kind} \(type {type(value).__name__}.*array of numbers"
     with pytest.raises(UsageError, match=told):
         record(kind, value)
 
@@ -194,7 +196,9 @@ def test_of_a_batch_the_first_three_are_shown(record, batch, shown, channels):
 )
 def test_another_shape_is_a_clear_error(record, shape):
     """It tells the shape and those that there may be."""
-    with pytest.raises(UsageError, match=r"'x' is no image .*\(height, width\)") as caught:
+    with pytest.raises(
+        UsageError, match=r"'x' is not a valid image .*\(height, width\)"
+    ) as caught:
         record("image", np.zeros(shape))
     assert f"shape {shape}" in str(caught.value)
 
@@ -270,7 +274,9 @@ def test_text_is_what_the_text_plugin_of_tensorboard_shows(record):
 )
 def test_what_is_no_text_is_a_clear_error(record, value):
     """It names the summary and the type."""
-    told = rf"'x' is no text \(type {type(value).__name__}.*give a str, or a sequence"
+    told = (
+        rf"'x' is not a valid text \(type {type(value).__name__}.*give a str, or a sequence"
+    )
     with pytest.raises(UsageError, match=told):
         record("text", value)
 

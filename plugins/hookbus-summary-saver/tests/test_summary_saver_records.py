@@ -390,7 +390,7 @@ def test_a_file_in_the_place_of_the_directory_is_told_before_the_first_step(plac
     """As is all that keeps it from being written, and how to go on without."""
     Path("file").write_text("in the way", "utf-8")
     hook = SummarySaverHook(save_steps=1, output_dir=place)
-    told = r"cannot write into .*/file.*: .*--summary-saver-output-dir, or -p no:summary"
+    told = r"cannot write to .*/file.*: .*--summary-saver-output-dir, or -p no:summary"
     with pytest.raises(UsageError, match=told):
         MonitoredSession(model(), hooks=[hook], config=QUIET)
     assert Path("file").read_text("utf-8") == "in the way"

@@ -237,7 +237,7 @@ ADDOPTS = [
         "a script in HOOKBUS_ADDOPTS",
         env={"HOOKBUS_ADDOPTS": "train.py"},
         code=4,
-        tells="ERROR: HOOKBUS_ADDOPTS has 'train.py', which is no flag",
+        tells="ERROR: HOOKBUS_ADDOPTS has 'train.py', which is not a flag",
     ),
     Row(
         "a quotation in HOOKBUS_ADDOPTS that is not closed",

@@ -199,7 +199,7 @@ WHICH = [
         "-c tox.ini",
         files={"tox.ini": "[tox]\nenv_list = py\n"},
         code=4,
-        tells="ERROR: -c tox.ini: the file has no section of hookbus",
+        tells="ERROR: -c tox.ini: the file has no section for hookbus",
     ),
     Row(
         "-c names a file that is none for config",

@@ -299,7 +299,7 @@ OBJECTS = [
         "",
         hook("One"),
         4,
-        "ERROR: hooks takes a list of hooks, and a OneHook is none: write hooks=[...]",
+        "ERROR: hooks takes a list of hooks, not a OneHook: write hooks=[...]",
         session="hooks=OneHook()",
     ),
     wrong(
@@ -307,7 +307,7 @@ OBJECTS = [
         "",
         "def make(): SessionRunHook()\n",
         4,
-        "ERROR: hooks[0] is None: is a return missing where it is made?",
+        "ERROR: hooks[0] is None: does the code that makes it return it?",
         session="hooks=[make()]",
     ),
     wrong(

@@ -281,7 +281,9 @@ def test_data_that_became_shorter_is_an_error(saved):
                 raise Cut
 
     with (
-        pytest.raises(CheckpointError, match=r"stands at value 4 .* ends after 3"),
+        pytest.raises(
+            CheckpointError, match=r"the checkpoint is at value 4 .* ends after 3"
+        ),
         saved() as session,
     ):
         next(iter(session.iterate(range(3))))

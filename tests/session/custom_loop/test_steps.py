@@ -279,7 +279,9 @@ def test_hooks_have_no_variables_to_assign(own):
             run_context.assign({"loss": 0.0})
 
     with (
-        pytest.raises(GraphError, match="'assigner' writes 'loss', which is no variable"),
+        pytest.raises(
+            GraphError, match="'assigner' writes 'loss', which is not a variable"
+        ),
         own(Assigner()) as session,
         session.step(),
     ):
