@@ -1,7 +1,7 @@
 """Train a two-layer network on scikit-learn's handwritten digits, in plain NumPy.
 
-This file holds the model and the loop. What is logged, saved and watched is decided when
-it is started: see ``hookbus run --help``.
+This file contains the model and the loop. What to log, save and watch is decided when it
+is started: see ``hookbus run --help``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HIDDEN, CLASSES, BATCH, RATE, MOMENTUM = 64, 10, 64, 0.2, 0.9
 
 
 def batches(images: Array, labels: Array, epochs: int) -> list[tuple[Array, Array]]:
-    """Return all batches of some epochs, each epoch in an order of its own."""
+    """Return the batches of all epochs, each epoch in a new order."""
     order = np.random.default_rng(7)
 
     def epoch() -> Iterator[tuple[Array, Array]]:
@@ -92,7 +92,7 @@ def network(images: Array, labels: Array, epochs: int) -> Graph:
 
 
 def main() -> None:
-    """Train, then measure on the fifth of the digits that was held out."""
+    """Train, then measure on the held-out fifth of the digits."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--checkpoint-dir", default="runs/digits")

@@ -1,7 +1,8 @@
 """Train, evaluate and predict with an Estimator: handwritten digits, in plain NumPy.
 
 As a script this file does all three. The commands ``hookbus train``, ``hookbus evaluate``
-and ``hookbus predict`` do one each with what they find here: ``estimator`` and an input.
+and ``hookbus predict`` do one each, with the functions ``estimator`` and ``train_input`` or
+``test_input`` of this file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ X_TRAIN, X_TEST, Y_TRAIN, Y_TEST = train_test_split(
 
 
 def train_input() -> Iterator[tuple[Array, Array]]:
-    """Yield the batches of some epochs, each epoch in an order of its own."""
+    """Yield the batches of all epochs, each epoch in a new order."""
     order = np.random.default_rng(7)
     for _ in range(EPOCHS):
         shuffled = order.permutation(len(X_TRAIN))
@@ -37,7 +38,7 @@ def train_input() -> Iterator[tuple[Array, Array]]:
 
 
 def test_input() -> Iterator[tuple[Array, Array]]:
-    """Yield the fifth of the digits that is held out, once."""
+    """Yield the held-out fifth of the digits, once."""
     for start in range(0, len(X_TEST), BATCH):
         yield X_TEST[start : start + BATCH], Y_TEST[start : start + BATCH]
 
@@ -45,7 +46,7 @@ def test_input() -> Iterator[tuple[Array, Array]]:
 def model_fn(
     features: Node, labels: Node, mode: str, params: dict[str, Any]
 ) -> EstimatorSpec:
-    """Build two layers; a loss and metrics where there are labels to compare with."""
+    """Build two layers, and a loss and metrics if there are labels."""
     draw, hidden_units = np.random.default_rng(1), params["hidden"]
     graph = features.graph
     graph.variable("w1", draw.normal(0, 0.1, (IMAGES.shape[1], hidden_units)))
@@ -98,7 +99,7 @@ def estimator(model_dir: str = "runs/estimator_digits") -> Estimator:
 
 
 def main() -> None:
-    """Train, evaluate, and show what the model is least sure of."""
+    """Train, evaluate, and show the prediction that the model is least sure of."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--max-steps", type=int, default=300)
     options = parser.parse_args()

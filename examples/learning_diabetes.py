@@ -1,8 +1,7 @@
 """Fit a line to scikit-learn's diabetes data, in the style of slim, in plain NumPy.
 
-One call trains, another one evaluates the checkpoint that it left on patients that were
-held out. What is logged, saved and watched besides is decided when it is started: see
-``hookbus run --help``.
+One call trains, and another one evaluates its last checkpoint on held-out patients. What
+else to log, save and watch is decided when it is started: see ``hookbus run --help``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ BATCH, RATE = 32, 0.1
 
 
 def shuffled(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
-    """Give batches without end, each pass in an order of its own."""
+    """Yield batches without end, each pass in a new order."""
     order = np.random.default_rng(7)
     while True:
         chosen = order.permutation(len(x))
@@ -31,7 +30,7 @@ def shuffled(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def model(x: Array, y: Array, training: bool) -> Graph:
-    """Build the graph: one batch after another, what is predicted, how wrong it is."""
+    """Build the graph: the input, the prediction error, the loss, and one training op."""
     graph = Graph()
     graph.input("batch", lambda: shuffled(x, y) if training else [(x, y)])
     graph.variable("w", np.zeros(x.shape[1]))
@@ -58,7 +57,7 @@ def model(x: Array, y: Array, training: bool) -> Graph:
 
 
 def main() -> None:
-    """Train, then measure on the fifth of the patients that was held out."""
+    """Train, then measure on the held-out fifth of the patients."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--logdir", default="runs/diabetes")

@@ -1,7 +1,7 @@
-"""Train a scikit-learn classifier on the handwritten digits, in a loop of one's own.
+"""Train a scikit-learn classifier on the handwritten digits, in a custom loop.
 
-This file holds the model and the loop. What is logged, saved and watched is decided when
-it is started: see ``hookbus run --help``.
+This file contains the model and the loop. What to log, save and watch is decided when it
+is started: see ``hookbus run --help``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def batches(images: Array, labels: Array, draw: np.random.Generator) -> Iterator
 
 
 def main() -> None:
-    """Train, then measure on the fifth of the digits that was held out."""
+    """Train, then measure on the held-out fifth of the digits."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--checkpoint-dir", default="runs/own_loop")

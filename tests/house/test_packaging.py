@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence as Place
@@ -23,9 +24,12 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path for path in ROOT.glob("plugins/*") if (path / "setup.cfg").exists())
 TOP_LEVEL = {
     ".ci",
+    ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
+    "SECURITY.md",
     "benchmarks",
     "docs",
     "examples",
@@ -99,6 +103,26 @@ def test_the_requirements_name_every_distribution():
     lines = (ROOT / "plugins" / "requirements.txt").read_text("utf-8").splitlines()
     plugins = [f"-e plugins/{folder.name}" for folder in FOLDERS]
     assert lines == ["-e .", *plugins]
+
+
+def test_the_extra_all_names_every_plugin():
+    """``pip install "hookbus[all]"`` installs exactly the plugins that there are."""
+    extra = read(ROOT / "setup.cfg")["options.extras_require"]["all"].split()
+    assert extra == [f"{folder.name}>=0.1,<0.2" for folder in FOLDERS]
+
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+
+
+@pytest.mark.parametrize("place", [ROOT, *FOLDERS], ids=lambda place: place.name)
+def test_the_classifiers_name_the_versions_of_python_that_are_tested(place):
+    """They are those that the workflow runs the tests on, in every distribution."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text("utf-8"))
+    assert workflow["jobs"]["tests"]["strategy"]["matrix"]["python"] == PYTHONS
+    text = read(place / "setup.cfg")["metadata"]["classifiers"]
+    assert (
+        re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.M) == PYTHONS
+    )
 
 
 def test_every_folder_below_plugins_is_a_distribution():

@@ -204,6 +204,8 @@ def blank(value: Any) -> Any:
     """Return the initial value of a variable that can take *value*."""
     if isinstance(value, np.ndarray):
         return np.zeros(value.shape)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return type(value)("NaT", "s")  # NumPy 2.5 deprecates one without a unit
     return (
         0
         if isinstance(value, complex | float | int | np.number | np.void)

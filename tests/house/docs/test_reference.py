@@ -182,7 +182,7 @@ def test_every_page_can_be_reached(root, pages):
     """Each page of the documentation is linked from its index."""
     index = root / "docs" / "index.md"
     reached = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
-    assert {page for page in pages if page.parent.is_relative_to(root / "docs")} == {
-        *reached,
-        index,
+    told = {page for page in pages if page.parent.is_relative_to(root / "docs")}
+    assert told == {index} | {
+        page for page in reached if page.is_relative_to(root / "docs")
     }

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.support.pages import PAGES, PUBLISHES, ROOT
+
 LANGUAGES = {"python", "console", "output", "ini", "toml"}
 MAKES_ENVIRONMENT = "makes a whole environment; the continuous run does it"
+INSTALLS = "installs from an index; tests/wheels/test_following.py does it"
 SERVES = "serves a browser until somebody stops it"
 EXEMPT = {
     "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
     "python3 .ci/tox.py -e tests": MAKES_ENVIRONMENT,
-    "pip install -r plugins/requirements.txt": MAKES_ENVIRONMENT,
+    "python3 -m venv .venv": INSTALLS,
+    ". .venv/bin/activate": INSTALLS,
+    'pip install "hookbus[all]" scikit-learn': INSTALLS,
+    'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
     "tensorboard --logdir runs/line": SERVES,
     "tensorboard --logdir runs/digits": SERVES,
 }
 
 
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page != PUBLISHES],
+    indirect=True,
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_a_page_can_be_followed(page, blocks, reader):
     """Every block of a page works, in order, and shows the output that stands there."""
     for block in blocks(page):

@@ -1,0 +1,61 @@
+"""What the guide for contributors and the workflows name is there."""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import pytest
+import yaml
+
+from tests.support.pages import ROOT
+
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def environments() -> set[str]:
+    """Return the names of the environments in tox.ini."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", "utf-8")
+    named = {section.partition(":")[2] for section in tox.sections()}
+    return (named - {""}) | set(tox["tox"]["env_list"].split())
+
+
+@pytest.mark.parametrize("text", [GUIDE, *(w.read_text("utf-8") for w in WORKFLOWS)])
+def test_environments_of_tox_exist(text):
+    """Each ``-e NAME`` is an environment of tox.ini."""
+    named = set(re.findall(r"tox\.py (?:devenv )?-e (\w+)|`-e (\w+)`", text))
+    assert {one or other for one, other in named} <= environments()
+
+
+def test_the_guide_tells_of_every_environment():
+    """A contributor finds each environment of tox.ini."""
+    assert environments() <= set(re.findall(r"-e (\w+)", GUIDE))
+
+
+def test_paths_exist():
+    """Each path of the guide that stands in code is a file or a folder."""
+    words = re.findall(r"`([\w./*-]+/[\w./*-]*|\w+\.\w+)`", GUIDE)
+    paths = [word for word in words if not word.startswith(("attrs.", "hookbus."))]
+    tops = [ROOT, ROOT / "hookbus"]
+    assert len(paths) > 20
+    missing = [path for path in paths if not any(list(top.glob(path)) for top in tops)]
+    assert missing == []
+
+
+def test_the_guide_tells_of_every_package():
+    """The table has each package and module at the top of hookbus."""
+    entries = [*(ROOT / "hookbus").glob("*/__init__.py"), *(ROOT / "hookbus").glob("*.py")]
+    names = {p.parent.name + "/" if p.name == "__init__.py" else p.name for p in entries}
+    names -= {"hookbus/", "__init__.py", "__main__.py", "public.py"}
+    assert names <= set(re.findall(r"`([\w/.]+)`", GUIDE))
+
+
+def test_workflows_grant_no_more_than_they_need():
+    """Every workflow reads the contents only; publishing may ask for an identity."""
+    for workflow in WORKFLOWS:
+        described = yaml.safe_load(workflow.read_text("utf-8"))
+        assert described["permissions"] == {"contents": "read"}
+        granted = [job.get("permissions", {}) for job in described["jobs"].values()]
+        assert all(set(one) <= {"id-token"} for one in granted)

@@ -1,0 +1,41 @@
+"""The pictures in the pages are what their scripts draw today."""
+
+from __future__ import annotations
+
+import html
+import re
+import runpy
+import sys
+
+import pytest
+
+from tests.support.pages import ROOT
+
+CLOCK = r"\d?\d:\d\d:\d\d"
+MEASURED = r"(?<=secs=)[\d.]+|(?<=steps_per_sec=)[\d.]+|[\d.]+(?= steps/s)"
+
+
+def text_of(svg: str) -> str:
+    """Return the text in a picture without what differs from run to run."""
+    spans = re.findall(r"<text [^>]*>([^<]*)</text>", svg)
+    text = html.unescape("".join(spans)).replace("\xa0", " ")
+    text = re.sub(f"{CLOCK}|{MEASURED}", "N", text)
+    # Other versions of NumPy may differ in the last digits of a loss.
+    text = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2g}", text)
+    return re.sub(r"\s", "", text)  # lines break elsewhere when a time is longer
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX terminals")
+def test_the_terminal_is_what_the_command_shows():
+    """The README's command prints what its picture shows, but for times and speeds."""
+    script = runpy.run_path(str(ROOT / "docs" / "terminal_picture.py"))
+    source, command = script["example"]()
+    today = script["svg"](command, script["lines_of"](script["run"](source, command)))
+    assert text_of(today) == text_of(script["PICTURE"].read_text("utf-8"))
+
+
+def test_the_house_is_what_is_imported():
+    """The arrows in CONTRIBUTING.md are those between the packages of today."""
+    script = runpy.run_path(str(ROOT / "docs" / "house_picture.py"))
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert script["page"](text) == text

@@ -1,0 +1,143 @@
+"""Reads pages of the documentation and does what they tell their readers to do.
+
+A page is one story, told in one folder. Its fenced blocks mean:
+
+* ``python`` with ``title="FILE"``, and any other language with one: the file's content;
+* ``python``: run, in one namespace a page; ``output`` right after it: what it printed;
+* ``console``: after ``$`` a command, below it what it shows (``...``: anything, times
+  do not count), or nothing where the page does not show it. It must succeed. A ``cd``,
+  and the activation of a virtual environment, count for all that comes after it.
+
+A library that runs blocks one by one does not fit: they depend on each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Container, Mapping
+from pathlib import Path
+
+import attrs
+from markdown_it import MarkdownIt
+
+from tests.support import commands
+
+ROOT = Path(__file__).parents[2]
+ACTIVATE = re.compile(r"\. (\S+)/bin/activate")
+
+
+def _source_of(page: Path) -> Path:
+    """Return where a page's text stands: the page of a plugin is a link to its README."""
+    if page.is_symlink():
+        return Path(os.path.normpath(page.parent / page.readlink()))
+    return page
+
+
+PAGES = (ROOT / "README.md", *map(_source_of, sorted((ROOT / "docs").rglob("*.md"))))
+PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
+"""The page that builds a package and needs an index."""
+
+_OF_THE_SHELL = re.compile(r"[|&;<>$`*?~#(){}]")
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+
+
+@attrs.frozen
+class Block:
+    """A fenced block of a page."""
+
+    place: str
+    language: str
+    title: str | None
+    text: str
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Each command of a console block with the output that is shown for it."""
+        text = self.text.replace("\\\n", "")  # a command may go on in the next line
+        parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+        return [(p.partition("\n")[0], p.partition("\n")[2]) for p in parts]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return a page's fenced blocks."""
+    found = []
+    for token in MarkdownIt().parse(page.read_text("utf-8")):
+        if token.type == "fence":
+            language, _, rest = token.info.partition(" ")
+            title = re.search(r'title="(.+)"', rest)
+            place = f"{page.relative_to(ROOT)}:{(token.map or [0])[0] + 1}"
+            found.append(Block(place, language, title[1] if title else None, token.content))
+    return found
+
+
+@attrs.define
+class Reader:
+    """Follows a page in the current folder.
+
+    Attributes:
+        environment: the variables that its commands get.
+        timeout: the seconds that a command may take.
+        forks: whether simple commands of hookbus are run by this Python, in forks.
+    """
+
+    environment: Mapping[str, str]
+    timeout: float = 120
+    forks: bool = False
+    names: dict[str, object] = attrs.field(factory=lambda: {"__name__": "page"})
+    printed: str = ""
+
+    def follow(self, block: Block, exempt: Container[str] = ()) -> None:
+        """Do what one block says, but for commands that are exempt."""
+        shown = block.text if block.language == "output" else ""
+        compare(f"{block.place}: the python block before it", shown, self.printed)
+        self.printed = ""
+        if block.title is not None:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.title).write_text(block.text, "utf-8")
+        elif block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.text, block.place, "exec"), self.names)
+            self.printed = out.getvalue()
+        elif block.language == "console":
+            for command, output in block.commands:
+                if command not in exempt:
+                    self._run(block.place, command, output)
+
+    def _run(self, place: str, command: str, shown: str) -> None:
+        if command.startswith("cd "):
+            os.chdir(command.removeprefix("cd "))
+            return
+        if activation := ACTIVATE.fullmatch(command):
+            scripts = Path(activation[1]).resolve(strict=True) / "bin"
+            path = f"{scripts}{os.pathsep}{self.environment['PATH']}"
+            self.environment = {**self.environment, "PATH": path}
+            return
+        words = shlex.split(command)
+        simple = words[0] == "hookbus" and not _OF_THE_SHELL.search(command)
+        python = [sys.executable, "-m", "hookbus", *words[1:]]
+        in_fork = self.forks and simple
+        run = commands.run if in_fork else commands.run_new
+        done = run(
+            python if in_fork else ["bash", "-c", command],
+            env=self.environment,
+            timeout=self.timeout,
+            together=True,
+        )
+        assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
+        if shown:
+            compare(f"{place}: {command}", shown, done.stdout)
+
+
+def compare(what: str, shown: str, real: str) -> None:
+    """Fail with both texts unless the page shows what really came."""
+    checker = doctest.OutputChecker()
+    pair = [_CLOCK.sub("00:00:00", text) for text in (shown, real)]
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    fits = checker.check_output(*pair, options)
+    assert fits, f"{what}\n--- the page shows\n{shown}\n--- it was\n{real}"
