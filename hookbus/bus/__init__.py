@@ -1,1 +1,1 @@
-"""The events: which hooks are called, in which order, and what happens to their errors."""
+"""Calls hooks: the events, their order, and what happens to errors."""

@@ -265,10 +265,10 @@ class Bus:
             self._guards[member.name] = guard
 
     def _add_hooks(self, member: Registration) -> None:
+        guard = self.guard(member.name)
         try:
             call_one(member, "addhooks", self, current=self.current)
         except Exception as error:
-            guard = self._guards.get(member.name)
             if guard is None or not guard.drops("addhooks", error):
                 raise
 

@@ -105,7 +105,7 @@ class Caller:
         event: the event's name.
         parameters: its arguments, in the order in which calls pass them.
         implementations: the hooks' functions, in calling order.
-        current: holds the name of the hook that is being called.
+        current: gets the name of the hook that is being called.
         first_result: whether to stop at the first answer that is not None.
         answers: whether the event takes answers; if not, a wrapper need not return them.
         observers: receive every call; None if there are none.
@@ -365,7 +365,7 @@ class Caller:
         elif error is None and answers and not self._fits(after):
             error = PluginError(
                 f"plugin {self._labels[name]}: its wrapper of {self._event}() returned "
-                f"{after!r}; a wrapper returns what its yield gave, a list of pairs "
+                f"{after!r}; a wrapper returns the result of its yield, a list of pairs "
                 "(plugin, answer): write answers = yield, and return answers at its end"
             )
             self._blame(error, name)
@@ -416,7 +416,7 @@ class Caller:
 def _is_own(
     error: BaseException | None, failure: BaseException | None
 ) -> TypeGuard[BaseException]:
-    """Return whether a wrapper raised an error other than *failure*, not made from it."""
+    """Return whether an error is the wrapper's own: not *failure*, and not caused by it."""
     if error is None or error is failure:
         return False
     return failure is None or error.__cause__ is not failure

@@ -114,12 +114,7 @@ class FailureLog:
     """The failures of hooks that a session survived.
 
     In log lines the key of an event is ``bus_event``, because structlog uses ``event``.
-
-    Attributes:
-        current: identifies the session.
-        members: the names of its hooks.
-        never_dropped: the errors that no policy suppresses.
-        guards: the guards of the hooks that failed, by name.
+    *guards* has the guards of the hooks that failed, by name.
     """
 
     current: CurrentHook
@@ -151,10 +146,7 @@ class ErrorGuard:
     """Suppresses the errors of one hook, according to its policy.
 
     Attributes:
-        plugin: the hook's name.
-        shipped_by: its distribution, or why it takes part.
-        policy: what happens to its errors.
-        failures: collects the failures of all hooks of the session.
+        failures: the log of all hooks of the session.
         off: whether the hook is switched off.
         counts: the number of its failures by event.
         last: the last of them by event.

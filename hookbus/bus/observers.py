@@ -29,7 +29,11 @@ class Observers:
         """Report calls to *observer* from now on; return a function that ends this."""
         token = object()
         self._callbacks[token] = observer
-        return lambda: self._forget(token)
+
+        def remove() -> None:
+            self._callbacks.pop(token, None)
+
+        return remove
 
     def report(self, call: Call) -> None:
         """Report a call; an observer that fails receives no further calls."""
@@ -37,7 +41,7 @@ class Observers:
             try:
                 observer(call)
             except Exception as error:
-                self._forget(token)
+                self._callbacks.pop(token, None)
                 log.error(
                     "an observer failed and is no longer called",
                     observer=getattr(observer, "__qualname__", type(observer).__name__),
@@ -70,9 +74,6 @@ class Observers:
         """Return what times and reports one call; *plugin* is None for a whole event."""
         named = dict(zip(parameters, args, strict=True))
         return Watch(self, plugin, event, named, wrapper)
-
-    def _forget(self, token: object) -> None:
-        self._callbacks.pop(token, None)
 
 
 def is_passing_stop(error: BaseException, failure: object) -> bool:
@@ -228,16 +229,12 @@ class Tracer:
 
     def lines(self) -> list[Line]:
         """Return the sums, the most time first."""
-        lines = [
-            Line(*key, calls, seconds, self._share(key, seconds))
-            for key, (calls, seconds) in self._spent.items()
-        ]
+        lines = []
+        for key, (calls, seconds) in self._spent.items():
+            in_steps = key in self._in_steps and self.step_seconds
+            share = seconds / self.step_seconds if in_steps else None
+            lines.append(Line(*key, calls, seconds, share))
         return sorted(lines, key=lambda line: -line.seconds)
-
-    def _share(self, key: tuple[str, str], seconds: float) -> float | None:
-        if key not in self._in_steps or not self.step_seconds:
-            return None
-        return seconds / self.step_seconds
 
     def report(self) -> None:
         """Log one line for each plugin and event."""

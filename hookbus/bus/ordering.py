@@ -34,7 +34,7 @@ class OrderedHook:
         plugin: the hook's name.
         label: its name in messages, with its distribution.
         origin: why it takes part.
-        group: one of the groups, like ``wrapper tryfirst``, or the empty string.
+        group: one of the groups, like ``wrapper tryfirst``.
         because: the hints that decide its place, like ``after=nan-tensor``.
     """
 

@@ -69,13 +69,9 @@ MARK = f"{PROJECT}_impl"
 
 @attrs.frozen(eq=False)
 class HookFunction:
-    """One function of a plugin that implements an event.
+    """A function of a plugin that implements an event, with its ``@hookimpl`` options.
 
-    Attributes:
-        name: its name in the plugin.
-        event: the event, which differs from *name* if ``specname`` is given.
-        function: the function or bound method.
-        options: the options of ``@hookimpl``.
+    *event* differs from *name* if ``specname`` is given.
     """
 
     name: str
@@ -160,8 +156,7 @@ class Registry(pluggy.PluginManager):
 
     def implementations(self, event: str) -> list[pluggy.HookImpl]:
         """Return the functions registered for an event, in no order."""
-        found: list[pluggy.HookImpl] = getattr(self.hook, event).get_hookimpls()
-        return found
+        return list(getattr(self.hook, event).get_hookimpls())
 
     def is_first_result(self, event: str) -> bool:
         """Return whether the first answer to an event decides."""

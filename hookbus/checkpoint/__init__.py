@@ -1,1 +1,1 @@
-"""Checkpoints: the state of a session is written to disk, and restored, as a whole."""
+"""Writes the state of a session to disk, and restores it, as a whole."""

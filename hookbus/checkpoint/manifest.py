@@ -36,11 +36,9 @@ class Manifest:
     """The description of a checkpoint, written last; a checkpoint is invalid without it.
 
     Attributes:
-        global_step: the step of the checkpoint.
         codec: the codec that reads its files.
         saved_by: the plugin that asked for it.
         why: the reason that this plugin gave.
-        files: the size and hash of each file, by name.
         versions: the versions of core, backend and plugins.
         ended: the kind of outcome if the session ended here, or None.
         format: the version of this layout.

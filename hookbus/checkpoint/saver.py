@@ -40,13 +40,7 @@ def continues_input(ended: str | None) -> bool:
 
 @attrs.frozen(eq=False)
 class Snapshot:
-    """The values of one save, read once.
-
-    Attributes:
-        variables: the backend's variables by name.
-        tracked: the states of a custom loop's objects by name.
-        version: the version of the backend session that *variables* belong to.
-    """
+    """The values of one save, read once, and the version of the session at that time."""
 
     variables: Mapping[str, Any]
     tracked: Mapping[str, Any]
@@ -159,10 +153,8 @@ class Saver:
         Called when the training has ended. Evaluations and hooks may still pull values and
         draw numbers, and a resumed session must not miss those.
         """
-        if self.checkpoints.enabled_by is None:
-            return
-        if self._held is None or self._held[0] != session.version:
-            self._held = session.version, self._position_now(session)
+        if self.checkpoints.enabled_by is not None:
+            self._held = session.version, self._position(session)
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
@@ -215,9 +207,6 @@ class Saver:
         """Return the position of input and generators, or the one that is kept."""
         if self._held is not None and self._held[0] == session.version:
             return self._held[1]
-        return self._position_now(session)
-
-    def _position_now(self, session: Session) -> dict[str, Any]:
         return {
             "inputs": session.positions(),
             "passes": self.epochs.state_dict(),

@@ -74,13 +74,12 @@ class Store:
         """Return all directories named like complete checkpoints, the newest first."""
         if not self.directory.is_dir():
             return []
-        matches = (
-            (_COMPLETE.fullmatch(path.name), path) for path in self.directory.iterdir()
-        )
-        all_found = [
-            StoredCheckpoint(int(m[1]), path, bool(m[2])) for m, path in matches if m
+        found = [
+            StoredCheckpoint(int(match[1]), path, bool(match[2]))
+            for path in self.directory.iterdir()
+            if (match := _COMPLETE.fullmatch(path.name))
         ]
-        return sorted(all_found, key=lambda f: (f.step, not f.old), reverse=True)
+        return sorted(found, key=lambda f: (f.step, not f.old), reverse=True)
 
     def had_any(self) -> bool:
         """Return whether a checkpoint was ever set aside here as bad."""
@@ -143,16 +142,15 @@ class Store:
             _sync(temporary / MANIFEST_NAME)
             _sync(temporary)
             self._move_in(temporary, path)
-        except (OSError, CheckpointError) as error:
+        except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if not isinstance(error, OSError | CheckpointError):
+                raise
             why = error.strerror if isinstance(error, OSError) else error
             raise CheckpointError(
                 f"cannot write the checkpoint of step {step} into {self.directory}: "
                 f"{why}; earlier checkpoints are still there"
             ) from error
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         return path, manifest
 
     def rewrite_manifest(self, path: Path, manifest: Manifest) -> None:

@@ -115,21 +115,19 @@ class Tracking:
         if self._checked:
             return
         self._checked = True
-        if self._saved is None:
+        here, saved, self._saved = self._tracked, self._saved, None
+        if saved is None:
             return
-        gone = [
-            f"{n!r} is only in the checkpoint"
-            for n in self._saved
-            if n not in self._tracked
+        faults = [
+            f"{name!r} is only in the checkpoint" for name in saved if name not in here
         ]
-        new = [
-            f"{n!r} is not in the checkpoint" for n in self._tracked if n not in self._saved
+        faults += [
+            f"{name!r} is not in the checkpoint" for name in here if name not in saved
         ]
-        self._saved = None
-        if gone or new:
+        if faults:
             raise CheckpointMismatchError(
                 "the tracked names differ from those in the restored checkpoint: "
-                f"{'; '.join(gone + new)}. Track the same names as before, or give another "
+                f"{'; '.join(faults)}. Track the same names as before, or give another "
                 "checkpoint_dir"
             )
 

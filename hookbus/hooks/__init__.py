@@ -1,1 +1,1 @@
-"""What a hook is, and the objects that it gets: context, outcome, timer, coordinator."""
+"""Defines hooks, and the objects that they get: context, outcome, timer, coordinator."""

@@ -1,4 +1,4 @@
-"""Shows hooks where and whether a session saves, and listeners each save."""
+"""Defines what hooks see of checkpoints: the directory, and listeners to saves."""
 
 from __future__ import annotations
 

@@ -125,7 +125,8 @@ class Coordinator:
             pass
         deadline = time.monotonic() + stop_grace_period_secs
         for thread in waited:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():  # a thread that was never started cannot be joined
+                thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self.joined = True
             self._threads.clear()

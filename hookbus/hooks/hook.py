@@ -19,11 +19,7 @@ Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
 
 
 def check_kind(kind: str | None) -> None:
-    """Refuse an unknown kind.
-
-    Raises:
-        UsageError: *kind* is not one of the four.
-    """
+    """Raise UsageError for an unknown kind."""
     kinds = get_args(Kind)
     if kind is not None and kind not in kinds:
         raise UsageError(

@@ -17,13 +17,9 @@ RESERVED = ("on_error",)
 
 @attrs.frozen
 class Option:
-    """One setting that a plugin declares.
+    """One setting that a plugin declares with :meth:`OptionGroup.add`.
 
-    Attributes:
-        name: its name in ``options[name]`` and in the flag ``--PLUGIN-NAME``.
-        type: the type that the text is converted to.
-        default: the value if it is not set; ``inspect.Parameter.empty`` for no default.
-        help: its description, in one line.
+    *default* is ``inspect.Parameter.empty`` for a setting without a default.
     """
 
     name: str

@@ -64,13 +64,7 @@ SWALLOWED = (*END_OF_INPUT, SessionInterruptedError)
 
 @attrs.frozen
 class Stop:
-    """A request to end the session.
-
-    Attributes:
-        who: the plugin, the caller or the signal.
-        why: the reason, in words.
-        kind: the kind of the outcome.
-    """
+    """A request of a plugin, the caller or a signal to end the session."""
 
     who: str
     why: str

@@ -1,1 +1,1 @@
-"""The life of a session: start, run, recover, finish."""
+"""Runs a session, from its start to its end."""

@@ -78,10 +78,8 @@ class Scaffold:
         if not isinstance(source, Scaffold):
             raise ArgumentTypeError("copy_from_scaffold is not a Scaffold instance.")
         for field in attrs.fields(Scaffold):
-            if field.name not in ("graph", "copy_from_scaffold"):
-                mine = getattr(self, field.name)
-                theirs = getattr(source, field.name)
-                setattr(self, field.name, theirs if mine is None else mine)
+            if getattr(self, field.name) is None:
+                setattr(self, field.name, getattr(source, field.name))
 
     def finalize(self) -> Scaffold:
         """Look up all nodes that are named, then finalize the graph; return self.

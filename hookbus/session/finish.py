@@ -25,17 +25,13 @@ from hookbus.session.state import Phase, SessionState
 
 
 def finish(state: SessionState, reached: BaseException | None) -> None:
-    """Finish the session, once.
-
-    Args:
-        state: the session.
-        reached: the exception that reached the exit of its block, or None.
+    """Finish the session, once; *reached* is the error that left its block, or None.
 
     Raises:
         BaseException: the error of one hook's ``end``, of a thread or of the input.
         BaseExceptionGroup: errors of several hooks.
     """
-    state.phase = Phase.CLOSED
+    began, state.phase = state.phase is not Phase.NEW, Phase.CLOSED
     error, clean = _decide(state, reached)
     if clean:
         outcome = clean_outcome(state.stop, state.input_end, state.global_step)
@@ -52,7 +48,7 @@ def finish(state: SessionState, reached: BaseException | None) -> None:
         finally:
             thread_error = _close_backend(state)
             state.saver.close()
-            if state.graph_entered:
+            if began:
                 state.creator.graph.leave()
             _record(state, error, outcome)
         _raise_failures(failures, thread_error)

@@ -231,8 +231,10 @@ class MonitoredSession:
                 kind: Kind | None = None,
             ) -> Any:
                 state.usable(kind)
-                request = (fetches, feed_dict, options, run_metadata, kind or state.kind)
-                return self._run_on(backend, *request)
+                kind = kind or state.kind
+                return self._run_on(
+                    backend, fetches, feed_dict, options, run_metadata, kind
+                )
 
             return step_fn(StepContext(backend.session, run_with_hooks))
 
@@ -295,7 +297,7 @@ class MonitoredSession:
             UsageError: an object cannot be tracked, or its name is already used.
         """
         self._check_custom_loop("track()")
-        tracking = self._state.tracking
+        tracking = self._state.saver.tracking
         values = {name: tracking.add(name, thing) for name, thing in things.items()}
         return next(iter(values.values())) if len(values) == 1 else values
 

@@ -10,12 +10,9 @@ from hookbus.session.state import SessionState
 def act(
     state: SessionState, context: SessionRunContext | None, saving: bool = True
 ) -> None:
-    """Serve all requests.
+    """Serve all requests; *context* is that of the run that has just ended, if any.
 
-    Args:
-        state: the session.
-        context: the context of the run that has just ended; None outside a run.
-        saving: whether a checkpoint can be written now; if not, the request stays.
+    A request for a checkpoint stays unless *saving*.
     """
     assert state.backend is not None
     requests, session = state.requests, state.backend.session

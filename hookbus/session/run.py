@@ -63,22 +63,16 @@ class RunPlan:
 PendingRun: TypeAlias = tuple[
     SessionRunContext, RunRequest, Mapping[str, Any], RunOptions, RunMetadata
 ]
-"""A run whose hooks were asked: its context, request, feeds, options and metadata."""
+"""A run between its halves: its context, request, feeds, options and metadata."""
 
 
 class HookedSession:
     """One backend session on the bus, from its creation to its end.
 
-    Args:
-        bus: the hooks.
-        requests: collects what hooks ask for.
-        signals: knows whether a signal came.
-        session: the backend session.
-
     Attributes:
         session: the backend session.
         coord: stops and joins the threads that hooks registered.
-        requests: collects what hooks ask for.
+        requests: collects the requests of hooks.
         current_hook: names the hook that is being called.
         current_run: the context of the current run, or of the last one.
     """
@@ -196,9 +190,9 @@ class HookedSession:
         return name
 
     def preemption(self, error: BaseException) -> BaseException | None:
-        """Return the preemption behind an error of this session, if there is one.
+        """Return the preemption that caused an error of this session, or None.
 
-        A thread may have met it first; the coordinator holds the cause then.
+        If a thread met it first, the coordinator holds it.
         """
         for candidate in (error, self.coord.exception):
             if isinstance(candidate, self.session.preemption_errors):

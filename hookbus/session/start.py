@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Callable, Sequence
@@ -36,14 +37,13 @@ Done: TypeAlias = tuple[Any, int]
 """The values of a successful run, and the global step after it."""
 
 
-class _OpenSessions(threading.local):
-    """The current hooks of the sessions that are open in this thread."""
-
-    def __init__(self) -> None:
-        self.hooks: list[CurrentHook] = []
+_thread = threading.local()
 
 
-_open_sessions = _OpenSessions()
+def _current_hooks() -> list[CurrentHook]:
+    """Return the current hooks of the sessions that are open in this thread."""
+    hooks: list[CurrentHook] = vars(_thread).setdefault("hooks", [])
+    return hooks
 
 
 def current_config() -> Config:
@@ -52,7 +52,7 @@ def current_config() -> Config:
     Flags are for the session that the user sees. A plugin may open another one, for example
     for an evaluation. If flags applied to that, its plugins would open sessions for ever.
     """
-    if any(hook.name != NOBODY for hook in _open_sessions.hooks):
+    if any(hook.name != NOBODY for hook in _current_hooks()):
         return Config(autoload=False, header=False)
     return Config.current()
 
@@ -125,7 +125,7 @@ def begin(state: SessionState) -> None:
     bus.check_order()
     bus.configure()
     creator.graph.enter()
-    state.graph_entered, state.phase = True, Phase.BEGUN
+    state.phase = Phase.BEGUN
     _call_begin(state)
     creator.scaffold.finalize()
     state.saver.prepare(creator.scaffold.saved_names, creator.graph.unsaved)
@@ -138,13 +138,13 @@ def begin(state: SessionState) -> None:
 def enter_session(state: SessionState) -> None:
     """Watch signals, and record that the session is open in this thread."""
     state.signals.install()
-    _open_sessions.hooks.append(state.bus.current)
+    _current_hooks().append(state.bus.current)
 
 
 def leave_session(state: SessionState) -> None:
     """Record that the session is closed, if this thread opened it."""
-    if state.bus.current in _open_sessions.hooks:
-        _open_sessions.hooks.remove(state.bus.current)
+    with contextlib.suppress(ValueError):
+        _current_hooks().remove(state.bus.current)
 
 
 def open_backend(state: SessionState) -> HookedSession:

@@ -10,7 +10,6 @@ import attrs
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.saver import Saver
-from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config
 from hookbus.errors import (
     RunAfterStopError,
@@ -75,7 +74,6 @@ class SessionState:
         recovering: whether no run succeeded since the last recovery.
         pristine: the states of hooks and generators before the first backend session.
         begun: the names of the hooks whose ``begin`` was called.
-        graph_entered: whether the graph is in use by this session.
         first_step: the global step at which the first run could begin; None before that.
         outcome: how it ended; None until then.
     """
@@ -100,15 +98,9 @@ class SessionState:
     recovering: bool = False
     pristine: tuple[Any, Any] | None = None
     begun: set[str] = attrs.field(factory=set)
-    graph_entered: bool = False
     first_step: int | None = None
     outcome: Outcome | None = None
     in_step: bool = False
-
-    @property
-    def tracking(self) -> Tracking:
-        """The objects of a custom loop that checkpoints hold."""
-        return self.saver.tracking
 
     @property
     def global_step(self) -> int:

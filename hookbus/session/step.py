@@ -39,11 +39,7 @@ class StepContext:
 
 
 def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
-    """Check that a step function takes the one parameter ``step_context``.
-
-    Raises:
-        UsageError: its parameters are different.
-    """
+    """Raise UsageError unless a step function takes the one parameter ``step_context``."""
     try:
         names = list(inspect.signature(step_fn).parameters)
     except (TypeError, ValueError):
@@ -105,7 +101,7 @@ class Step:
             raise UsageError("step() inside step(): leave the first step first")
         # A value that would be lost still gets its step, even after a signal.
         backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
-        state.tracking.check()
+        state.saver.tracking.check()
         act(state, None)
         self._reports, self._cancelled = Reports(), False
         self._pending = pending = backend.ask([], None, None, None, self._kind)
@@ -125,7 +121,7 @@ class Step:
         backend = state.usable("aux")
         assert isinstance(backend.session, ReportSession)
         context, _, feeds, _, _ = pending
-        # A hook sees its own feed, whatever the loop made of it.
+        # A hook sees its own feed, even if the loop used another value.
         backend.session.last = given = self._reports.fed(feeds)
         backend.execute(pending, given, advance=1 if self._kind == "train" else 0)
         act_after_run(state, context)
