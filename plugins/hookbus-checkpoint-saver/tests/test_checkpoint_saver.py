@@ -174,7 +174,7 @@ def test_a_saver_needs_a_directory() -> None:
 def test_a_session_has_one_directory() -> None:
     """A saver that would write elsewhere than the session restores from is an error."""
     creator = hookbus.ChiefSessionCreator(counting(), checkpoint_dir="here")
-    with pytest.raises(hookbus.UsageError, match=r"there.*here; .*one directory"):
+    with pytest.raises(hookbus.UsageError, match=r"there.*here; give only one"):
         session(saver(checkpoint_dir="there", save_steps=1), session_creator=creator)
     assert not Path("there").exists()
 
