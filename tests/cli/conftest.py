@@ -120,7 +120,7 @@ def process(site: Path) -> Callable[..., Done]:
     """Return a function that runs Python with some arguments and variables."""
 
     def run(*arguments: str | Path, **environment: str) -> Done:
-        variables = os.environ | {"PYTHONPATH": str(site)} | environment
+        variables = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "80"} | environment
         return commands.run([sys.executable, *arguments], env=variables, timeout=60)
 
     return run
