@@ -54,7 +54,7 @@ def test_numpy_is_not_imported_for_its_generator(python):
     """A program that does without NumPy saves Python's generator alone."""
     done = python(
         "import sys, random\n"
-        "from hookbus.checkpoint import randomness\n"
+        "from hookbus.backend import random_state as randomness\n"
         "state = randomness.capture()\n"
         "expected = random.random()\n"
         "randomness.restore(state)\n"
