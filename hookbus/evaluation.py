@@ -266,7 +266,7 @@ class _Evaluation:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.graph, Graph):
-            raise ArgumentTypeError(f"graph is a Graph, given: {self.graph!r}")
+            raise ArgumentTypeError(f"graph must be a Graph, given: {self.graph!r}")
         check_name("name", self.name)
 
     def of(self, path: str | Path) -> EvaluationHook:

@@ -15,7 +15,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     If the block raises, *path* stays as it is, and the temporary file is removed.
     """
-    unfinished = path.with_name(f".{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
+    unfinished = path.with_name(f".hookbus-{os.getpid()}-{threading.get_ident()}")
     try:
         yield unfinished
         unfinished.replace(path)

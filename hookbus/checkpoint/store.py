@@ -22,7 +22,7 @@ from hookbus.logs import log, shown
 
 _COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
 _ABANDONED = re.compile(r"ckpt-\d+\.(tmp|gone)-\d+")
-_UNFINISHED = re.compile(r"\..+\.tmp-\d+-\d+")
+_UNFINISHED = re.compile(r"\.hookbus-\d+-\d+")
 _BAD = re.compile(r"ckpt-\d+(\.old)?\.bad(-\d+)?")
 
 

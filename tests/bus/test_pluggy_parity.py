@@ -37,8 +37,9 @@ from hypothesis import strategies as st
 from hookbus import hookimpl, hookspec
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
+from tests.support.profiles import examples
 
-SAMPLE = 1_000
+SAMPLE = examples(1_000)
 """So many stacks are tried by default."""
 FULL = 20_000
 """At least so many different ones are tried with -m slow."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.profiles import cases
 
 
 def metrics(done):
@@ -102,8 +105,16 @@ def test_a_signal_leaves_no_table(number, code, trained, about):
     assert "nothing was saved" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict --output -"])
-@pytest.mark.parametrize("end", ["| true", "| exec 0<&-", ">&-"])
+ENDS = ("| true", "| exec 0<&-", ">&-")
+
+
+@pytest.mark.parametrize(
+    ("command", "end"),
+    cases(
+        [("evaluate", ENDS[0]), ("predict --output -", ENDS[1]), ("evaluate", ENDS[2])],
+        list(itertools.product(["evaluate", "predict --output -"], ENDS)),
+    ),
+)
 def test_nobody_has_to_read_the_answer(command, end, trained, estimator):
     """A reader that is gone, or a closed stdout, is no failure."""
     named = "model:estimator --input model:numbers"

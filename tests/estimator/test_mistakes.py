@@ -255,7 +255,7 @@ def test_a_name_that_is_no_nodes_is_refused(field):
 @pytest.mark.parametrize("predictions", [5, ["tenfold"], {"a": 5}], ids=repr)
 def test_predictions_are_a_node_or_a_dict_of_nodes(predictions):
     """Anything else is refused."""
-    with pytest.raises(TypeError, match="predictions of the EstimatorSpec is a node"):
+    with pytest.raises(TypeError, match="predictions of the EstimatorSpec must be a node"):
         train(predictions=predictions)
 
 

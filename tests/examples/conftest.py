@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore = ["plain_loop.py"]  # a script: it imports scikit-learn
+
 KILLER = """
 import os
 import hookbus

@@ -233,7 +233,7 @@ def test_a_mode_is_one_of_three():
 @pytest.mark.parametrize("loss", [0.5, ["loss"], np.ones(1)], ids=repr)
 def test_a_loss_that_is_no_node_is_a_type_error(loss):
     """Nor the name of one."""
-    with pytest.raises(TypeError, match="loss of the EstimatorSpec is a node"):
+    with pytest.raises(TypeError, match="loss of the EstimatorSpec must be a node"):
         estimator(loss=loss).train(numbers(3))
 
 

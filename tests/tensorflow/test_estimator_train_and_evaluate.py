@@ -116,7 +116,7 @@ def test_listeners_become_a_tuple():
 
 def test_a_name_is_a_str():
     """Anything else is a TypeError."""
-    with pytest.raises(TypeError, match="name of an EvalSpec is a str"):
+    with pytest.raises(TypeError, match="name of an EvalSpec must be a str"):
         EvalSpec(numbers(1), name=5)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.profiles import cases
+
 FAULTS = {
     "MisspeltHook": ("test_it_can_be_registered", "did you mean 'after_run'"),
     "ByValueHook": ("test_it_can_be_registered", "@attrs.define(eq=False)"),
@@ -34,6 +36,10 @@ FAULTS = {
 }
 """Each faulty hook, the one test that must fail, and what its message must say."""
 
+OWN = [f"({test} and {hook})" for hook, (test, _) in FAULTS.items()]
+ORDINARY = cases(["-k", " or ".join(["FineHook", *OWN])], [])
+"""Each faulty hook is put to the test of its rule only; in the full run to all tests."""
+
 ELSEWHERE = {"NowhereHook": "faulty_nowhere", "EarlyHook": "faulty_early"}
 ALONE = "from hookbus import SessionRunHook\nclass {}(SessionRunHook): ...\n"
 
@@ -57,7 +63,7 @@ def installed(fake_dist: Callable[..., Path]) -> list[str]:
 
 def test_every_faulty_hook_is_found_out(conformance, installed):
     """Each fails the test of the rule that it breaks and no other, and is told why."""
-    results = conformance(*installed, "--hook-node", "lr")
+    results = conformance(*installed, "--hook-node", "lr", *ORDINARY)
     failed = {hook: list(found["failed"]) for hook, found in results.items()}
     told = {hook: "".join(results[hook]["failed"].values()) for hook in FAULTS}
     assert failed == {"FineHook": []} | {hook: [test] for hook, (test, _) in FAULTS.items()}

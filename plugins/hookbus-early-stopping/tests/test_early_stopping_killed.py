@@ -197,7 +197,10 @@ def test_wherever_it_stands_a_killed_process_changes_nothing(place, own_loop):
     check("no_decrease", ends, "in the step")
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "no_decrease"])
+@pytest.mark.parametrize(
+    "rule",
+    cases(["lower", "evaluations", "never"], [r for r in RULES if r != "no_decrease"]),
+)
 def test_whatever_it_stops_by_a_killed_process_changes_nothing(rule):
     """Killed when some hooks have seen the run, and others have not."""
     check(rule, train(rule, "middle", "in a hook", SOME), "in a hook")

@@ -86,7 +86,7 @@ def test_an_unknown_name_is_an_error_before_the_first_step(fetches):
 def test_what_is_no_node_is_an_error_before_the_first_step():
     """Neither node nor name nor a nesting of these."""
     with pytest.raises(
-        hookbus.GraphError, match=r"int is none .*the setting final_ops of final-ops"
+        hookbus.GraphError, match=r"int is not a fetch.*the setting final_ops of final-ops"
     ):
         run_steps(FinalOpsHook(["w", 5]))
 

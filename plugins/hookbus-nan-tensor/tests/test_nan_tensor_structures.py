@@ -88,7 +88,7 @@ def test_nodes_may_stand_in_a_nesting():
     ("part", "error", "told"),
     [
         ("hafl", hookbus.UnknownNodeError, "no node 'hafl'"),
-        (3, hookbus.FetchTypeError, "and int is none"),
+        (3, hookbus.FetchTypeError, "int is not a fetch"),
         (Graph().placeholder("x"), hookbus.GraphError, "belongs to another graph"),
     ],
 )
