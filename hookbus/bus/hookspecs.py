@@ -103,7 +103,11 @@ def before_save(
 
 @hookspec
 def saving(session: Session, global_step: int) -> None:
-    """Called when a checkpoint is about to be written and no hook has refused it."""
+    """Called when a checkpoint is about to be written and no hook has refused it.
+
+    A variable that is written here is saved with its new value. The states of tracked
+    objects were read before; the states of hooks are read afterwards.
+    """
 
 
 @hookspec
