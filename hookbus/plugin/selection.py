@@ -203,19 +203,20 @@ def _lack(text: str, source: str, verdicts: Mapping[str, Verdict]) -> str | None
         )
     if not _counts(wanted):
         return None
-    found = _version_of(wanted.name, verdicts)
+    plugins = _plugins_of(wanted.name, verdicts)
+    found = _version_of(wanted.name, plugins)
     if found is None:
         return "not installed"
     if not wanted.specifier.contains(found, prereleases=True):
         return f"installed: {found}"
-    return _off(wanted.name, verdicts)
+    off = [v for v in plugins if not v.on and (v.blocked or v.why != "not switched on")]
+    return f"off: {off[0].why}" if off and len(off) == len(plugins) else None
 
 
-def _version_of(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    """Return the version of a distribution, which the name of its plugin finds as well."""
-    plugin = _plugins_of(name, verdicts)[:1]
-    if plugin and plugin[0].installed is not None and plugin[0].installed.version:
-        return plugin[0].installed.version
+def _version_of(name: str, plugins: Sequence[Verdict]) -> str | None:
+    plugin = plugins[0].installed if plugins else None
+    if plugin is not None and plugin.version:
+        return plugin.version
     try:
         return version_of(name)
     except ModuleNotFoundError:
@@ -223,6 +224,7 @@ def _version_of(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
 
 
 def _plugins_of(name: str, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
+    """Return the plugins of a distribution, which the name of its plugin finds as well."""
     wanted = canonical_name(name)
     shipped = [
         verdict
@@ -231,13 +233,6 @@ def _plugins_of(name: str, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
         and canonical_name(verdict.installed.distribution or "") == wanted
     ]
     return shipped or [v for n, v in verdicts.items() if n == wanted and v.installed]
-
-
-def _off(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    """Return why all plugins of a distribution are switched off, or None."""
-    plugins = _plugins_of(name, verdicts)
-    off = [v for v in plugins if not v.on and (v.blocked or v.why != "not switched on")]
-    return f"off: {off[0].why}" if plugins and len(off) == len(plugins) else None
 
 
 def select(

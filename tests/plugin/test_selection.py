@@ -15,7 +15,8 @@ from hookbus import PluginError, UsageError
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import Switch as Word
 from hookbus.config.parser import parse_switch as parse_word
-from hookbus.discovery import Catalog, Installed, check_entry, installed_plugins
+from hookbus.discovery import Catalog, Installed, installed_plugins
+from hookbus.plugin.loading import check_loadable
 from hookbus.plugin.selection import decide
 from hookbus.testing import fake_dist
 
@@ -208,7 +209,7 @@ def test_two_distributions_with_a_plugin_of_one_name_are_an_error(site):
     with pytest.raises(
         PluginError, match=r"provide plugin 'zebra': one 1\.0 and two 1\.0.*no:zebra"
     ):
-        check_entry(zebra)
+        check_loadable(zebra)
 
 
 def test_a_distribution_that_is_found_twice_counts_once(site, tmp_path_factory):

@@ -11,7 +11,7 @@ import attrs
 
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import Setting, build, fields_of
-from hookbus.discovery import Installed, hook_name, installed_plugins
+from hookbus.discovery import Installed, installed_plugins, name_from_class
 from hookbus.errors import UsageError, did_you_mean
 
 
@@ -87,7 +87,7 @@ def candidates(
     for name, cls in classes.items():
         own = {field: text for field, text in given.items() if field in fields[name]}
         plugin = installed_plugins().of_class(cls)
-        called = plugin.name if plugin else hook_name(cls)
+        called = plugin.name if plugin else name_from_class(cls.__name__)
         found.append(Candidate(name, cls, called, plugin, own, tuple(nodes)))
         _check_can_be_made(found[-1])
     return found
