@@ -28,9 +28,9 @@ Job: TypeAlias = Callable[[Estimator, InputFn, TextIO], None]
 """Uses an Estimator and an input, and writes the answer to the file."""
 
 _MODULE = "MODULE is a module's name, as for `python -m`, or the path of a file."
-_INPUT = "--input MODULE:FN"
+INPUT = "--input MODULE:FN"
 _SHARED = {
-    _INPUT: "the function that returns the batches (required)",
+    INPUT: "the function that returns the batches (required)",
     "--model-dir DIR": "pass this to the function ESTIMATOR as its argument model_dir",
 }
 
@@ -52,7 +52,7 @@ class Command:
     about: str
     flags: Mapping[str, str]
     job: Callable[[ParsedFlags], Job]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = (INPUT,)
     answers: bool = True
 
     @property
@@ -61,14 +61,9 @@ class Command:
         return {**_SHARED, **self.flags}
 
     @property
-    def every_need(self) -> tuple[str, ...]:
-        """All required flags."""
-        return (_INPUT, *self.needs)
-
-    @property
     def call(self) -> str:
         """The usage of the command."""
-        return " ".join((f"hookbus {self.name} [flags] MODULE:ESTIMATOR", *self.every_need))
+        return " ".join((f"hookbus {self.name} [flags] MODULE:ESTIMATOR", *self.needs))
 
     @property
     def own(self) -> CommandFlags:
@@ -139,7 +134,7 @@ def _check_given(command: Command, parsed: ParsedFlags) -> None:
         raise UsageError(
             f"hookbus {command.name} takes one Estimator, but also got {parsed.rest[1]!r}"
         )
-    for flag in command.every_need:
+    for flag in command.needs:
         if not parsed.values.get(flag.split()[0]):
             raise UsageError(f"hookbus {command.name} needs {flag}: {command.call}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hookbus.checkpoint.files import replacing
-from hookbus.cli.estimator_command import Command, InputFn, Job
+from hookbus.cli.estimator_command import INPUT, Command, InputFn, Job
 from hookbus.cli.output import discard
 from hookbus.config.keys import listed
 from hookbus.config.parser import ParsedFlags
@@ -125,5 +125,5 @@ predict = Command(
         "--batches": "write one object for each batch instead of each example",
     },
     _job,
-    needs=("--output FILE",),
+    needs=(INPUT, "--output FILE"),
 )

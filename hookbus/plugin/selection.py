@@ -75,9 +75,7 @@ class Selection:
 def decide(
     catalog: Catalog,
     words: Iterable[Switch],
-    autoload: bool = True,
-    autoload_source: str = "",
-    strict: bool = False,
+    config: Config,
     own: Callable[[str], bool] = lambda _: False,
 ) -> Selection:
     """Decide about every plugin that is installed or named.
@@ -88,10 +86,8 @@ def decide(
     Args:
         catalog: the plugins that can be named.
         words: the switches, those of one place in their order.
-        autoload: whether module and autouse plugins are on by default.
-        autoload_source: the setting that switched autoload off, for the reason.
-        strict: whether a name to switch off that is not installed is an error in every
-            place; on the command line it always is.
+        config: whether plugins are on by default, and whether a name to switch off that is
+            not installed is an error in every place; on the command line it always is.
         own: returns whether a name may be that of a hook in the program itself, which can
             be switched off although it is not installed.
 
@@ -102,14 +98,14 @@ def decide(
     given: dict[str, list[Switch]] = {name: [] for name in catalog}
     for word in words:
         given.setdefault(_name_of(catalog, word), []).append(word)
-    off = "" if autoload else autoload_source or "autoload is off"
+    off = "" if config.autoload else config.autoload_source or "autoload is off"
     verdicts, warnings = {}, []
     for name in sorted(given):
         verdict = _verdict(name, catalog.plugins.get(name), given[name], off)
         verdicts[name] = verdict
         if verdict.installed is None:
             missing = verdict.on or not own(name)
-            warnings += _missing(catalog, verdict, strict) if missing else []
+            warnings += _missing(catalog, verdict, config.strict) if missing else []
     return Selection(catalog, verdicts, tuple(warnings))
 
 
@@ -257,9 +253,7 @@ def select(
     every = (*words, *config.words)
     catalog = catalog or installed_plugins()
     catalog = catalog.with_modules(w.plugin for w in every if w.on)
-    selection = decide(
-        catalog, every, config.autoload, config.autoload_source, config.strict, own
-    )
+    selection = decide(catalog, every, config, own)
     warnings = [*slips(os.environ), *selection.warnings]
     try:
         check_required(config.required, selection.verdicts)
