@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hookbus.errors import PluginError, UsageError
+from hookbus.errors import UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -27,11 +27,6 @@ def canonical_name(name: str) -> str:
     """
     dashed = re.sub(r"[-_.]+", "-", name.strip()).strip("-")
     return dashed.lower().removeprefix("hookbus-")
-
-
-def hook_name(cls: type) -> str:
-    """Return the name of a hook class that has no entry point."""
-    return name_from_class(cls.__name__)
 
 
 def name_from_class(name: str) -> str:
@@ -269,27 +264,6 @@ def spec_of(module: str) -> ModuleSpec | None:
             return None
         path = spec.submodule_search_locations or ()
     return spec
-
-
-def check_entry(plugin: Installed) -> None:
-    """Check that a plugin's entry point can be imported.
-
-    Raises:
-        PluginError: it does not have the form of an entry point, or several distributions
-            provide a plugin of its name.
-    """
-    words = [*plugin.module.split("."), *filter(None, plugin.attribute.split("."))]
-    if not all(map(str.isidentifier, words)):
-        raise PluginError(
-            f"plugin {plugin.name!r} ({plugin.shipped_by}): its entry point is "
-            f"{plugin.entry.value!r}; expected module:Class or module"
-        )
-    if plugin.rivals:
-        first, *others = plugin.rivals
-        raise PluginError(
-            f"two distributions provide plugin {plugin.name!r}: {first} and "
-            f"{', '.join(others)}; uninstall one or use -p no:{plugin.name}"
-        )
 
 
 def _one(found: list[Installed]) -> Installed:

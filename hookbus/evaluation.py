@@ -321,11 +321,7 @@ class _Evaluation:
 
 
 def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[ImpliedPlugin]:
-    """Return the plugins that write the results of an evaluation.
-
-    Raises:
-        UsageError: two different directories are given.
-    """
+    """Return the plugins that write the results of an evaluation."""
     given = [hook.log_dir for hook in hooks if isinstance(hook, SummaryAtEndHook)]
     places = {str(place) for place in (logdir, *given) if place is not None}
     if len(places) > 1:

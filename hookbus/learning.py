@@ -224,12 +224,7 @@ def train(
 
 
 class _TrainingSession(MonitoredTrainingSession):
-    """A training session in which the core takes part with a hook of its own, called last.
-
-    Args:
-        steps: the hook.
-        arguments: as for a :class:`MonitoredTrainingSession`.
-    """
+    """A training session with a hook of the core, which is called last."""
 
     def __init__(self, steps: TrainStep, **arguments: Any) -> None:
         self._steps = steps
@@ -278,11 +273,7 @@ def _for_scaffold(
 
 
 def _traced(config: Config, every: int, logdir: str | Path | None) -> Config:
-    """Switch the profiler on.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Switch the profiler on."""
     if _PROFILER not in installed_plugins().plugins:
         raise UsageError(
             f"trace_every_n_steps= needs the plugin {_PROFILER!r}, which is not installed: "

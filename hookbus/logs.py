@@ -27,7 +27,10 @@ class Logger:
     """
 
     def __getattr__(self, level: str) -> Any:
-        return getattr(_logger(), level)
+        structlog = _structlog()
+        if structlog.is_configured():
+            return getattr(structlog.get_logger("hookbus"), level)
+        return getattr(_unconfigured(), level)
 
 
 class Stderr:
@@ -59,16 +62,14 @@ def configure(log_format: str, level: int = LEVEL) -> None:
     """
     colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     structlog = _structlog()
+    console = log_format == "console"
+    stamp = "%H:%M:%S" if console else "iso"
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-            if log_format == "console"
-            else structlog.processors.TimeStamper(fmt="iso"),
-            _console(colors)
-            if log_format == "console"
-            else structlog.processors.JSONRenderer(_dumps),
+            structlog.processors.TimeStamper(fmt=stamp, utc=not console),
+            _console(colors) if console else structlog.processors.JSONRenderer(_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
@@ -104,12 +105,7 @@ def _dumps(event: Mapping[str, Any], **_: Any) -> str:
 
 
 def _plain(value: Any, around: tuple[int, ...]) -> Any:
-    """Return *value* with text in place of values that JSON does not have.
-
-    Args:
-        value: anything.
-        around: the ids of the containers around it.
-    """
+    """Return *value* with text for what JSON does not have; *around* prevents cycles."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if not isinstance(value, dict | list | tuple):
@@ -141,13 +137,6 @@ def _structlog() -> Any:
 
     random.setstate(before)
     return structlog
-
-
-def _logger() -> Any:
-    structlog = _structlog()
-    if structlog.is_configured():
-        return structlog.get_logger("hookbus")
-    return _unconfigured()
 
 
 @functools.cache

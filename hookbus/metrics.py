@@ -136,15 +136,7 @@ def _ratio(
     select: Callable[..., tuple[Any, Any]],
     **nodes: Node,
 ) -> Metric:
-    """Add a weighted mean.
-
-    Args:
-        name: the prefix of the nodes' names.
-        weights: the node of the weights, or None.
-        select: takes the values of *nodes*; returns what to average, and a factor for the
-            weights.
-        nodes: the nodes to read, by the name for error messages.
-    """
+    """Add a weighted mean; *select* returns the values and a factor for their weights."""
 
     def gather(xp: Any, *batch: Any) -> tuple[Any, Any]:
         values, factor = select(*batch[:-1])
@@ -166,16 +158,7 @@ def _metric(
     value: Callable[..., Any],
     sums: Mapping[str, Any],
 ) -> Metric:
-    """Add variables, an update and a value to the graph of some nodes.
-
-    Args:
-        name: the prefix of their names.
-        nodes: parameter of *gather* to the node it reads.
-        weights: the node that *gather* reads last; None reads 1.
-        gather: returns what a batch adds to each of the sums.
-        value: computes the metric from the sums.
-        sums: variable to its initial value.
-    """
+    """Add the *sums*, an update that adds what *gather* returns, and their *value*."""
     data = {**nodes, **({} if weights is None else {"weights": weights})}
     graph = _graph_of(data)
     prefix = _free(graph, name)
@@ -202,11 +185,7 @@ def _metric(
 
 
 def _arrays(xp: Any, name: str, batch: Mapping[str, Any]) -> list[Any]:
-    """Return the arrays of a batch, none of which may broadcast the first one.
-
-    Raises:
-        UsageError: their shapes do not fit.
-    """
+    """Return the arrays of a batch, none of which may broadcast the first one."""
     arrays = {parameter: xp.asarray(value) for parameter, value in batch.items()}
     (first, shape), *others = [(key, tuple(a.shape)) for key, a in arrays.items()]
     for key, other in others:
@@ -237,11 +216,7 @@ def _taking(fn: Callable[..., Any], *names: str) -> Callable[..., Any]:
 
 
 def _graph_of(nodes: Mapping[str, Node]) -> Graph:
-    """Return the graph that all nodes belong to.
-
-    Raises:
-        ArgumentTypeError: one of them is not a node.
-    """
+    """Return the graph that all nodes belong to."""
     for parameter, node in nodes.items():
         if not isinstance(node, Node):
             raise ArgumentTypeError(

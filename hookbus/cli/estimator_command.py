@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias, cast
 
 import attrs
 
@@ -28,9 +28,9 @@ Job: TypeAlias = Callable[[Estimator, InputFn, TextIO], None]
 """Uses an Estimator and an input, and writes the answer to the file."""
 
 _MODULE = "MODULE is a module's name, as for `python -m`, or the path of a file."
-_INPUT = "--input MODULE:FN"
+INPUT = "--input MODULE:FN"
 _SHARED = {
-    _INPUT: "the function that returns the batches (required)",
+    INPUT: "the function that returns the batches (required)",
     "--model-dir DIR": "pass this to the function ESTIMATOR as its argument model_dir",
 }
 
@@ -52,7 +52,7 @@ class Command:
     about: str
     flags: Mapping[str, str]
     job: Callable[[ParsedFlags], Job]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = (INPUT,)
     answers: bool = True
 
     @property
@@ -61,15 +61,9 @@ class Command:
         return {**_SHARED, **self.flags}
 
     @property
-    def every_need(self) -> tuple[str, ...]:
-        """All required flags."""
-        return (_INPUT, *self.needs)
-
-    @property
     def call(self) -> str:
         """The usage of the command."""
-        words = [f"hookbus {self.name} [flags] MODULE:ESTIMATOR", *self.every_need]
-        return " ".join(words)
+        return " ".join((f"hookbus {self.name} [flags] MODULE:ESTIMATOR", *self.needs))
 
     @property
     def own(self) -> CommandFlags:
@@ -78,38 +72,32 @@ class Command:
         switches = tuple(f for f in self.every_flag if " " not in f)
         return CommandFlags(f"hookbus {self.name}", (*HELP, *switches), valued, mixed=True)
 
+    def __call__(self, arguments: Sequence[str]) -> int:
+        """Run the command and return the exit code.
 
-def carry_out(command: Command, arguments: Sequence[str]) -> int:
-    """Run one of the commands and return the exit code.
+        Raises:
+            UsageError: an argument or a setting is wrong.
+        """
+        parsed = read_flags(arguments, Precedence.COMMAND, own=self.own)
+        targets = _targets(parsed)
+        make_importable(targets)
+        config = Config.gathered(parsed)
+        configure(config.log_format, config.log_level)
+        selection = select(config, own=may_name_own_hook)
+        if wants_help(parsed):
+            print(help_of(selection, config, _head(self)), end="")
+            return ExitCode.OK
+        _check_given(self, parsed)
+        job, files, answer = self.job(parsed), set[str](), sys.stdout
 
-    Raises:
-        UsageError: an argument or a setting is wrong.
-    """
-    parsed = read_flags(arguments, Precedence.COMMAND, own=command.own)
-    targets = _targets(parsed)
-    make_importable(targets)
-    config = Config.gathered(parsed)
-    configure(config.log_format, config.log_level)
-    selection = select(config, own=may_name_own_hook)
-    if wants_help(parsed):
-        print(help_of(selection, config, _head(command)), end="")
-        return ExitCode.OK
-    _check_given(command, parsed)
-    return _execute(command, parsed, targets, config)
+        def main() -> None:
+            # What the user's code prints is not part of the answer.
+            with contextlib.redirect_stdout(sys.stderr if self.answers else answer):
+                made, source = (target.load(files) for target in targets)
+                estimator = _estimator(made, targets[0], parsed)
+                job(estimator, _input_fn(source, targets[1]), answer)
 
-
-def _execute(
-    command: Command, parsed: ParsedFlags, targets: Sequence[Target], config: Config
-) -> int:
-    job, files, answer = command.job(parsed), set[str](), sys.stdout
-
-    def main() -> None:
-        # What the user's code prints is not part of the answer.
-        with contextlib.redirect_stdout(sys.stderr if command.answers else answer):
-            made, source = (target.load(files) for target in targets)
-            job(_estimator(made, targets[0], parsed), _function(source, targets[1]), answer)
-
-    return execute(main, config, files)
+        return execute(main, config, files)
 
 
 def number(parsed: ParsedFlags, flag: str) -> int | None:
@@ -137,11 +125,7 @@ def _targets(parsed: ParsedFlags) -> list[Target]:
 
 
 def _check_given(command: Command, parsed: ParsedFlags) -> None:
-    """Check that the command line names one Estimator and has the required flags.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Check that the command line names one Estimator and has the required flags."""
     if not parsed.rest:
         taken = (f for f in parsed.flags if ":" in (f.value or ""))
         hint = "".join(f" ({f.value} was read as the value of {f.name})" for f in taken)
@@ -150,17 +134,13 @@ def _check_given(command: Command, parsed: ParsedFlags) -> None:
         raise UsageError(
             f"hookbus {command.name} takes one Estimator, but also got {parsed.rest[1]!r}"
         )
-    for flag in command.every_need:
+    for flag in command.needs:
         if not parsed.values.get(flag.split()[0]):
             raise UsageError(f"hookbus {command.name} needs {flag}: {command.call}")
 
 
 def _estimator(made: Any, target: Target, parsed: ParsedFlags) -> Estimator:
-    """Return the Estimator, or the one that a function returns.
-
-    Raises:
-        UsageError: it is not an Estimator, or the function does not take the arguments.
-    """
+    """Return the Estimator, or the one that a function returns."""
     directory = parsed.values.get("--model-dir")
     given = {} if directory is None else {"model_dir": directory}
     is_function = callable(made)
@@ -187,16 +167,10 @@ def _estimator(made: Any, target: Target, parsed: ParsedFlags) -> Estimator:
     return made
 
 
-def _function(source: Any, target: Target) -> InputFn:
-    """Return the input function.
-
-    Raises:
-        UsageError: the object is not callable.
-    """
-    if not callable(source):
-        raise UsageError(
-            f"--input {target.text} is a {type(source).__name__}; expected a function that "
-            "returns batches"
-        )
-    function: InputFn = source
-    return function
+def _input_fn(source: Any, target: Target) -> InputFn:
+    if callable(source):
+        return cast("InputFn", source)
+    raise UsageError(
+        f"--input {target.text} is a {type(source).__name__}; expected a function that "
+        "returns batches"
+    )

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out, number
+from hookbus.cli.estimator_command import Command, InputFn, Job, number
 from hookbus.cli.output import discard, table
 from hookbus.config.parser import ParsedFlags
 from hookbus.estimator.estimator import Estimator
-
-
-def evaluate(arguments: Sequence[str]) -> int:
-    """Evaluate an Estimator and return the exit code."""
-    return carry_out(COMMAND, arguments)
 
 
 def _job(parsed: ParsedFlags) -> Job:
@@ -37,7 +32,7 @@ def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, " ".join(text.split())  # an array takes several lines
 
 
-COMMAND = Command(
+evaluate = Command(
     "evaluate",
     "Evaluate the newest checkpoint of an Estimator on the whole input.",
     {

@@ -40,35 +40,16 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
     """
     set_process_config(config)
     try:
-        return _execute(main, config, files)
-    finally:
-        set_process_config(None)
-
-
-def may_name_own_hook(name: str) -> bool:
-    """Return whether a name to switch off may belong to a hook that the user's code makes.
-
-    The first session finds out. A name close to that of a plugin counts as a typo.
-    """
-    return name not in CORE and not did_you_mean(name, installed_plugins())
-
-
-def _execute(main: Callable[[], None], config: Config, files: Collection[str]) -> int:
-    try:
         main()
     except SystemExit as error:
         if not _is_a_plugins(error):
             raise
-        print(f"ERROR: SystemExit({error.code!r})", file=sys.stderr)
-        for note in getattr(error, "__notes__", ()):
-            print(f"  {note}", file=sys.stderr)
-        return _when(error, config, ExitCode.FAILED)
+        return _when(error, config, report(error, f"SystemExit({error.code!r})"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except SessionInterruptedError as error:
         log.warning(str(error))
-        return _verdict(config.records)
     except HookbusError as error:
         code = report(error)
         place = _place(error, files)
@@ -78,7 +59,17 @@ def _execute(main: Callable[[], None], config: Config, files: Collection[str]) -
     except BaseException as error:
         _print_traceback(error)
         return _when(error, config, ExitCode.FAILED)
+    finally:
+        set_process_config(None)
     return _verdict(config.records)
+
+
+def may_name_own_hook(name: str) -> bool:
+    """Return whether a name to switch off may belong to a hook that the user's code makes.
+
+    The first session finds out. A name close to that of a plugin counts as a typo.
+    """
+    return name not in CORE and not did_you_mean(name, installed_plugins())
 
 
 def _is_a_plugins(error: SystemExit) -> bool:

@@ -16,7 +16,7 @@ from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import load_one, member_of
 from hookbus.plugin.roster import AUTOMATIC_ORDER, in_order
-from hookbus.plugin.selection import Verdict, select
+from hookbus.plugin.selection import select
 
 SCHEMA = 1
 _COLUMNS = ("event", "call", "plugin", "group", "why")
@@ -72,7 +72,7 @@ def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
     bus, broken, members = Bus(), {}, []
     for verdict in in_order(select(config, showing=True)):
         try:
-            members.append(_member(verdict, config))
+            members.append(member_of(load_one(verdict), config.settings_of(verdict.name)))
         except HookbusError as error:
             broken[verdict.name] = reason_of(error)
     try:
@@ -81,10 +81,6 @@ def _bus(config: Config) -> tuple[Bus, dict[str, str]]:
         bus, failed = _one_by_one(members)
         broken |= failed
     return bus, broken
-
-
-def _member(verdict: Verdict, config: Config) -> Registration:
-    return member_of(load_one(verdict), config.settings_of(verdict.name))
 
 
 def _one_by_one(members: Sequence[Registration]) -> tuple[Bus, dict[str, str]]:

@@ -14,7 +14,9 @@ from pathlib import Path
 import attrs
 
 import hookbus
-from hookbus.cli import evaluate, predict, train
+from hookbus.cli.evaluate import evaluate
+from hookbus.cli.predict import predict
+from hookbus.cli.train import train
 from hookbus.config.keys import FLAGS
 from hookbus.discovery import CORE, canonical_name, installed_plugins
 from hookbus.errors import ExitCode, UsageError, did_you_mean
@@ -39,10 +41,9 @@ _TEMPLATES = {
     "test.txt": "tests/test_$identifier.py",
 }
 """Template to the file that it becomes."""
-_COMMANDS = (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
 _OWN_FLAGS = (
     *(*FLAGS, "--help", "--json", "--load", "--version", "--directory"),
-    *(flag.split()[0] for command in _COMMANDS for flag in command.every_flag),
+    *(f.split()[0] for own in (train, evaluate, predict) for f in own.every_flag),
 )
 """The flags of hookbus itself, which no plugin may own."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

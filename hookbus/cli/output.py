@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from hookbus.errors import ExitCode, HookbusError, PluginError, UsageError
+from hookbus.errors import ExitCode, PluginError, UsageError
 
 _WIDEST_NAME = 26
 
@@ -19,10 +19,10 @@ def discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def report(error: HookbusError) -> int:
-    """Print an error for the user and return its exit code."""
+def report(error: BaseException, text: str = "") -> int:
+    """Print an error for the user, as *text* if given, and return its exit code."""
     kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
-    print(f"{kind}: {error}", file=sys.stderr)
+    print(f"{kind}: {text or error}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
         print(f"  {note}", file=sys.stderr)
     if isinstance(error, UsageError):

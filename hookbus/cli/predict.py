@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from hookbus.checkpoint.files import replacing
-from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out
+from hookbus.cli.estimator_command import INPUT, Command, InputFn, Job
 from hookbus.cli.output import discard
 from hookbus.config.keys import listed
 from hookbus.config.parser import ParsedFlags
@@ -18,11 +18,6 @@ from hookbus.estimator.estimator import Estimator
 from hookbus.logs import log
 
 _STDOUT = "-"
-
-
-def predict(arguments: Sequence[str]) -> int:
-    """Write the predictions of an Estimator and return the exit code."""
-    return carry_out(COMMAND, arguments)
 
 
 def _job(parsed: ParsedFlags) -> Job:
@@ -73,11 +68,7 @@ def line_of(prediction: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the JSON form of an array, of an array library's number, or of bytes.
-
-    Raises:
-        UsageError: the value has no JSON form.
-    """
+    """Return the JSON form of an array, of an array library's number, or of bytes."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, bytes):
@@ -90,11 +81,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _opened(output: str, answer: TextIO) -> Iterator[TextIO]:
-    """Open a file to write; it appears under its name when everything is written.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Open a file to write; it appears under its name when everything is written."""
     path = Path(output)
     with _refusing(output), contextlib.suppress(FileNotFoundError):
         path.lstat()  # fails for a name that no file can have
@@ -128,7 +115,7 @@ def _refusing(output: str) -> Iterator[None]:
         raise UsageError(f"--output {output}: cannot write it: {error.strerror}") from None
 
 
-COMMAND = Command(
+predict = Command(
     "predict",
     "Write the predictions of an Estimator to a file, one JSON object a line.",
     {
@@ -138,5 +125,5 @@ COMMAND = Command(
         "--batches": "write one object for each batch instead of each example",
     },
     _job,
-    needs=("--output FILE",),
+    needs=(INPUT, "--output FILE"),
 )

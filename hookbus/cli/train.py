@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TextIO
 
-from hookbus.cli.estimator_command import Command, InputFn, Job, carry_out, number
+from hookbus.cli.estimator_command import Command, InputFn, Job, number
 from hookbus.config.parser import ParsedFlags
 from hookbus.errors import UsageError
 from hookbus.estimator.estimator import Estimator
-
-
-def train(arguments: Sequence[str]) -> int:
-    """Train an Estimator and return the exit code."""
-    return carry_out(COMMAND, arguments)
 
 
 def _job(parsed: ParsedFlags) -> Job:
@@ -27,7 +21,7 @@ def _job(parsed: ParsedFlags) -> Job:
     return job
 
 
-COMMAND = Command(
+train = Command(
     "train",
     "Train an Estimator from its newest checkpoint until the input ends.",
     {

@@ -55,15 +55,12 @@ def _lines(verdict: Verdict, config: Config) -> Iterator[str]:
     yield f"  {'default':13} {verdict.default}{'' if verdict.words else '  (decides)'}"
     for word in verdict.words:
         decides = "  (decides)" if word is verdict.decisive else ""
-        yield f"  {word.place.title:13} {word.source}: {_state(word.on)}{decides}"
+        state = "on" if word.on else "off"
+        yield f"  {word.place.title:13} {word.source}: {state}{decides}"
     for setting in sorted(config.settings_of(verdict.name), key=lambda s: s.place):
         field = setting.field or "its main setting"
         dormant = "" if verdict.on else " (waits until the plugin is on)"
         yield f"  {'set':13} {field} = {setting.value} by {setting.source}{dormant}"
-
-
-def _state(on: bool) -> str:
-    return "on" if on else "off"
 
 
 def _shipped(verdict: Verdict) -> str:

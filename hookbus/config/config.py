@@ -228,13 +228,10 @@ def _described(entry: Entry) -> str:
 
 def _with_addopts(places: Sequence[ParsedFlags]) -> list[ParsedFlags]:
     """Add the flags of the strongest ``addopts``, before the rest of its place."""
-    giving = [place for place in places if "addopts" in place.keys]
-    found: list[ParsedFlags] = []
-    for place in places:
-        if giving and place is giving[-1]:
-            found.append(_addopts(place))
-        found.append(place)
-    return found
+    for number, place in reversed([*enumerate(places)]):
+        if "addopts" in place.keys:
+            return [*places[:number], _addopts(place), *places[number:]]
+    return [*places]
 
 
 def _addopts(place: ParsedFlags) -> ParsedFlags:

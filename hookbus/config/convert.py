@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+import attrs
+
 from hookbus.config.keys import boolean, listed
 from hookbus.errors import UsageError
 
@@ -34,7 +36,7 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
         return _several(wanted, value, source)
     for option in sorted(wanted, key=_by_strictness):
         try:
-            return _reader(option)(value)
+            return _form(option).read(value)
         except (ValueError, ImportError, AttributeError):
             continue
     raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
@@ -49,11 +51,12 @@ def metavar(hint: Any) -> str:
     if hint is inspect.Parameter.empty:
         return "VALUE"
     wanted = [option for option in _options(hint) if option is not type(None)]
-    names = map(_names, sorted(wanted, key=_by_strictness))
-    forms = dict.fromkeys(form for form, _ in names)
+    ordered = sorted(wanted, key=_by_strictness)
+    forms = dict.fromkeys(_form(option).metavar for option in ordered)
     if {"TEXT,...", "PATH"} & forms.keys():
         forms.pop("TEXT", None)
-    return "|".join([form for form in forms if form != _OBJECT[0]] or [_OBJECT[0]])
+    own = [form for form in forms if form != _OBJECT.metavar]
+    return "|".join(own or [_OBJECT.metavar])
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
@@ -68,7 +71,7 @@ def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
 
 
 def _spelled(wanted: Sequence[Any]) -> str:
-    return " or ".join(_names(option)[1] for option in wanted)
+    return " or ".join(_form(option).words for option in wanted)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -84,22 +87,40 @@ def _by_strictness(hint: Any) -> int:
     return 9 if hint is str else 5
 
 
-def _reader(hint: Any) -> Callable[[str], Any]:
+@attrs.frozen
+class _Form:
+    """How text spells the values of a type, also in short and in words for messages."""
+
+    read: Callable[[str], Any]
+    metavar: str
+    words: str
+
+
+def _form(hint: Any) -> _Form:
     hint = _bare(hint)
     origin = typing.get_origin(hint) or hint
-    if hint in (int, float, str):
-        return typing.cast("Callable[[str], Any]", hint)
-    if hint is bool:
-        return boolean
     if origin is typing.Literal:
-        return lambda text: _chosen({str(arg): arg for arg in typing.get_args(hint)}, text)
+        choices = {str(arg): arg for arg in typing.get_args(hint)}
+        return _choice(choices, choices)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return lambda text: _chosen(_members(hint), text)
+        members = {member.name: member for member in hint}
+        return _choice(members | {str(m.value): m for m in hint}, members)
     if _is_list(hint):
-        return lambda text: _collected(hint, listed(text))
+        item = _form(next(_items(hint)))
+        words = f"a list in which each item is {item.words}"
+        return _Form(lambda t: _collected(hint, listed(t)), f"{item.metavar},...", words)
     if isinstance(origin, type) and issubclass(origin, PurePath):
-        return origin
-    return _object
+        return _Form(origin, "PATH", "a path")
+    return next((form for known, form in _PLAIN if hint is known), _OBJECT)
+
+
+def _choice(choices: Mapping[str, Any], names: Iterable[str]) -> _Form:
+    def read(text: str) -> Any:
+        if text not in choices:
+            raise ValueError(text)
+        return choices[text]
+
+    return _Form(read, "|".join(names), f"one of {', '.join(names)}")
 
 
 def _bare(hint: Any) -> Any:
@@ -107,19 +128,9 @@ def _bare(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
 
 
-def _members(choices: type[enum.Enum]) -> dict[str, enum.Enum]:
-    """Return an enum's members by name and by value."""
-    return {m.name: m for m in choices} | {str(m.value): m for m in choices}
-
-
-def _chosen(choices: Mapping[str, Any], text: str) -> Any:
-    if text not in choices:
-        raise ValueError(text)
-    return choices[text]
-
-
 def _collected(hint: Any, texts: tuple[str, ...]) -> Sequence[Any]:
-    values = [_reader(item)(text) for item, text in zip(_items(hint), texts, strict=False)]
+    pairs = zip(_items(hint), texts, strict=False)
+    values = [_form(item).read(text) for item, text in pairs]
     return values if (typing.get_origin(hint) or hint) is list else tuple(values)
 
 
@@ -135,7 +146,7 @@ def _is_list(hint: Any) -> bool:
     if (typing.get_origin(hint) or hint) not in (list, tuple, Sequence, Iterable):
         return False
     items = [item for item in typing.get_args(hint) if item is not Ellipsis]
-    return all(str in typing.get_args(i) or _reader(i) is not _object for i in items)
+    return all(str in typing.get_args(i) or _form(i) is not _OBJECT for i in items)
 
 
 def _object(text: str) -> Any:
@@ -146,28 +157,10 @@ def _object(text: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _names(hint: Any) -> tuple[str, str]:
-    """Return the form of a type's text, and what it is in words."""
-    hint = _bare(hint)
-    choices: list[str] = []
-    if typing.get_origin(hint) is typing.Literal:
-        choices = [*map(str, typing.get_args(hint))]
-    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
-        choices = [member.name for member in hint]
-    if choices:
-        return "|".join(choices), f"one of {', '.join(choices)}"
-    if _is_list(hint):
-        form, words = _names(next(_items(hint)))
-        return f"{form},...", f"a list in which each item is {words}"
-    if isinstance(hint, type) and issubclass(hint, PurePath):
-        return "PATH", "a path"
-    return _NAMES.get(hint, _OBJECT)
-
-
-_OBJECT = ("MODULE:NAME", "module:attribute")
-_NAMES = {
-    int: ("INT", "a whole number"),
-    float: ("FLOAT", "a number"),
-    str: ("TEXT", "text"),
-    bool: ("true|false", "true or false"),
-}
+_OBJECT = _Form(_object, "MODULE:NAME", "module:attribute")
+_PLAIN = (
+    (int, _Form(int, "INT", "a whole number")),
+    (float, _Form(float, "FLOAT", "a number")),
+    (str, _Form(str, "TEXT", "text")),
+    (bool, _Form(boolean, "true|false", "true or false")),
+)

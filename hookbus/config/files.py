@@ -7,18 +7,15 @@ Within a folder, files are tried in the order of :data:`LOADERS`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from hookbus.config.keys import Entry
 from hookbus.errors import UsageError
 from hookbus.logs import shown
-
-if TYPE_CHECKING:
-    from configparser import RawConfigParser
 
 OWN = "hookbus.toml"
 """The config file for hookbus alone, which is read even if it is empty."""
@@ -118,21 +115,10 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
         raise _syntax_error(path, error) from None
 
 
-def _parse_ini(text: str, path: Path) -> RawConfigParser:
-    import configparser
-
-    # A default section that cannot occur: the keys of [DEFAULT] belong to others.
-    parser = configparser.RawConfigParser(default_section="\n")
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    try:
-        parser.read_string(text, shown(path))
-    except configparser.Error as error:
-        raise _syntax_error(path, error) from None
-    return parser
-
-
 def _syntax_error(path: Path, error: Exception) -> UsageError:
-    line = getattr(error, "lineno", None) or _number(str(error))
+    # Parsers have no attribute for the line everywhere, but name it in the text.
+    named = re.search(r"line:?\s*(\d+)", str(error))
+    line = getattr(error, "lineno", None) or (named[1] if named else 1)
     reason = str(error).splitlines()[0]
     return UsageError(f"{shown(path)}:{line}: syntax error: {reason}")
 
@@ -172,43 +158,44 @@ def _plugin_tables(table: Mapping[str, Any]) -> Sections:
     return {"": own, **plugins}
 
 
-def _ini(section: str) -> Callable[[str, Path], Sections | None]:
-    def load(text: str, path: Path) -> Sections | None:
-        parser = _parse_ini(text, path)
-        for other in {"hookbus", "tool:hookbus"} - {section}:
-            if parser.has_section(other):
-                _refuse(path, f"[{other}]", f"in [{section}]")
-        found = {
-            name[len(section) + 1 :]: dict(parser[name])
-            for name in parser.sections()
-            if name == section or name.startswith(f"{section}.")
-        }
-        return {"": {}, **found} if found else None
+def _ini(text: str, path: Path) -> Sections | None:
+    import configparser
 
-    return load
-
-
-def _any_ini(text: str, path: Path) -> Sections | None:
-    section = "tool:hookbus" if "[tool:hookbus" in text else "hookbus"
-    return _ini(section)(text, path)
+    # A default section that cannot occur: the keys of [DEFAULT] belong to others.
+    parser = configparser.RawConfigParser(default_section="\n")
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text, shown(path))
+    except configparser.Error as error:
+        raise _syntax_error(path, error) from None
+    either = "tool:hookbus" if "[tool:hookbus" in text else "hookbus"
+    section = {"tox.ini": "hookbus", "setup.cfg": "tool:hookbus"}.get(path.name, either)
+    for other in {"hookbus", "tool:hookbus"} - {section}:
+        if parser.has_section(other):
+            _refuse(path, f"[{other}]", f"in [{section}]")
+    found = {
+        name[len(section) + 1 :]: dict(parser[name])
+        for name in parser.sections()
+        if name == section or name.startswith(f"{section}.")
+    }
+    return {"": {}, **found} if found else None
 
 
 LOADERS: dict[str, Callable[[str, Path], Sections | None]] = {
     OWN: _whole_toml,
     "pyproject.toml": _pyproject,
-    "tox.ini": _ini("hookbus"),
-    "setup.cfg": _ini("tool:hookbus"),
+    "tox.ini": _ini,
+    "setup.cfg": _ini,
 }
 """The names of config files, the strongest first, each with its loader."""
 
 
 def _loader(path: Path) -> Callable[[str, Path], Sections | None]:
-    if path.name in LOADERS:
-        return LOADERS[path.name]
-    kinds = {".toml": _whole_toml, ".ini": _any_ini, ".cfg": _any_ini}
-    if path.suffix not in kinds:
+    kinds = {".toml": _whole_toml, ".ini": _ini, ".cfg": _ini}
+    loader = LOADERS.get(path.name) or kinds.get(path.suffix)
+    if loader is None:
         raise UsageError(f"-c {shown(path)}: a config file ends in .toml, .ini or .cfg")
-    return kinds[path.suffix]
+    return loader
 
 
 def _file(path: Path, text: str, sections: Sections) -> ConfigFile:
@@ -239,12 +226,6 @@ def _as_text(value: Any, key: str, source: str) -> str:
     )
 
 
-def _number(message: str) -> int:
-    """Return the line that an error's text names; parsers report it nowhere else."""
-    found = re.search(r"line:?\s*(\d+)", message)
-    return int(found[1]) if found else 1
-
-
 class _Lines:
     """Finds the lines of keys in a file, which parsers do not report."""
 
@@ -254,12 +235,14 @@ class _Lines:
         for number, line in enumerate(text.split("\n"), 1):
             header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
             if header:
-                section = _plugin_of(header[1])
+                bare = re.sub(r"[\"' ]", "", header[1])
+                section = re.sub(r"^(tool[.:])?hookbus\b\.?", "", bare)
                 self._found.setdefault((section, ""), number)
-            for words in _spellings(line):
-                self._found.setdefault((section, words[-1]), number)
-                if len(words) > 1:
-                    self._found.setdefault((".".join(words[:-1]), words[-1]), number)
+            key = re.match(r"""\s*([\w."'-]+)\s*[=:]""", line)
+            if key:
+                *table, name = (word.strip("\"'") for word in key[1].split("."))
+                for place in (section, ".".join(table) or section):
+                    self._found.setdefault((place, name), number)
 
     def of(self, section: str, key: str = "") -> int:
         """Return the number of the line of a key, or of its section."""
@@ -268,14 +251,3 @@ class _Lines:
             if place in found:
                 return found[place]
         return 1
-
-
-def _plugin_of(header: str) -> str:
-    bare = header.replace('"', "").replace("'", "").replace(" ", "")
-    return re.sub(r"^(tool[.:])?hookbus\b\.?", "", bare)
-
-
-def _spellings(line: str) -> Iterator[list[str]]:
-    key = re.match(r"""\s*([\w."'-]+)\s*[=:]""", line)
-    if key:
-        yield [word.strip("\"'") for word in key[1].split(".")]

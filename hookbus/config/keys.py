@@ -174,9 +174,9 @@ def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
         UsageError: there is no such key, or the text is invalid.
     """
     if name not in KEYS:
-        raise UsageError(
-            f"{source}: unknown key {name!r}{did_you_mean(name, KEYS) or _all()}"
-        )
+        every = f"; the keys are {', '.join(KEYS)}, and a plugin's are NAME.SETTING"
+        hint = did_you_mean(name, KEYS) or every
+        raise UsageError(f"{source}: unknown key {name!r}{hint}")
     read = KEYS[name].read
     if isinstance(text, tuple):
         if read in (listed, arguments, requirements):
@@ -186,7 +186,3 @@ def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
         return read(text)
     except ValueError as error:
         raise UsageError(f"{source}: {name}={text!r}: {error}") from None
-
-
-def _all() -> str:
-    return f"; the keys are {', '.join(KEYS)}, and a plugin's are NAME.SETTING"

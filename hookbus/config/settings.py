@@ -150,9 +150,8 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         given = ", ".join(s.source for s in chosen.values()) or "nothing"
         # attrs' validators have more arguments than the message.
         reason = str(error.args[0]).rstrip(".") if error.args else type(error).__name__
-        raise UsageError(
-            f"{name}: {reason}. Given: {given}. Flags: {_flags(form)}."
-        ) from error
+        flags = ", ".join(flag_of(name, field) for field in form.fields) or "none"
+        raise UsageError(f"{name}: {reason}. Given: {given}. Flags: {flags}.") from error
 
 
 def values_of(form: SettingsSchema, chosen: Mapping[str, Setting]) -> dict[str, Any]:
@@ -223,7 +222,3 @@ def _main(form: SettingsSchema, setting: Setting) -> str:
 
 def _rivals(form: SettingsSchema, field: str) -> set[str]:
     return {rival for group in form.groups if field in group for rival in group} - {field}
-
-
-def _flags(form: SettingsSchema) -> str:
-    return ", ".join(flag_of(form.plugin, field) for field in form.fields) or "none"

@@ -27,7 +27,7 @@ from hookbus.config.settings import (
     strongest,
     values_of,
 )
-from hookbus.discovery import Installed, check_entry
+from hookbus.discovery import Installed
 from hookbus.errors import HookbusError, PluginError, UsageError, blame
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import PROJECT
@@ -43,7 +43,18 @@ def check_loadable(plugin: Installed) -> None:
         PluginError: its entry point is invalid, several distributions provide its name,
             or it needs another version of hookbus.
     """
-    check_entry(plugin)
+    words = [*plugin.module.split("."), *filter(None, plugin.attribute.split("."))]
+    if not all(map(str.isidentifier, words)):
+        raise PluginError(
+            f"plugin {plugin.name!r} ({plugin.shipped_by}): its entry point is "
+            f"{plugin.entry.value!r}; expected module:Class or module"
+        )
+    if plugin.rivals:
+        first, *others = plugin.rivals
+        raise PluginError(
+            f"two distributions provide plugin {plugin.name!r}: {first} and "
+            f"{', '.join(others)}; uninstall one or use -p no:{plugin.name}"
+        )
     check_fits(plugin)
 
 
@@ -207,11 +218,13 @@ def broken_message(verdict: Verdict, error: BaseException) -> str:
     """Return three lines: the plugin that cannot be loaded, the reason, and the way out."""
     plugin = verdict.installed
     assert plugin is not None
+    shipped = plugin.distribution
+    removal = f"    Remove it: pip uninstall {shipped}" if shipped else ""
     return (
         f"cannot load plugin {verdict.name!r} ({plugin.shipped_by or 'no distribution'}, "
         f"entry point {plugin.entry.value}), which is on because of: {verdict.why}\n"
         f"  {type(error).__name__}: {error}{_where(error)}\n"
-        f"  Run without it: {_way_out(verdict)}{_removal(plugin)}"
+        f"  Run without it: {_way_out(verdict)}{removal}"
     )
 
 
@@ -274,9 +287,3 @@ def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this module
     own = [f for f in frames if not f.filename.startswith(_IMPORTING)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-def _removal(plugin: Installed) -> str:
-    if plugin.distribution is None:
-        return ""
-    return f"    Remove it: pip uninstall {plugin.distribution}"

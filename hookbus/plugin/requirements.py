@@ -23,9 +23,7 @@ def check_fits(plugin: Installed) -> None:
         wanted = _requirement(text) if text.lower().startswith("hookbus") else None
         if wanted is None or canonical_name(wanted.name) != "hookbus":
             continue
-        if not _counts(wanted):
-            continue
-        if not wanted.specifier.contains(own, prereleases=True):
+        if _counts(wanted) and not wanted.specifier.contains(own, prereleases=True):
             raise PluginError(
                 f"plugin {plugin.name!r} ({plugin.shipped_by}) needs "
                 f"hookbus{wanted.specifier}, this is hookbus {own}"

@@ -13,7 +13,13 @@ from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence, Switch
 from hookbus.config.settings import Setting
-from hookbus.discovery import Catalog, hook_name, installed_plugins, unique_name
+from hookbus.discovery import (
+    Catalog,
+    Installed,
+    installed_plugins,
+    name_from_class,
+    unique_name,
+)
 from hookbus.errors import ArgumentTypeError
 from hookbus.hooks.hook import Kind
 from hookbus.logs import log
@@ -76,7 +82,7 @@ def session_hooks(
     wanted = {a.plugin: a for a in automatic if a.required or a.plugin in catalog.plugins}
     words = [a.word for a in wanted.values()]
     passed = itertools.chain(*first.values(), *hooks.values())
-    config.met.update(_base_name(hook, catalog) for hook in passed)
+    config.met.update(_identity(hook, catalog)[0] for hook in passed)
     selection = select(config, words, catalog, own=config.met.__contains__)
     on = {v.name: v for v in in_order(selection, worker)}
     loaded = load(on.values())
@@ -90,9 +96,8 @@ def session_hooks(
             continue
         implied = _settings(wanted[name]) if name in wanted else []
         member = member_of(loaded[name], [*implied, *config.settings_of(name)])
-        found[unique_name(name, found)] = attrs.evolve(
-            member, name=unique_name(name, found)
-        )
+        free = unique_name(name, found)
+        found[free] = attrs.evolve(member, name=free)
     _add_objects(found, hooks, selection, config)
     _announce(config, selection, found.values(), loaded, idle)
     return list(found.values())
@@ -102,7 +107,8 @@ def in_order(selection: Selection, worker: bool = False) -> list[Verdict]:
     """Return the plugins that are on, in the order in which they are called."""
     on = {v.name: v for v in selection.on}
     first = [on.pop(name) for name in AUTOMATIC_ORDER if name in on]
-    rest = sorted(on.values(), key=lambda v: (not _autoloads(v), v.name))
+    # The sort is stable: the verdicts are sorted by name.
+    rest = sorted(on.values(), key=lambda v: not (v.installed and v.installed.autoloads))
     return rest if worker else [*first, *rest]
 
 
@@ -134,10 +140,6 @@ def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
     return {"hookbus": own_version(), "backend": "embedded", **plugins}
 
 
-def _autoloads(verdict: Verdict) -> bool:
-    return verdict.installed is not None and verdict.installed.autoloads
-
-
 def _settings(automatic: ImpliedPlugin) -> list[Setting]:
     return [
         Setting(automatic.plugin, field, value, source or automatic.why, place)
@@ -153,8 +155,7 @@ def _add_objects(
 ) -> None:
     """Add the hooks that code passes, except those that are switched off by name."""
     for argument, hook in ((name, hook) for name in objects for hook in objects[name]):
-        plugin = selection.catalog.of_class(_class_of(hook))
-        base = _base_name(hook, selection.catalog)
+        base, plugin = _identity(hook, selection.catalog)
         verdict = selection.verdicts.get(base)
         if verdict is not None and verdict.blocked:
             continue
@@ -165,14 +166,11 @@ def _add_objects(
         found[name] = Registration(name, hook, f"{argument}=", shipped, policy=policy)
 
 
-def _base_name(hook: Any, catalog: Catalog) -> str:
-    """Return the name of an object, without the number that a second one gets."""
-    plugin = catalog.of_class(_class_of(hook))
-    return plugin.name if plugin else hook_name(_class_of(hook))
-
-
-def _class_of(hook: Any) -> type:
-    return hook if isinstance(hook, type) else type(hook)
+def _identity(hook: Any, catalog: Catalog) -> tuple[str, Installed | None]:
+    """Return the name of an object, without a second one's number, and its plugin."""
+    cls = hook if isinstance(hook, type) else type(hook)
+    plugin = catalog.of_class(cls)
+    return plugin.name if plugin else name_from_class(cls.__name__), plugin
 
 
 def _announce(

@@ -75,9 +75,7 @@ class Selection:
 def decide(
     catalog: Catalog,
     words: Iterable[Switch],
-    autoload: bool = True,
-    autoload_source: str = "",
-    strict: bool = False,
+    config: Config,
     own: Callable[[str], bool] = lambda _: False,
 ) -> Selection:
     """Decide about every plugin that is installed or named.
@@ -88,10 +86,8 @@ def decide(
     Args:
         catalog: the plugins that can be named.
         words: the switches, those of one place in their order.
-        autoload: whether module and autouse plugins are on by default.
-        autoload_source: the setting that switched autoload off, for the reason.
-        strict: whether a name to switch off that is not installed is an error in every
-            place; on the command line it always is.
+        config: whether plugins are on by default, and whether a name to switch off that is
+            not installed is an error in every place; on the command line it always is.
         own: returns whether a name may be that of a hook in the program itself, which can
             be switched off although it is not installed.
 
@@ -102,14 +98,14 @@ def decide(
     given: dict[str, list[Switch]] = {name: [] for name in catalog}
     for word in words:
         given.setdefault(_name_of(catalog, word), []).append(word)
-    off = "" if autoload else autoload_source or "autoload is off"
+    off = "" if config.autoload else config.autoload_source or "autoload is off"
     verdicts, warnings = {}, []
     for name in sorted(given):
         verdict = _verdict(name, catalog.plugins.get(name), given[name], off)
         verdicts[name] = verdict
         if verdict.installed is None:
             missing = verdict.on or not own(name)
-            warnings += _missing(catalog, verdict, strict) if missing else []
+            warnings += _missing(catalog, verdict, config.strict) if missing else []
     return Selection(catalog, verdicts, tuple(warnings))
 
 
@@ -203,19 +199,20 @@ def _lack(text: str, source: str, verdicts: Mapping[str, Verdict]) -> str | None
         )
     if not _counts(wanted):
         return None
-    found = _version_of(wanted.name, verdicts)
+    plugins = _plugins_of(wanted.name, verdicts)
+    found = _version_of(wanted.name, plugins)
     if found is None:
         return "not installed"
     if not wanted.specifier.contains(found, prereleases=True):
         return f"installed: {found}"
-    return _off(wanted.name, verdicts)
+    off = [v for v in plugins if not v.on and (v.blocked or v.why != "not switched on")]
+    return f"off: {off[0].why}" if off and len(off) == len(plugins) else None
 
 
-def _version_of(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    """Return the version of a distribution, which the name of its plugin finds as well."""
-    plugin = _plugins_of(name, verdicts)[:1]
-    if plugin and plugin[0].installed is not None and plugin[0].installed.version:
-        return plugin[0].installed.version
+def _version_of(name: str, plugins: Sequence[Verdict]) -> str | None:
+    plugin = plugins[0].installed if plugins else None
+    if plugin is not None and plugin.version:
+        return plugin.version
     try:
         return version_of(name)
     except ModuleNotFoundError:
@@ -223,6 +220,7 @@ def _version_of(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
 
 
 def _plugins_of(name: str, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
+    """Return the plugins of a distribution, which the name of its plugin finds as well."""
     wanted = canonical_name(name)
     shipped = [
         verdict
@@ -231,13 +229,6 @@ def _plugins_of(name: str, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
         and canonical_name(verdict.installed.distribution or "") == wanted
     ]
     return shipped or [v for n, v in verdicts.items() if n == wanted and v.installed]
-
-
-def _off(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    """Return why all plugins of a distribution are switched off, or None."""
-    plugins = _plugins_of(name, verdicts)
-    off = [v for v in plugins if not v.on and (v.blocked or v.why != "not switched on")]
-    return f"off: {off[0].why}" if plugins and len(off) == len(plugins) else None
 
 
 def select(
@@ -262,9 +253,7 @@ def select(
     every = (*words, *config.words)
     catalog = catalog or installed_plugins()
     catalog = catalog.with_modules(w.plugin for w in every if w.on)
-    selection = decide(
-        catalog, every, config.autoload, config.autoload_source, config.strict, own
-    )
+    selection = decide(catalog, every, config, own)
     warnings = [*slips(os.environ), *selection.warnings]
     try:
         check_required(config.required, selection.verdicts)

@@ -47,7 +47,8 @@ def scan_source(plugin: Installed) -> SourceScan:
     if name in classes:
         scan = _of_class(classes[name], classes, markers)
         return attrs.evolve(scan, summary=_summary(classes[name]))
-    if name not in _names(tree) and not _binds_unseen(tree):
+    # A module may also have names that its text does not show.
+    if not _names(tree) & {name, "*", "__getattr__", "globals", "setattr", "exec"}:
         raise PluginError(f"the module {plugin.module} has no {name!r}")
     return SourceScan((), whole=False)
 
@@ -78,7 +79,8 @@ def _of_class(
     cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef], markers: Container[str]
 ) -> SourceScan:
     """Collect the events of a class and of its bases in the same module."""
-    events, whole = [*_marked(cls, markers), *_lifecycle(cls)], True
+    lifecycle = (f.name for f in _functions(cls) if f.name in LIFECYCLE)
+    events, whole = [*_marked(cls, markers), *lifecycle], True
     others = {name: found for name, found in classes.items() if found is not cls}
     for base in cls.bases:
         name = ast.unparse(base).rsplit(".", 1)[-1]
@@ -89,10 +91,6 @@ def _of_class(
         elif name not in ("SessionRunHook", "object"):
             whole = False
     return SourceScan(tuple(dict.fromkeys(events)), whole)
-
-
-def _lifecycle(cls: ast.ClassDef) -> list[str]:
-    return [f.name for f in _functions(cls) if f.name in LIFECYCLE]
 
 
 def _markers(tree: ast.Module) -> set[str]:
@@ -124,12 +122,6 @@ def _event(function: ast.FunctionDef, decorator: ast.expr) -> str:
         if keyword.arg == "specname" and isinstance(keyword.value, ast.Constant):
             return str(keyword.value.value)
     return function.name
-
-
-def _binds_unseen(tree: ast.Module) -> bool:
-    """Return whether a module may have names that its text does not show."""
-    names = _names(tree)
-    return "*" in names or bool({"__getattr__", "globals", "setattr", "exec"} & names)
 
 
 def _names(tree: ast.Module) -> set[str]:

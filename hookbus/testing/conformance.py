@@ -25,9 +25,9 @@ from hookbus.errors import PluginError, UsageError
 from hookbus.testing import bus_with
 from hookbus.testing._suite.candidate import Candidate
 from hookbus.testing._suite.compare import differences, unsavable
+from hookbus.testing._suite.endings import ENDINGS, StateReader, Witness, describe
 from hookbus.testing._suite.leftovers import Held
 from hookbus.testing._suite.settings import PLACES, hook_from, options, spelled_settings
-from hookbus.testing._suite.trial import ENDINGS, StateReader, Trial, Witness, describe
 from hookbus.testing.plugin import CANDIDATES
 
 SESSIONS = [
@@ -68,26 +68,26 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def trial(candidate: Candidate) -> Trial:
-    """Return a trial of the hook, if it can be registered."""
+def registered(candidate: Candidate) -> Candidate:
+    """Return the hook class, if a hook of it can be registered."""
     try:
         bus_with(candidate.make())
     except PluginError:
         pytest.skip("it cannot take part in a session: see test_it_can_be_registered")
-    return Trial(candidate)
+    return candidate
 
 
 @pytest.fixture
-def stateful(trial: Trial) -> Trial:
-    """Return a trial of the hook, if it has a state."""
-    if not hasattr(trial.candidate.cls, "state_dict"):
+def stateful(registered: Candidate) -> Candidate:
+    """Return the hook class, if it has a state."""
+    if not hasattr(registered.cls, "state_dict"):
         pytest.skip("it has no state_dict(), so it has no state")
-    return trial
+    return registered
 
 
 @pytest.fixture
-def saved(stateful: Trial) -> Trial:
-    """Return a trial of the hook, if its state can be saved and a plugin here saves."""
+def saved(stateful: Candidate) -> Candidate:
+    """Return the hook class, if its state can be saved and a plugin here saves."""
     if SAVER not in installed_plugins().plugins or not codecs():
         pytest.skip(f"no plugin here writes checkpoints: pip install hookbus-{SAVER}")
     hook = stateful.make()
@@ -134,10 +134,10 @@ def _check_leads_somewhere(plugin: Installed, cls: type) -> None:
 
 
 @pytest.mark.parametrize(("loop", "ending"), SESSIONS)
-def test_it_survives(trial: Trial, loop: str, ending: str) -> None:
+def test_it_survives(registered: Candidate, loop: str, ending: str) -> None:
     """No event raises, however the session ends, on a graph and in a custom loop."""
-    steps = trial.end(trial.make(), ending, own_loop=loop == "own_loop")
-    raised = trial.faults(steps)
+    steps = registered.end(registered.make(), ending, own_loop=loop == "own_loop")
+    raised = registered.faults(steps)
     if raised:
         fail(
             f"in a session ({loop}, {ending}) {raised[0]}. {HINTS.get(ending, '')}The "
@@ -147,10 +147,10 @@ def test_it_survives(trial: Trial, loop: str, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["failed", "failed_early"])
-def test_on_exception_raises_nothing(trial: Trial, ending: str) -> None:
+def test_on_exception_raises_nothing(registered: Candidate, ending: str) -> None:
     """It accepts any error, also one from before the session was created."""
-    steps = trial.end(trial.make(), ending)
-    for call in steps.calls_of("on_exception", trial.candidate.name):
+    steps = registered.end(registered.make(), ending)
+    for call in steps.calls_of("on_exception", registered.name):
         if call.error is not None:
             fail(
                 f"on_exception() raised {describe(call.error)}. Another hook's begin() may "
@@ -159,21 +159,22 @@ def test_on_exception_raises_nothing(trial: Trial, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "failed_early"])
-def test_it_cleans_up(trial: Trial, ending: str) -> None:
+def test_it_cleans_up(registered: Candidate, ending: str) -> None:
     """No thread, open file or signal handler is left after the session."""
     handlers = Held.now().handlers
-    trial.end(trial.make(), ending)  # so that what a process opens once is open already
+    # After a first session, what a process opens once is open already.
+    registered.end(registered.make(), ending)
     gc.collect()
     before = attrs.evolve(Held.now(), handlers=handlers)
-    hook = trial.make()  # kept, so that only what it closes itself is closed
-    trial.end(hook, ending)
+    hook = registered.make()  # kept, so that only what it closes itself is closed
+    registered.end(hook, ending)
     where = "end()" if ending == "completed" else "on_exception()"
     left = " and ".join(before.left())
     if left:
         fail(f"in a session that {ending} it leaves {left}: release that in {where}")
 
 
-def test_reading_its_state_changes_nothing(stateful: Trial) -> None:
+def test_reading_its_state_changes_nothing(stateful: Candidate) -> None:
     """Two calls of state_dict() return the same: saving must not change the training."""
     hook = stateful.make()
     reader = StateReader(hook)
@@ -187,7 +188,7 @@ def test_reading_its_state_changes_nothing(stateful: Trial) -> None:
             )
 
 
-def test_its_state_can_be_saved(stateful: Trial) -> None:
+def test_its_state_can_be_saved(stateful: Candidate) -> None:
     """Checkpoints can hold its state, and it can load it."""
     hook = stateful.make()
     if not hasattr(hook, "load_state_dict"):
@@ -202,7 +203,7 @@ def test_its_state_can_be_saved(stateful: Trial) -> None:
         )
 
 
-def test_it_goes_on_where_it_stopped(saved: Trial) -> None:
+def test_it_goes_on_where_it_stopped(saved: Candidate) -> None:
     """Cut short and resumed from a real checkpoint, it ends as in an uncut session."""
     whole, again, resumed = saved.make(), saved.make(), saved.make()
     kept = {"save_checkpoint_steps": 1}
@@ -230,16 +231,16 @@ def test_it_goes_on_where_it_stopped(saved: Trial) -> None:
         )
 
 
-def test_it_only_observes(trial: Trial) -> None:
+def test_it_only_observes(registered: Candidate) -> None:
     """A hook with only_observes leaves variables, inputs and random generators alone."""
-    hook, alone, beside = trial.make(), Witness(), Witness()
+    hook, alone, beside = registered.make(), Witness(), Witness()
     if not getattr(hook, "only_observes", False):
         pytest.skip("it does not declare only_observes = True")
     _seed()
-    trial.run(alone)
+    registered.run(alone)
     _seed()
-    steps = trial.run(hook, beside)
-    for call in steps.calls_of("before_run", trial.candidate.name):
+    steps = registered.run(hook, beside)
+    for call in steps.calls_of("before_run", registered.name):
         if getattr(call.result, "feed_dict", None):
             fail("it declares only_observes, and before_run() returns feeds")
     for key, seen in beside.seen.items():

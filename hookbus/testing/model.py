@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -72,7 +72,7 @@ class Script:
             graph.variable(name, value)
         graph.input("x", self._numbers)
         for name in self.values:
-            graph.op(self._reader(name), name=name)
+            graph.op(partial(self.value, name), name=name)
 
         @graph.train_op(updates="w")
         def train(w: Any, x: float, global_step: int) -> Any:
@@ -117,12 +117,6 @@ class Script:
                 del self.errors[step]
                 return
             yield number
-
-    def _reader(self, name: str) -> Callable[[int], Any]:
-        def read(global_step: int) -> Any:
-            return self.value(name, global_step)
-
-        return read
 
 
 def falling(steps: int) -> dict[str, list[float]]:

@@ -54,7 +54,18 @@ def pytest_configure(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: they cannot be made with the given settings.
     """
-    config.stash[CANDIDATES] = _candidates(config)
+    config.stash[CANDIDATES] = []
+    names = config.getoption("hookbus_hooks", default=[])
+    if not names:
+        return
+    from hookbus.errors import UsageError
+    from hookbus.testing._suite.candidate import candidates
+
+    settings, nodes = map(config.getoption, ("hookbus_settings", "hookbus_nodes"))
+    try:
+        config.stash[CANDIDATES] = candidates(names, settings, nodes)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -95,19 +106,3 @@ def fake_dist(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     for module, found in list(sys.modules.items()):
         if Path(getattr(found, "__file__", None) or os.sep).is_relative_to(site):
             del sys.modules[module]
-
-
-def _candidates(config: pytest.Config) -> list[Candidate]:
-    """Return the hook classes that the options name."""
-    names = config.getoption("hookbus_hooks", default=[])
-    if not names:
-        return []
-    from hookbus.errors import UsageError
-    from hookbus.testing._suite.candidate import candidates
-
-    try:
-        return candidates(
-            names, config.getoption("hookbus_settings"), config.getoption("hookbus_nodes")
-        )
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error

@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus import PluginError, UsageError
+from hookbus import Config, PluginError, UsageError
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import Switch as Word
 from hookbus.config.parser import parse_switch as parse_word
-from hookbus.discovery import Catalog, Installed, check_entry, installed_plugins
-from hookbus.plugin.selection import decide
+from hookbus.discovery import Catalog, Installed, installed_plugins
+from hookbus.plugin import selection as selection
+from hookbus.plugin.loading import check_loadable
 from hookbus.testing import fake_dist
 
 
@@ -39,9 +41,16 @@ def words(*texts: str, place: Place = Place.ENVIRONMENT) -> list[Word]:
     return [parse_word(text, f"-p {text}", place) for text in texts]
 
 
+def decide(catalog: Catalog, said: list[Word], **keys: Any) -> selection.Selection:
+    """Decide with the default configuration, except for some keys."""
+    return selection.decide(catalog, said, Config(**keys))
+
+
 def on(*texts: str, autoload: bool = True) -> list[str]:
     """Return the names that are on after some words."""
-    return [verdict.name for verdict in decide(INSTALLED, words(*texts), autoload).on]
+    return [
+        verdict.name for verdict in decide(INSTALLED, words(*texts), autoload=autoload).on
+    ]
 
 
 def test_modules_and_autouse_classes_are_on_when_found():
@@ -59,7 +68,8 @@ def test_autoload_switched_off_leaves_what_is_named():
     """Without autoload, only words switch plugins on."""
     assert on(autoload=False) == []
     assert on("greeter", "clock", autoload=False) == ["clock", "greeter"]
-    verdicts = decide(INSTALLED, [], False, "because of the test").verdicts
+    why = "because of the test"
+    verdicts = decide(INSTALLED, [], autoload=False, autoload_source=why).verdicts
     assert verdicts["meter"].why == "because of the test"
     assert verdicts["clock"].why == "not switched on"
 
@@ -208,7 +218,7 @@ def test_two_distributions_with_a_plugin_of_one_name_are_an_error(site):
     with pytest.raises(
         PluginError, match=r"provide plugin 'zebra': one 1\.0 and two 1\.0.*no:zebra"
     ):
-        check_entry(zebra)
+        check_loadable(zebra)
 
 
 def test_a_distribution_that_is_found_twice_counts_once(site, tmp_path_factory):

@@ -1,4 +1,4 @@
-"""Finds the hook classes that the conformance suite tests, and makes their hooks."""
+"""Finds the hook classes that the conformance suite tests, and runs their hooks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import attrs
 
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import Setting, build, fields_of
-from hookbus.discovery import Installed, hook_name, installed_plugins
+from hookbus.discovery import Installed, installed_plugins, name_from_class
 from hookbus.errors import UsageError, did_you_mean
+from hookbus.testing._suite.endings import ENDINGS, describe, is_planned
+from hookbus.testing.model import falling
+from hookbus.testing.steps import Steps, run_steps
+
+STEPS = 6
+"""The number of steps of a session of the suite, unless a hook stops it."""
 
 
 @attrs.frozen(eq=False)
@@ -59,6 +65,41 @@ class Candidate:
         ]
         return build(self.cls, self.name, given)
 
+    def end(self, hook: Any, ending: str, **arguments: Any) -> Steps:
+        """Run a session with one of the :data:`ENDINGS`."""
+        cause = ENDINGS[ending]()
+        if isinstance(cause, BaseException):
+            return self.run(hook, errors={3: cause}, **arguments)
+        return self.run(hook, *filter(None, [cause]), **arguments)
+
+    def run(self, *hooks: Any, after: int = 0, **arguments: Any) -> Steps:
+        """Run a session; the result has its error.
+
+        Args:
+            hooks: the hook under test and others, in calling order.
+            after: the number of steps before the session's first one, for the values.
+            arguments: further arguments of ``run_steps``.
+        """
+        values = {name: all_[after:] for name, all_ in falling(after + STEPS).items()}
+        arguments = {"steps": STEPS, "stop_grace_period_secs": 2.0, **arguments}
+        arguments["variables"] = self.variables
+        return run_steps(*hooks, values=values, reraise=False, **arguments)
+
+    def faults(self, steps: Steps) -> list[str]:
+        """Return the errors of the hook, except in on_exception, or of the session."""
+        found = [
+            f"{call.event}() raised {describe(call.error)}"
+            for call in steps.calls
+            if call.plugin == self.name
+            and call.event != "on_exception"
+            and call.error is not None
+            and not is_planned(call.error)
+        ]
+        error = steps.error
+        if not found and error is not None and not is_planned(error):
+            found = [f"the session failed with {describe(error)}"]
+        return found
+
 
 def candidates(
     spelled: Sequence[str], settings: Iterable[str], nodes: Iterable[str]
@@ -87,9 +128,15 @@ def candidates(
     for name, cls in classes.items():
         own = {field: text for field, text in given.items() if field in fields[name]}
         plugin = installed_plugins().of_class(cls)
-        called = plugin.name if plugin else hook_name(cls)
+        called = plugin.name if plugin else name_from_class(cls.__name__)
         found.append(Candidate(name, cls, called, plugin, own, tuple(nodes)))
-        _check_can_be_made(found[-1])
+        try:
+            found[-1].make()
+        except Exception as error:
+            raise UsageError(
+                f"--hook {name}: cannot make a hook ({error}); give it settings with "
+                "--hook-setting NAME=VALUE"
+            ) from error
     return found
 
 
@@ -114,13 +161,3 @@ def _load(spelled: str) -> type:
     if not isinstance(found, type):
         raise UsageError(f"--hook {spelled}: {found!r} is not a class")
     return found
-
-
-def _check_can_be_made(candidate: Candidate) -> None:
-    try:
-        candidate.make()
-    except Exception as error:
-        raise UsageError(
-            f"--hook {candidate.spelled}: cannot make a hook ({error}); give it settings "
-            "with --hook-setting NAME=VALUE"
-        ) from error

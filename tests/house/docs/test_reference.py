@@ -12,10 +12,10 @@ from markdown_it import MarkdownIt
 import hookbus
 from hookbus import errors as errors
 from hookbus.bus import hookspecs as hookspecs
-from hookbus.cli import evaluate as evaluate
-from hookbus.cli import predict as predict
-from hookbus.cli import train as train
+from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.flags import FLAGS
+from hookbus.cli.predict import predict as predict
+from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.hooks.markers import PROJECT
 
@@ -34,9 +34,7 @@ ERRORS = [
 MODULES = [name for name in hookbus.__all__ if inspect.ismodule(getattr(hookbus, name))]
 """The modules beside the package itself whose names are public."""
 OWN_FLAGS = [
-    (command.name, flag)
-    for command in (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
-    for flag in command.flags
+    (command.name, flag) for command in (train, evaluate, predict) for flag in command.flags
 ]
 
 

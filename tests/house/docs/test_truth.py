@@ -8,10 +8,10 @@ import pytest
 
 import hookbus
 from hookbus.cli import COMMANDS
-from hookbus.cli import evaluate as evaluate
-from hookbus.cli import predict as predict
-from hookbus.cli import train as train
+from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.flags import FLAGS
+from hookbus.cli.predict import predict as predict
+from hookbus.cli.train import train as train
 from hookbus.config.files import LOADERS
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.sources import ENVIRONMENT
@@ -22,9 +22,7 @@ MODULES = {"hookbus.evaluation", "hookbus.learning", "hookbus.metrics", "hookbus
 OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME"}
 BEST_LOSS = "the plugin that a tutorial has its reader write"
 ESTIMATORS = {
-    flag.split()[0]
-    for command in (train.COMMAND, evaluate.COMMAND, predict.COMMAND)
-    for flag in command.every_flag
+    flag.split()[0] for command in (train, evaluate, predict) for flag in command.every_flag
 }
 """The flags of the commands about an Estimator."""
 OTHERS = {

@@ -1,4 +1,4 @@
-"""Runs a hook in tiny sessions that end in every possible way."""
+"""Defines how sessions of the suite end, and hooks that watch another hook in them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from hookbus.errors import END_OF_INPUT, AbortedError, OutOfRangeError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
-from hookbus.testing._suite.candidate import Candidate
-from hookbus.testing.model import falling
-from hookbus.testing.steps import Steps, run_steps
 
-STEPS = 6
-"""The number of steps of a session of the suite, unless a hook stops it."""
 _CORE = Path(__file__).parents[2]
 
 
@@ -102,56 +97,6 @@ class StateReader(SessionRunHook):
         """Read the state twice."""
         first = copy.deepcopy(self.hook.state_dict())
         self.pairs.append((first, copy.deepcopy(self.hook.state_dict())))
-
-
-@attrs.frozen(eq=False)
-class Trial:
-    """Runs sessions with hooks of one class.
-
-    Attributes:
-        candidate: the class.
-    """
-
-    candidate: Candidate
-
-    def make(self) -> Any:
-        """Return a new hook."""
-        return self.candidate.make()
-
-    def end(self, hook: Any, ending: str, **arguments: Any) -> Steps:
-        """Run a session with one of the :data:`ENDINGS`."""
-        cause = ENDINGS[ending]()
-        if isinstance(cause, BaseException):
-            return self.run(hook, errors={3: cause}, **arguments)
-        return self.run(hook, *filter(None, [cause]), **arguments)
-
-    def run(self, *hooks: Any, after: int = 0, **arguments: Any) -> Steps:
-        """Run a session; the result has its error.
-
-        Args:
-            hooks: the hook under test and others, in calling order.
-            after: the number of steps before the session's first one, for the values.
-            arguments: further arguments of ``run_steps``.
-        """
-        values = {name: all_[after:] for name, all_ in falling(after + STEPS).items()}
-        arguments = {"steps": STEPS, "stop_grace_period_secs": 2.0, **arguments}
-        arguments["variables"] = self.candidate.variables
-        return run_steps(*hooks, values=values, reraise=False, **arguments)
-
-    def faults(self, steps: Steps) -> list[str]:
-        """Return the errors of the hook, except in on_exception, or of the session."""
-        found = [
-            f"{call.event}() raised {describe(call.error)}"
-            for call in steps.calls
-            if call.plugin == self.candidate.name
-            and call.event != "on_exception"
-            and call.error is not None
-            and not is_planned(call.error)
-        ]
-        error = steps.error
-        if not found and error is not None and not is_planned(error):
-            found = [f"the session failed with {describe(error)}"]
-        return found
 
 
 def is_planned(error: BaseException) -> bool:
