@@ -108,7 +108,7 @@ def test_the_loss_is_found(form):
 
 @FORMS
 def test_one_node_does_a_step_and_gives_the_loss(form):
-    """A step of one's own fetches it, whatever the train op itself gives."""
+    """A train_step_fn fetches it, whatever the train op itself gives."""
     losses, steps = [], []
 
     def step(session, train_op, global_step, kwargs):

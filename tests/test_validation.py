@@ -282,7 +282,7 @@ def test_the_refusal_of_a_step_fn_lists_what_it_takes():
 
 
 def test_a_step_fn_needs_a_graph():
-    """A loop of one's own has steps."""
+    """A custom loop has steps."""
     with (
         MonitoredSession(config=OFF) as session,
         pytest.raises(UsageError, match=r"run_step_fn\(\).*step\(\)"),

@@ -32,9 +32,9 @@ from hookbus.testing.plugin import CANDIDATES
 
 SESSIONS = [
     (loop, ending)
-    for loop in ("graph", "own_loop")
+    for loop in ("graph", "custom_loop")
     for ending in ENDINGS
-    if (loop, ending) != ("own_loop", "preempted")  # a custom loop does not recover
+    if (loop, ending) != ("custom_loop", "preempted")  # a custom loop does not recover
 ]
 HINTS = {
     "preempted": "After a preemption after_create_session() is called again, for a new "
@@ -136,7 +136,7 @@ def _check_leads_somewhere(plugin: Installed, cls: type) -> None:
 @pytest.mark.parametrize(("loop", "ending"), SESSIONS)
 def test_it_survives(registered: Candidate, loop: str, ending: str) -> None:
     """No event raises, however the session ends, on a graph and in a custom loop."""
-    steps = registered.end(registered.make(), ending, own_loop=loop == "own_loop")
+    steps = registered.end(registered.make(), ending, custom_loop=loop == "custom_loop")
     raised = registered.faults(steps)
     if raised:
         fail(

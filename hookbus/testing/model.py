@@ -87,7 +87,7 @@ class Script:
         while session.global_step < self.first + steps and not session.should_stop():
             session.run("train")
 
-    def run_own_loop(self, session: MonitoredSession, steps: int) -> None:
+    def run_custom_loop(self, session: MonitoredSession, steps: int) -> None:
         """Train in a custom loop."""
         self.session, self.first = session, session.global_step
         for name in self.variables:

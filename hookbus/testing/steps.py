@@ -43,7 +43,7 @@ def run_steps(
     variables: Mapping[str, Any] | None = None,
     errors: Mapping[int, BaseException] | None = None,
     directory: str | Path | None = None,
-    own_loop: bool = False,
+    custom_loop: bool = False,
     reraise: bool = True,
     config: Config | None = None,
     **session: Any,
@@ -65,8 +65,8 @@ def run_steps(
             once: ``hookbus.AbortedError`` is a preemption, ``OutOfRangeError`` the end of
             input.
         directory: where to restore from and save into; needs hookbus-checkpoint-saver.
-        own_loop: whether to train in a custom loop, with ``session.iterate``, ``step`` and
-            ``report``, instead of a graph.
+        custom_loop: whether to train in a custom loop, with ``session.iterate``, ``step``
+            and ``report``, instead of a graph.
         reraise: whether to raise the error that leaves the session; otherwise it is in
             ``error``. Errors before the session exists are always raised, and so is what
             is not an ``Exception``, like Ctrl-C, unless it is one of *errors*.
@@ -96,8 +96,8 @@ def run_steps(
         "log_step_count_steps": None,
         **session,
     }
-    graph = None if own_loop else script.graph()
-    loop = script.run_own_loop if own_loop else script.run_graph
+    graph = None if custom_loop else script.graph()
+    loop = script.run_custom_loop if custom_loop else script.run_graph
     planned, error = tuple((errors or {}).values()), None
     try:
         with MonitoredTrainingSession(graph, **arguments) as monitored:
@@ -108,6 +108,6 @@ def run_steps(
             raise
         error = caught
     outcome = config.records[-1].outcome
-    backend = None if own_loop else recorder.session
+    backend = None if custom_loop else recorder.session
     last = script.variables if backend is None else backend.variables()
     return Steps(outcome, outcome.step, last, tuple(recorder.calls), error)

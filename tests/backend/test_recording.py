@@ -257,7 +257,7 @@ def test_a_hook_can_have_a_run_traced():
     assert hook.ops == ["one"]
 
 
-def test_a_traced_step_of_a_loop_of_ones_own_records_what_hooks_derive():
+def test_a_traced_step_of_a_custom_loop_records_what_hooks_derive():
     """Nodes that are made of what the loop reports are ops; what nobody wants is none."""
 
     class DerivingHook(SessionRunHook):

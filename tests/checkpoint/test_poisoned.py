@@ -88,16 +88,16 @@ class Model:
 
 
 def train(
-    model: Model, own_loop: bool = False, last: int = LAST, **arguments: Any
+    model: Model, custom_loop: bool = False, last: int = LAST, **arguments: Any
 ) -> MonitoredTrainingSession:
     """Train until a step, if nothing keeps it from that."""
     given = {"checkpoint_dir": "saved", "recovery": Recovery(first_wait=0), **QUIET}
-    graph = None if own_loop else model.graph()
+    graph = None if custom_loop else model.graph()
     with MonitoredTrainingSession(graph, **given | arguments) as session:
-        if own_loop:
+        if custom_loop:
             session.track(model=model)
         while session.global_step < last and not session.should_stop():
-            if own_loop:
+            if custom_loop:
                 with session.step() as step:
                     new = model.step(session.global_step + 1, model.weights, model.rate)
                     model.weights, model.rate = new
@@ -107,24 +107,24 @@ def train(
     return session
 
 
-def saved(own_loop: bool = False) -> list[int]:
+def saved(custom_loop: bool = False) -> list[int]:
     """Return the steps of all checkpoints, after having read each of them back."""
     places = sorted(Path("saved").glob("ckpt-*"), key=lambda path: int(path.name[5:]))
     for number, place in enumerate(places):
         alone = Path(f"alone/{number}")
         shutil.copytree(place, alone / place.name)
-        weights, rate = read(alone, own_loop)
+        weights, rate = read(alone, custom_loop)
         assert not np.isnan(weights).any(), place
         assert rate > 0, place
     return [int(place.name[5:]) for place in places]
 
 
-def read(directory: Path, own_loop: bool) -> tuple[np.ndarray, float]:
+def read(directory: Path, custom_loop: bool) -> tuple[np.ndarray, float]:
     """Return what a checkpoint holds, as a session restores it."""
     model = Model(weights=np.zeros(3), rate=0.0)
-    graph = None if own_loop else model.graph()
+    graph = None if custom_loop else model.graph()
     with MonitoredTrainingSession(graph, checkpoint_dir=directory, **QUIET) as session:
-        if own_loop:
+        if custom_loop:
             session.track(model=model)
             return model.weights, model.rate
         values = session.run({"weights": "weights", "rate": "rate"}, kind="aux")
@@ -208,29 +208,31 @@ def hooks_of(situation: Situation, place: str, fail: bool) -> dict[str, Any]:
     return {"hooks": orders[place]}
 
 
-def train_in(situation: Situation, fail: bool, place: str, own_loop: bool = False) -> None:
+def train_in(
+    situation: Situation, fail: bool, place: str, custom_loop: bool = False
+) -> None:
     """Train; see that the training ends as it should."""
     model = Model(errors={6: situation.error} if situation.error else {})
     arguments = hooks_of(situation, place, fail)
     if fail:
         reason = rf"NaN at step {situation.noticed}\. The checkpoints hold the last good"
         with pytest.raises(NanLossDuringTrainingError, match=reason):
-            train(model, own_loop, **arguments)
+            train(model, custom_loop, **arguments)
         return
-    outcome = train(model, own_loop, **arguments).outcome
+    outcome = train(model, custom_loop, **arguments).outcome
     assert (outcome.kind, outcome.step) == (situation.outcome, situation.noticed)
 
 
 MODES = pytest.mark.parametrize("fail", [True, False], ids=["fail", "stop"])
 
 
-@pytest.mark.parametrize("own_loop", [False, True], ids=["graph", "own loop"])
+@pytest.mark.parametrize("custom_loop", [False, True], ids=["graph", "custom loop"])
 @MODES
 @pytest.mark.parametrize("what", SITUATIONS)
-def test_whenever_it_would_be_saved_it_is_not(what, fail, own_loop):
+def test_whenever_it_would_be_saved_it_is_not(what, fail, custom_loop):
     """The newest checkpoint is that of the last step that was saved in good health."""
-    train_in(SITUATIONS[what], fail, "in the middle", own_loop)
-    assert saved(own_loop)[-1] == SITUATIONS[what].newest
+    train_in(SITUATIONS[what], fail, "in the middle", custom_loop)
+    assert saved(custom_loop)[-1] == SITUATIONS[what].newest
 
 
 @pytest.mark.parametrize("place", ["first", "last", "by itself", "switched on"])

@@ -182,8 +182,8 @@ def test_a_node_that_does_not_exist_is_told_with_what_is_like_it(plugin, setting
     [row[:2] for row in UNKNOWN if row[2] not in ("feeds", "final_ops_feed_dict")],
 )
 def test_what_a_loop_does_not_report_is_told_with_what_is_like_it(plugin, settings):
-    """A loop of one's own has no nodes; what it reports is known in its first step."""
-    message = told(plugin, settings=settings, own_loop=True)
+    """A custom loop has no nodes; what it reports is known in its first step."""
+    message = told(plugin, settings=settings, custom_loop=True)
     assert plugin in message
     assert "did you mean 'loss'?" in message
 

@@ -54,7 +54,7 @@ def graph() -> Graph:
 
 
 def bare(hooks: Hooks, directory: Path | None) -> None:
-    """Train in a session of one's own."""
+    """Train in its own session."""
     given = {"checkpoint_dir": directory, "hooks": hooks}
     with MonitoredTrainingSession(graph(), **given) as session:
         while not session.should_stop():

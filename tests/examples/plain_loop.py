@@ -1,4 +1,4 @@
-"""The loop of examples/own_loop.py as it was before it had a session."""
+"""The loop of examples/custom_loop.py as it was before it had a session."""
 
 from __future__ import annotations
 

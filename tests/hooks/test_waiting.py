@@ -13,7 +13,7 @@ from hookbus import SessionRunHook
 from hookbus.testing import run_steps
 
 EVENTS = pytest.mark.parametrize("event", ["before_run", "after_run"])
-BOTH = pytest.mark.parametrize("own_loop", [False, True])
+BOTH = pytest.mark.parametrize("custom_loop", [False, True])
 
 
 class Waiting(SessionRunHook):
@@ -38,22 +38,22 @@ def kill():
 
 @EVENTS
 @BOTH
-def test_a_wait_goes_on_to_its_end(event, own_loop):
+def test_a_wait_goes_on_to_its_end(event, custom_loop):
     """It takes the seconds that it was given, and says that it was not cut short."""
     hook = Waiting(event, 0.1)
     began = time.monotonic()
-    run_steps(hook, steps=2, own_loop=own_loop)
+    run_steps(hook, steps=2, custom_loop=custom_loop)
     assert hook.ended == [True, True]
     assert time.monotonic() - began >= 0.2
 
 
 @EVENTS
 @BOTH
-def test_a_signal_cuts_a_wait_short(event, own_loop):
+def test_a_signal_cuts_a_wait_short(event, custom_loop):
     """The run goes on, and the session ends after it."""
     hook = Waiting(event)
     threading.Timer(0.2, kill).start()
-    steps = run_steps(hook, own_loop=own_loop)
+    steps = run_steps(hook, custom_loop=custom_loop)
     assert hook.ended == [False]
     assert (steps.outcome.kind, steps.global_step) == ("preempted", 1)
 

@@ -128,11 +128,11 @@ def train_graph(digits: SimpleNamespace, *hooks: Any) -> Trained:
     return trained
 
 
-def train_own_loop(digits: SimpleNamespace, *hooks: Any) -> Trained:
+def train_custom_loop(digits: SimpleNamespace, *hooks: Any) -> Trained:
     """Train the classifier of the other example, with noise of two generators."""
     from sklearn.metrics import log_loss
 
-    example = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
+    example = runpy.run_path(str(ROOT / "examples" / "custom_loop.py"))
     model = digits.model = example["Classifier"]("log_loss", alpha=1e-5, random_state=0)
     draw, classes = np.random.default_rng(7), example["CLASSES"]
     trained = Trained()
@@ -177,7 +177,7 @@ def evaluation_of_graph(digits: SimpleNamespace) -> Callable[[Any], dict[str, fl
     return evaluate
 
 
-def evaluation_of_own_loop(digits: SimpleNamespace) -> Callable[[Any], dict[str, float]]:
+def evaluation_of_custom_loop(digits: SimpleNamespace) -> Callable[[Any], dict[str, float]]:
     """Return an evaluation that draws numbers."""
 
     def evaluate(session):
@@ -237,7 +237,7 @@ class Both:
 
 FORMS = {
     "graph": (train_graph, evaluation_of_graph, ("x", "y")),
-    "own loop": (train_own_loop, evaluation_of_own_loop, ()),
+    "custom loop": (train_custom_loop, evaluation_of_custom_loop, ()),
 }
 
 
@@ -273,7 +273,7 @@ def test_the_training_is_the_same(both, what):
 
 def test_each_hook_has_acted(both):
     """As often as it was told to."""
-    # A loop of one's own has reported nothing at step 0.
+    # A custom loop has reported nothing at step 0.
     early = both.log.count("nothing to evaluate yet")
     said = {about: both.log.count(f"] {about} ") for about in SAID}
     assert said == SAID | {"evaluated": 12 - early}

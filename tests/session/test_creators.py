@@ -233,7 +233,7 @@ def test_hooks_are_told_of_a_worker_that_waited_in_vain():
     assert told == [caught.value]
 
 
-def test_a_worker_may_have_a_loop_of_its_own():
+def test_a_worker_may_have_a_custom_loop():
     """Without a graph it runs steps, and saves none of them."""
     with MonitoredTrainingSession(
         is_chief=False, checkpoint_dir="c", config=OFF

@@ -386,7 +386,7 @@ def test_the_session_creator_says_which_graph():
     assert session.global_step == 1
 
 
-def test_a_session_without_a_graph_is_for_a_loop_of_ones_own():
+def test_a_session_without_a_graph_is_for_a_custom_loop():
     """Its graph has the global step, and what steps report, and nothing else."""
     with MonitoredSession(config=OFF) as session:
         assert list(session.graph.nodes) == ["global_step"]

@@ -208,7 +208,7 @@ def test_a_generator_loop_ends_and_stays_in_the_block(heard):
 
 
 @pytest.mark.parametrize("careless", [False, True])
-def test_a_loop_of_ones_own_ends_after_its_step(careless, heard):
+def test_a_custom_loop_ends_after_its_step(careless, heard):
     """``iterate`` ends; a loop that does not ask is left at its next ``step``."""
     seen = []
     with MonitoredTrainingSession(checkpoint_dir="runs", config=OFF) as session:

@@ -156,7 +156,7 @@ def test_it_is_a_monitored_session_of_any_kind():
         assert list(session.loop("n")) == [0, 1, 2]
 
 
-def test_it_takes_a_loop_of_ones_own():
+def test_it_takes_a_custom_loop():
     """Without a graph it has steps."""
     with SingularMonitoredSession(config=OFF) as session:
         for _ in session.iterate(range(2)):

@@ -188,13 +188,13 @@ class Training:
 
     Attributes:
         rows: they all have the same increment.
-        own_loop: whether it is a loop of one's own.
+        custom_loop: whether it is a custom loop.
         save_every: steps between two checkpoints, if none of the rows says it.
         errors: the number of a run, counted in all sessions, to what it raises, once.
     """
 
     rows: Sequence[Row]
-    own_loop: bool = False
+    custom_loop: bool = False
     save_every: int | None = None
     errors: dict[int, Exception] = attrs.field(factory=dict)
     journal: Journal = attrs.field(init=False)
@@ -208,7 +208,7 @@ class Training:
         if self.save_every is not None:
             made.append(CheckpointSaverHook(save_steps=self.save_every))
         with MonitoredTrainingSession(
-            None if self.own_loop else self._graph(),
+            None if self.custom_loop else self._graph(),
             checkpoint_dir="saved",
             save_checkpoint_secs=None,
             save_summaries_steps=None,
@@ -218,7 +218,7 @@ class Training:
             config=Config(autoload=False),
         ) as session:
             while session.global_step < last and not session.should_stop():
-                if self.own_loop:
+                if self.custom_loop:
                     self._step(session)
                 else:
                     session.run("train")

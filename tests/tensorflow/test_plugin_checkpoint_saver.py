@@ -111,13 +111,13 @@ def test_checkpoints_come_with_their_runs(open_session):
     assert found == [0, 2, 2, 4]
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize(
     ("period", "steps"), [(1, [0, 1, 2, 3, 4, 5, 6]), (2, [0, 2, 4, 6]), (3, [0, 3, 6])]
 )
-def test_checkpoints_come_every_so_many_steps(period, steps, own_loop):
+def test_checkpoints_come_every_so_many_steps(period, steps, custom_loop):
     """Counted from the one that the session began with."""
-    run_steps(saver(save_steps=period), steps=6, own_loop=own_loop)
+    run_steps(saver(save_steps=period), steps=6, custom_loop=custom_loop)
     assert saved() == steps
 
 

@@ -54,10 +54,10 @@ def test_the_arguments_and_their_defaults_are_tensorflows():
 
 
 @pytest.mark.parametrize("period", [{"save_steps": 1}, {"save_secs": 1e-9}])
-@pytest.mark.parametrize("own_loop", [False, True])
-def test_the_first_run_is_never_profiled(period, own_loop):
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_the_first_run_is_never_profiled(period, custom_loop):
     """Not even with the shortest period."""
-    run_steps(ProfilerHook(**period, output_dir="out"), own_loop=own_loop, steps=1)
+    run_steps(ProfilerHook(**period, output_dir="out"), custom_loop=custom_loop, steps=1)
     assert written() == []
 
 

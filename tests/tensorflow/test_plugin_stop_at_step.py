@@ -67,10 +67,10 @@ def test_both_targets_are_a_value_error(targets):
         StopAtStepHook(*targets)
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
-def test_it_stops_at_exactly_the_last_step(own_loop):
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_it_stops_at_exactly_the_last_step(custom_loop):
     """Not after the run before it, and not a run later."""
-    steps = run_steps(StopAtStepHook(last_step=10), steps=MANY, own_loop=own_loop)
+    steps = run_steps(StopAtStepHook(last_step=10), steps=MANY, custom_loop=custom_loop)
     assert (steps.outcome.kind, steps.global_step) == ("stopped", 10)
 
 

@@ -96,16 +96,16 @@ def test_both_periods_are_a_value_error(seconds):
         saver(10, save_secs=seconds)
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize(
     ("period", "runs", "expected"),
     [(8, 30, [1, 9, 17, 25]), (3, 9, [1, 4, 7]), (1, 4, [1, 2, 3, 4]), (99, 30, [1])],
 )
 def test_it_writes_at_the_first_run_and_every_so_many_steps(
-    period, runs, expected, own_loop
+    period, runs, expected, custom_loop
 ):
     """Every 8 over 30 runs: 1, 9, 17, 25."""
-    run_steps(saver(period), steps=runs, own_loop=own_loop)
+    run_steps(saver(period), steps=runs, custom_loop=custom_loop)
     assert steps() == expected
 
 

@@ -115,16 +115,16 @@ class Group:
     Attributes:
         rows: what they have in common is how many runs there are and what each adds.
         number: which one of its kind it is.
-        own_loop: whether the session is around a loop of one's own.
+        custom_loop: whether the session is around a custom loop.
     """
 
     rows: Sequence[Row]
     number: int
-    own_loop: bool
+    custom_loop: bool
 
     def __str__(self) -> str:
         runs, increment = self.rows[0].runs, self.rows[0].increment
-        return f"{runs}x{increment} {self.number}{' own loop' * self.own_loop}"
+        return f"{runs}x{increment} {self.number}{' custom loop' * self.custom_loop}"
 
     @property
     def increment(self) -> int:
@@ -138,7 +138,7 @@ class Group:
         """Return a training with the hooks of all rows, and a saver if it is not there."""
         hooks = {row.hook for row in self.rows}
         save_every = None if "checkpoint-saver" in hooks else 2 * self.increment
-        return Training(self.rows, self.own_loop, save_every, dict(errors or {}))
+        return Training(self.rows, self.custom_loop, save_every, dict(errors or {}))
 
     def resumed(self, start: int, saved: bool = False) -> dict[str, list[int]]:
         """Return what is left of two sessions, of which the second resumed at a step.
@@ -148,7 +148,7 @@ class Group:
             saved: whether the first one saved it because it ended there.
         """
         expected = {row.hook: resumed(row, start, saved) for row in self.rows}
-        if self.own_loop and start == 0 and EVALUATOR in expected:
+        if self.custom_loop and start == 0 and EVALUATOR in expected:
             # The first evaluation comes in the first step, after the checkpoint of step 0.
             expected[EVALUATOR] = [0, *expected[EVALUATOR]]
         return expected
@@ -158,21 +158,21 @@ class Group:
 
 
 def groups() -> Iterator[Group]:
-    """Put each row into a group, once for a graph and once for a loop of one's own."""
+    """Put each row into a group, once for a graph and once for a custom loop."""
     kinds: dict[tuple[int, int], dict[str, list[Row]]] = {}
     for row in TABLE:
         kinds.setdefault((row.runs, row.increment), {}).setdefault(row.hook, []).append(row)
     for (_, increment), hooks in kinds.items():
         for number, rows in enumerate(itertools.zip_longest(*hooks.values())):
             chosen = [row for row in rows if row is not None]
-            yield Group(chosen, number, own_loop=False)
-            if increment == 1:  # as the step of a loop of one's own adds 1
-                yield Group(chosen, number, own_loop=True)
+            yield Group(chosen, number, custom_loop=False)
+            if increment == 1:  # as the step of a custom loop adds 1
+                yield Group(chosen, number, custom_loop=True)
 
 
 GROUPS = list(groups())
 EACH = pytest.mark.parametrize("group", GROUPS, ids=str)
-GRAPHS = pytest.mark.parametrize("group", [g for g in GROUPS if not g.own_loop], ids=str)
+GRAPHS = pytest.mark.parametrize("group", [g for g in GROUPS if not g.custom_loop], ids=str)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
@@ -183,9 +183,9 @@ def test_each_hook_acts_at_the_steps_of_the_table(row):
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.increment == 1], ids=str)
-def test_around_a_loop_of_ones_own_the_steps_are_the_same(row):
+def test_around_a_custom_loop_the_steps_are_the_same(row):
     """Each of its steps adds 1."""
-    Training([row], own_loop=True).run(row.last)
+    Training([row], custom_loop=True).run(row.last)
     assert done(row.hook) == row.steps
 
 

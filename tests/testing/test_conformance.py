@@ -16,7 +16,7 @@ FAULTS = {
     "NowhereHook": ("test_its_entry_point_names_it", "did you mean NowhereHook?"),
     "RaisingHook": ("test_it_survives", "end() raised RuntimeError: the end is bad"),
     "OnceHook": ("test_it_survives", "after_create_session() is called again"),
-    "GraphOnlyHook": ("test_it_survives", "-k 'not own_loop'"),
+    "GraphOnlyHook": ("test_it_survives", "-k 'not custom_loop'"),
     "ThreadHook": ("test_it_cleans_up", "leaves the thread 'watcher'"),
     "FileHook": ("test_it_cleans_up", "values.txt: release that in on_ex"),
     "SignalHook": ("test_it_cleans_up", "leaves a handler of SIGUSR1"),

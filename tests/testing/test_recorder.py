@@ -1,4 +1,4 @@
-"""What a recorder keeps, and what a bus of one's own is."""
+"""What a recorder keeps, and what a bus without a session is."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_bus_gives_the_names_that_a_session_gives():
 
 
 def test_a_plugin_has_its_entry_points_name(fake_dist):
-    """Also on a bus of one's own."""
+    """Also on a bus without a session."""
     source = "import hookbus\nclass OddHook(hookbus.SessionRunHook): ..."
     entries = {"hookbus": {"even": "fake_odd:OddHook"}}
     fake_dist("fake-odd", entries, modules={"fake_odd": source})

@@ -69,28 +69,28 @@ class CountingHook(SessionRunHook):
         self.count = state["count"]
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_values_come_one_a_step(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_values_come_one_a_step(custom_loop):
     """Each node has its next value in each step, and there are as many steps."""
     hook = AskingHook()
-    steps = run_steps(hook, values={"loss": [3.0, 2.0, 1.0]}, own_loop=own_loop)
+    steps = run_steps(hook, values={"loss": [3.0, 2.0, 1.0]}, custom_loop=custom_loop)
     assert hook.got == [(1, 3.0), (2, 2.0), (3, 1.0)]
     assert (steps.global_step, steps.outcome.kind) == (3, "completed")
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_the_last_value_stays(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_the_last_value_stays(custom_loop):
     """More steps than values repeat the last one."""
     hook = AskingHook()
-    run_steps(hook, steps=3, values={"loss": [3.0, 2.0]}, own_loop=own_loop)
+    run_steps(hook, steps=3, values={"loss": [3.0, 2.0]}, custom_loop=custom_loop)
     assert hook.got == [(1, 3.0), (2, 2.0), (3, 2.0)]
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_without_values_there_are_loss_and_accuracy(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_without_values_there_are_loss_and_accuracy(custom_loop):
     """The one falls, the other rises."""
     hook = AskingHook(("loss", "accuracy"))
-    run_steps(hook, steps=2, own_loop=own_loop)
+    run_steps(hook, steps=2, custom_loop=custom_loop)
     assert hook.got == [(1, (1.0, 0.0)), (2, (0.5, 0.5))]
 
 
@@ -101,10 +101,10 @@ def test_a_value_may_be_an_array():
     assert [list(result) for _, result in hook.got] == [[0.0, 1.0], [2.0, 3.0]]
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_the_model_trains(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_the_model_trains(custom_loop):
     """Its variable is the sum of its input, and others stay what they were given."""
-    steps = run_steps(steps=4, variables={"rate": 0.1}, own_loop=own_loop)
+    steps = run_steps(steps=4, variables={"rate": 0.1}, custom_loop=custom_loop)
     assert steps.variables == {"w": 10.0, "rate": 0.1}
 
 
@@ -118,28 +118,28 @@ def test_a_hook_can_assign_a_variable():
     assert run_steps(RateHook(), steps=1, variables={"rate": 0.1}).variables["rate"] == 0.05
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_a_hook_can_stop_it(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_a_hook_can_stop_it(custom_loop):
     """The outcome names who stopped, and no further step is done."""
-    steps = run_steps(StoppingHook(2), steps=9, own_loop=own_loop)
+    steps = run_steps(StoppingHook(2), steps=9, custom_loop=custom_loop)
     assert (steps.outcome.kind, steps.outcome.who) == ("stopped", "stopping")
     assert (steps.global_step, steps.outcome.why) == (2, "far enough")
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_an_error_of_a_hook_is_raised(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_an_error_of_a_hook_is_raised(custom_loop):
     """It leaves as it is, so that pytest.raises works, and recorders keep the record."""
     recorder = Recorder()
     with pytest.raises(ValueError, match="I give up"):
-        run_steps(FailingHook(), recorder, own_loop=own_loop)
+        run_steps(FailingHook(), recorder, custom_loop=custom_loop)
     errors = [call.error for call in recorder.calls_of("after_run", "failing")]
     assert [type(error) for error in errors] == [type(None), ValueError]
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_an_error_can_be_kept(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_an_error_can_be_kept(custom_loop):
     """With reraise=False it stands beside the outcome."""
-    steps = run_steps(FailingHook(), own_loop=own_loop, reraise=False)
+    steps = run_steps(FailingHook(), custom_loop=custom_loop, reraise=False)
     assert isinstance(steps.error, ValueError)
     assert (steps.outcome.kind, steps.outcome.who) == ("failed", "failing")
 
@@ -150,11 +150,13 @@ def test_an_error_before_there_is_a_session_is_always_raised():
         run_steps(None, reraise=False)
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_a_step_can_be_made_to_fail(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_a_step_can_be_made_to_fail(custom_loop):
     """The error comes in the step that is named, after all before_runs."""
     planned = RuntimeError("a bad batch")
-    steps = run_steps(AskingHook(), errors={3: planned}, own_loop=own_loop, reraise=False)
+    steps = run_steps(
+        AskingHook(), errors={3: planned}, custom_loop=custom_loop, reraise=False
+    )
     assert (steps.error, steps.global_step) == (planned, 2)
     counts = [len(steps.calls_of(event)) for event in ("before_run", "after_run")]
     assert counts == [3, 2]
@@ -174,10 +176,10 @@ def test_what_ends_python_is_kept_only_if_it_was_planned(error):
         run_steps(QuittingHook(), reraise=False)
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_an_input_can_be_made_to_end(own_loop):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_an_input_can_be_made_to_end(custom_loop):
     """End of input is a good end, which is not raised."""
-    steps = run_steps(errors={3: OutOfRangeError("no more")}, own_loop=own_loop)
+    steps = run_steps(errors={3: OutOfRangeError("no more")}, custom_loop=custom_loop)
     assert (steps.outcome.kind, steps.outcome.who) == ("end_of_input", "input")
     assert steps.global_step == 2
 
@@ -190,13 +192,13 @@ def test_a_preemption_is_recovered_from():
     assert (steps.outcome.kind, steps.variables) == ("completed", {"w": 6.0})
 
 
-@pytest.mark.parametrize("own_loop", LOOPS)
-def test_a_directory_makes_it_resume(own_loop, tmp_path):
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_a_directory_makes_it_resume(custom_loop, tmp_path):
     """The next call goes on from the checkpoint, and its values are those of its steps."""
     arguments = {"values": {"loss": [3.0, 2.0]}, "directory": tmp_path}
-    run_steps(CountingHook(), **arguments, own_loop=own_loop)
+    run_steps(CountingHook(), **arguments, custom_loop=custom_loop)
     counting, asking = CountingHook(), AskingHook()
-    steps = run_steps(counting, asking, **arguments, own_loop=own_loop)
+    steps = run_steps(counting, asking, **arguments, custom_loop=custom_loop)
     assert asking.got == [(3, 3.0), (4, 2.0)]
     assert (counting.count, steps.global_step) == (4, 4)
 
@@ -219,7 +221,7 @@ def test_the_environment_does_not_count(monkeypatch):
 
 
 def test_a_config_brings_plugins():
-    """With a config of one's own they take part as in any session."""
+    """With a config= they take part as in any session."""
     config = Config(autoload=False).with_options("stop-at-step", last_step=2)
     assert run_steps(steps=5, config=config).outcome.who == "stop-at-step"
 

@@ -153,11 +153,11 @@ def test_it_looks_every_so_many_seconds(clock):
     assert looked == [0, 3, 6]
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
-def test_it_says_who_stopped_and_why(own_loop, lines):
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_it_says_who_stopped_and_why(custom_loop, lines):
     """The outcome has it, and one line of the log."""
     values = {"loss": [3.0, 4.0, 5.0, 1.0]}
-    steps = run_steps(every_run(patience=2), values=values, own_loop=own_loop)
+    steps = run_steps(every_run(patience=2), values=values, custom_loop=custom_loop)
     why = "no decrease in loss for 2 steps, and the patience is 2"
     assert (steps.outcome.who, steps.outcome.why) == ("early-stopping", why)
     asked = [line for line in lines if line["event"] == "requesting early stopping"]
@@ -184,7 +184,7 @@ def test_the_metric_may_be_a_node():
 
 
 def test_a_reported_value_is_computed_only_when_it_is_looked_at():
-    """In a loop of one's own a function that is reported is called when it is due."""
+    """In a custom loop a function that is reported is called when it is due."""
     called = []
     settings = {"mode": "higher", "threshold": 9, "run_every_secs": None}
     hook = EarlyStoppingHook("score", run_every_steps=3, **settings)
@@ -203,15 +203,15 @@ def test_numbers_of_any_kind_are_values(value):
     assert stopped(every_run(mode="higher", threshold=1.5), value) == 1
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("value", ["2", None, [2], np.array([1.0, 2.0]), 2j])
-def test_a_value_that_is_no_number_is_a_usage_error(value, own_loop):
+def test_a_value_that_is_no_number_is_a_usage_error(value, custom_loop):
     """The message names value, setting and plugin."""
     with pytest.raises(
         UsageError,
         match=r"^early-stopping: 'loss', named by the setting metric, is not a number",
     ):
-        stopped(every_run(patience=2), value, own_loop=own_loop)
+        stopped(every_run(patience=2), value, custom_loop=custom_loop)
 
 
 def test_without_a_loss_a_metric_must_be_named():

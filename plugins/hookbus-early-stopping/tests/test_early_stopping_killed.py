@@ -38,7 +38,7 @@ from hookbus import Config, Graph, MonitoredTrainingSession, SessionRunHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 
-settings, place, own_loop, moment, kills, losses = json.loads(sys.argv[1])
+settings, place, custom_loop, moment, kills, losses = json.loads(sys.argv[1])
 STEPS = len(losses) - 1
 
 
@@ -93,7 +93,7 @@ def train(directory, kill=100):
     dies = Dies(kill)
     resumes_at = kill if moment == "saved" else kill - 1
     with MonitoredTrainingSession(
-        None if own_loop else graph(dies),
+        None if custom_loop else graph(dies),
         checkpoint_dir=directory,
         save_checkpoint_steps=max(1, resumes_at),
         save_summaries_steps=None,
@@ -102,7 +102,7 @@ def train(directory, kill=100):
         config=None if place == "flags" else Config(autoload=False),
     ) as session:
         while session.global_step < STEPS and not session.should_stop():
-            if own_loop:
+            if custom_loop:
                 with session.step() as step:
                     dies.at("in the step", session.global_step + 1)
                     loss = losses[session.global_step]
@@ -140,7 +140,7 @@ for kill in kills:
 
 
 def train(
-    rule: str, place: str, moment: str, kills: Iterable[int], own_loop: bool = False
+    rule: str, place: str, moment: str, kills: Iterable[int], custom_loop: bool = False
 ) -> dict[int, list[Any]]:
     """Train in processes that are killed, each in a step; return how each ended.
 
@@ -148,7 +148,7 @@ def train(
     """
     settings, _ = RULES[rule]
     Path("script.py").write_text(SCRIPT, "utf-8")
-    given = json.dumps([settings, place, own_loop, moment, list(kills), LOSSES])
+    given = json.dumps([settings, place, custom_loop, moment, list(kills), LOSSES])
     command = [sys.executable, "script.py"]
     if place == "flags":
         command[1:1] = ["-m", "hookbus", "run", "-p", "no:progress", *flags(settings)]
@@ -185,15 +185,15 @@ SOME, ALL = (3, 17, 32), range(1, STEPS + 1)
 
 
 @pytest.mark.parametrize(
-    ("place", "own_loop"),
+    ("place", "custom_loop"),
     cases(
         [("first", True), ("middle", False), ("last", True), ("flags", False)],
-        [(place, own_loop) for place in PLACES for own_loop in (False, True)],
+        [(place, custom_loop) for place in PLACES for custom_loop in (False, True)],
     ),
 )
-def test_wherever_it_stands_a_killed_process_changes_nothing(place, own_loop):
+def test_wherever_it_stands_a_killed_process_changes_nothing(place, custom_loop):
     """Killed by SIGKILL in the middle of a step, with the checkpoint of the one before."""
-    ends = train("no_decrease", place, "in the step", SOME, own_loop)
+    ends = train("no_decrease", place, "in the step", SOME, custom_loop)
     check("no_decrease", ends, "in the step")
 
 
@@ -223,8 +223,8 @@ def test_killed_in_each_of_forty_steps_any_rule_stops_where_it_would_have(rule, 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("own_loop", [False, True], ids=["graph", "own loop"])
+@pytest.mark.parametrize("custom_loop", [False, True], ids=["graph", "custom loop"])
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_at_any_moment_of_forty_steps_nothing_changes(place, own_loop, moment):
+def test_killed_at_any_moment_of_forty_steps_nothing_changes(place, custom_loop, moment):
     """Before the run is over, when some hooks have seen it, and when it is saved."""
-    check("no_decrease", train("no_decrease", place, moment, ALL, own_loop), moment)
+    check("no_decrease", train("no_decrease", place, moment, ALL, custom_loop), moment)

@@ -97,14 +97,16 @@ def test_the_rules_stop_where_the_table_says(rule):
     assert (steps.global_step if steps.outcome.kind == "stopped" else None) == step
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("first", [False, True])
-def test_killed_at_any_step_it_stops_where_it_would_have_stopped(first, own_loop, tmp_path):
-    """First or last in hooks=, on a graph or around a loop of one's own."""
+def test_killed_at_any_step_it_stops_where_it_would_have_stopped(
+    first, custom_loop, tmp_path
+):
+    """First or last in hooks=, on a graph or around a custom loop."""
     settings, _ = RULES["patience"]
     alone = run_steps(hook(**settings), values={"loss": LOSSES})
     for step in SOME_STEPS:
-        given = {"first": first, "own_loop": own_loop}
+        given = {"first": first, "custom_loop": custom_loop}
         steps = resumed(step, lambda: hook(**settings), tmp_path / f"{step}", **given)
         assert verdict(steps) == verdict(alone), step
 
@@ -279,7 +281,7 @@ print(json.dumps([session.outcome.kind, session.global_step]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["graph", "own_loop"])
+@pytest.mark.parametrize("kind", ["graph", "custom_loop"])
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_processes_that_are_killed_stop_where_one_would_have_stopped(kind, place):
     """SIGKILL at any moment, again and again, until a process lives to its end."""

@@ -35,7 +35,7 @@ def test_it_asks_once_a_run():
     assert steps.variables["w"] == 33.0
 
 
-def test_a_loop_of_ones_own_gets_the_feeds_in_its_step():
+def test_a_custom_loop_gets_the_feeds_in_its_step():
     """step.feeds has them, and who fetches the name sees what was fed."""
     seen = []
 
@@ -64,12 +64,12 @@ def test_a_run_that_is_repeated_is_fed_anew():
     assert len(calls) > 3
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
-def test_end_of_input_in_the_function_ends_the_session(own_loop, capsys):
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_end_of_input_in_the_function_ends_the_session(custom_loop, capsys):
     """A bare next() will do; a warning names who ended the input."""
     left = iter([1.0, 2.0])
     hook = FeedFnHook(lambda: {"w": next(left)})
-    steps = run_steps(hook, steps=9, own_loop=own_loop)
+    steps = run_steps(hook, steps=9, custom_loop=custom_loop)
     assert (steps.outcome.kind, steps.outcome.who) == ("end_of_input", "feed-fn")
     assert steps.global_step == 2
     assert "by=feed-fn" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from hookbus.testing import run_steps
 from tests.support import commands
 
 QUIET = Config(autoload=False)
-BOTH = pytest.mark.parametrize("own_loop", [False, True])
+BOTH = pytest.mark.parametrize("custom_loop", [False, True])
 Pair = namedtuple("Pair", "first second")
 
 
@@ -52,19 +52,19 @@ def final_lines(lines) -> list[dict]:
         (Record("loss", "w"), Record(0.5, 6.0)),
     ],
 )
-def test_the_values_have_the_structure_of_the_ops(own_loop, fetches, wanted):
-    """On a graph, and of what a loop of one's own has reported last."""
+def test_the_values_have_the_structure_of_the_ops(custom_loop, fetches, wanted):
+    """On a graph, and of what a custom loop has reported last."""
     hook = FinalOpsHook(fetches)
-    run_steps(hook, steps=3, values={"loss": [3.0, 2.0, 0.5]}, own_loop=own_loop)
+    run_steps(hook, steps=3, values={"loss": [3.0, 2.0, 0.5]}, custom_loop=custom_loop)
     assert hook.final_ops_values == wanted
 
 
 @BOTH
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
-def test_loss_and_accuracy_are_read_when_nothing_is_named(own_loop, name):
+def test_loss_and_accuracy_are_read_when_nothing_is_named(custom_loop, name):
     """Those of the two that there are, in a dict."""
     hook = FinalOpsHook()
-    run_steps(hook, values={name: [0.5, 0.25]}, own_loop=own_loop)
+    run_steps(hook, values={name: [0.5, 0.25]}, custom_loop=custom_loop)
     assert hook.final_ops_values == {name: 0.25}
 
 
@@ -138,13 +138,13 @@ def test_a_placeholder_that_nobody_feeds_is_an_error():
 def test_a_name_that_was_not_reported_is_an_error():
     """The error lists what the last step reported."""
     with pytest.raises(UnfedPlaceholderError, match=r"'lost' is not reported.*mean 'loss'"):
-        run_steps(FinalOpsHook("lost"), steps=2, own_loop=True)
+        run_steps(FinalOpsHook("lost"), steps=2, custom_loop=True)
 
 
 def test_a_session_without_a_step_has_reported_nothing(lines):
     """One that resumes where all is done does not fail for it; a warning says so."""
     hook = FinalOpsHook("loss")
-    steps = run_steps(hook, steps=0, own_loop=True)
+    steps = run_steps(hook, steps=0, custom_loop=True)
     assert (steps.outcome.kind, hook.final_ops_values) == ("completed", None)
     assert [line["log_level"] for line in lines if line["event"] == "no final values"] == [
         "warning"

@@ -18,7 +18,7 @@ from hookbus import Config, MonitoredTrainingSession, SessionRunHook, UsageError
 from hookbus.testing import run_steps
 
 QUIET = Config(autoload=False)
-BOTH = pytest.mark.parametrize("own_loop", [False, True])
+BOTH = pytest.mark.parametrize("custom_loop", [False, True])
 
 CHIEF = """
 import sys, time
@@ -60,11 +60,11 @@ class StopLater(SessionRunHook):
 
 
 @BOTH
-def test_it_waits_for_the_checkpoint_of_another_process(chief, own_loop):
+def test_it_waits_for_the_checkpoint_of_another_process(chief, custom_loop):
     """The first run begins when the chief has saved the step, or a later one."""
     reader = Reader()
     steps = run_steps(
-        GlobalStepWaiterHook(800, "chief"), reader, steps=2, own_loop=own_loop
+        GlobalStepWaiterHook(800, "chief"), reader, steps=2, custom_loop=custom_loop
     )
     assert steps.global_step == 2
     assert reader.step >= 1000
@@ -93,10 +93,10 @@ def test_the_step_of_the_session_itself_counts(tmp_path):
 
 
 @BOTH
-def test_nothing_to_wait_for_is_a_usage_error(own_loop):
+def test_nothing_to_wait_for_is_a_usage_error(custom_loop):
     """Only the session itself moves its step, and it names no place where others save."""
     with pytest.raises(UsageError, match="--global-step-waiter-checkpoint-dir DIR"):
-        run_steps(GlobalStepWaiterHook(5), own_loop=own_loop)
+        run_steps(GlobalStepWaiterHook(5), custom_loop=custom_loop)
 
 
 @pytest.mark.parametrize("given", [None, "saved"])
@@ -135,10 +135,10 @@ def test_a_long_wait_is_not_silent(clock, lines):
 
 
 @BOTH
-def test_a_stop_that_a_thread_asks_for_ends_the_wait(own_loop):
+def test_a_stop_that_a_thread_asks_for_ends_the_wait(custom_loop):
     """No run is done: the session leaves its block and ends well."""
     hooks = [GlobalStepWaiterHook(5, "chief"), StopLater()]
-    steps = run_steps(*hooks, own_loop=own_loop, reraise=False)
+    steps = run_steps(*hooks, custom_loop=custom_loop, reraise=False)
     assert isinstance(steps.error, hookbus.SessionInterruptedError | None)
     assert (steps.outcome.kind, steps.global_step) == ("completed", 0)
 

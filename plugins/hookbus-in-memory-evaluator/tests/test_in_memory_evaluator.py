@@ -85,7 +85,7 @@ def test_it_evaluates_at_the_start_every_n_runs_and_at_the_end(period, increment
     assert listener.steps == [run * increment for run in after]
 
 
-def test_around_a_loop_of_ones_own_it_evaluates_when_the_first_step_begins():
+def test_around_a_custom_loop_it_evaluates_when_the_first_step_begins():
     """Objects of the loop are restored before their first step, not when it is opened."""
     listener = Listener()
     model = {"w": 0.0}
@@ -98,7 +98,7 @@ def test_around_a_loop_of_ones_own_it_evaluates_when_the_first_step_begins():
     assert listener.heard == [(step, {"w": float(step)}, None) for step in (0, 2, 3)]
 
 
-def test_a_loop_of_ones_own_that_does_no_step_is_evaluated_at_its_end():
+def test_a_custom_loop_that_does_no_step_is_evaluated_at_its_end():
     """Before the first step there was nothing, and afterwards there is no such step."""
     listener = Listener()
     hooks = [InMemoryEvaluatorHook(lambda session: {"w": 1}, 2), listener]
@@ -108,18 +108,18 @@ def test_a_loop_of_ones_own_that_does_no_step_is_evaluated_at_its_end():
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_what_a_loop_of_ones_own_reports_cannot_be_evaluated_before(steps, lines):
+def test_what_a_custom_loop_reports_cannot_be_evaluated_before(steps, lines):
     """As long as nothing was reported there is no evaluation, and a line says so."""
-    given = {"values": {"loss": [3.0, 2.0, 1.0]}, "steps": steps, "own_loop": True}
+    given = {"values": {"loss": [3.0, 2.0, 1.0]}, "steps": steps, "custom_loop": True}
     heard = evaluated(2, evaluate=lambda s: {"loss": s.run("loss")}, **given)
     assert heard == ([2, 3] if steps else [])
     assert "nothing to evaluate yet" in [line["event"] for line in lines]
 
 
-def test_a_name_that_a_loop_of_ones_own_does_not_report_is_an_error():
+def test_a_name_that_a_custom_loop_does_not_report_is_an_error():
     """Once a step was done, it is known what is reported."""
     with pytest.raises(hookbus.UnfedPlaceholderError, match="'lost' is not reported"):
-        evaluated(2, evaluate=lambda s: {"loss": s.run("lost")}, own_loop=True)
+        evaluated(2, evaluate=lambda s: {"loss": s.run("lost")}, custom_loop=True)
 
 
 def test_a_placeholder_that_is_not_fed_is_an_error_before_the_first_step():
@@ -131,16 +131,16 @@ def test_a_placeholder_that_is_not_fed_is_an_error_before_the_first_step():
         MonitoredSession(graph, hooks=[hook], config=Config(autoload=False))
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("killed", range(9))
-def test_a_killed_session_is_continued(killed, own_loop, tmp_path):
+def test_a_killed_session_is_continued(killed, custom_loop, tmp_path):
     """Together the two sessions evaluate where one would have, after each kill."""
-    given = {"directory": tmp_path, "save_checkpoint_steps": 1, "own_loop": own_loop}
+    given = {"directory": tmp_path, "save_checkpoint_steps": 1, "custom_loop": custom_loop}
     given["evaluate"] = lambda session: {"constant": 1}
     first = evaluated_until_killed(killed, **given)
     rest = evaluated(3, steps=8 - killed, **given)
-    # The first checkpoint of a loop of one's own is made before its first step begins.
-    again = [0] if own_loop and killed == 0 else []
+    # The first checkpoint of a custom loop is made before its first step begins.
+    again = [0] if custom_loop and killed == 0 else []
     assert first + rest == [*again, 0, 3, 6, 8]
 
 

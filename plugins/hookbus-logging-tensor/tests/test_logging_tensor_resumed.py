@@ -34,7 +34,9 @@ class Listener(SessionRunHook):
         return [step for step, _ in self.heard]
 
 
-def logs(*sessions: int, cut: bool = True, own_loop: bool = False, **settings) -> list[int]:
+def logs(
+    *sessions: int, cut: bool = True, custom_loop: bool = False, **settings
+) -> list[int]:
     """Train in several sessions of so many steps; return the steps that were logged.
 
     Each begins with a new hook where the one before it ended, by an error if it was cut.
@@ -47,7 +49,7 @@ def logs(*sessions: int, cut: bool = True, own_loop: bool = False, **settings) -
             steps=steps + cut,
             errors={steps + 1: OSError()} if cut else {},
             reraise=False,
-            own_loop=own_loop,
+            custom_loop=custom_loop,
             directory="saved",
             save_checkpoint_steps=1,
         )
@@ -66,12 +68,14 @@ class FailsOnce(SessionRunHook):
             raise AbortedError("preempted")
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("period", [1, 2, 3, 7])
 @pytest.mark.parametrize("sessions", [(3, 3, 3, 3), (1, 11), (4, 8), (7, 5)], ids=str)
-def test_a_session_that_was_cut_short_goes_on_with_the_period(period, sessions, own_loop):
+def test_a_session_that_was_cut_short_goes_on_with_the_period(
+    period, sessions, custom_loop
+):
     """It logs what a session without a break does."""
-    steps = logs(*sessions, every_n_iter=period, own_loop=own_loop)
+    steps = logs(*sessions, every_n_iter=period, custom_loop=custom_loop)
     assert steps == list(range(1, 13, period))
 
 
@@ -202,7 +206,7 @@ def test_declared_scalars_are_logged_when_nothing_is_named():
     assert computed == []
 
 
-def test_scalars_that_a_loop_of_ones_own_shows_are_logged():
+def test_scalars_that_a_custom_loop_shows_are_logged():
     """With its loss; a function is only called when it is due."""
     called, listener = [], Listener()
     hooks = [LoggingTensorHook(every_n_iter=3), listener]

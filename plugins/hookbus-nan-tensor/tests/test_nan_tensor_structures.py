@@ -188,7 +188,7 @@ def test_what_is_named_is_watched_instead_of_what_is_declared():
     ],
     ids=["reported", "called", "shown"],
 )
-def test_a_loop_of_ones_own_is_watched_in_the_same_way(show, path):
+def test_a_custom_loop_is_watched_in_the_same_way(show, path):
     """Its loss, its accuracy and the scalars that it shows."""
     hook = NanTensorHook()
     with MonitoredSession(hooks=[hook], config=QUIET) as session:

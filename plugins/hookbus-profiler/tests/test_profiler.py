@@ -77,10 +77,12 @@ def test_the_schedule_is_that_of_the_true_step(
     assert list(timelines(out)) == expected(0, period, increment, runs)
 
 
-@pytest.mark.parametrize("own_loop", [False, True], ids=["graph", "own loop"])
-def test_a_loop_of_ones_own_has_the_same_schedule(timelines, own_loop):
+@pytest.mark.parametrize("custom_loop", [False, True], ids=["graph", "custom loop"])
+def test_a_custom_loop_has_the_same_schedule(timelines, custom_loop):
     """Steps count there as runs do."""
-    run_steps(ProfilerHook(save_steps=3, output_dir="out"), own_loop=own_loop, steps=7)
+    run_steps(
+        ProfilerHook(save_steps=3, output_dir="out"), custom_loop=custom_loop, steps=7
+    )
     assert list(timelines()) == [3, 6]
 
 

@@ -355,7 +355,7 @@ def test_a_step_of_ones_own_is_one_slice_with_hooks_beside_it(timelines):
 
 def test_a_step_of_ones_own_without_ops(timelines):
     """Most loops have none."""
-    run_steps(ProfilerHook(save_steps=2, output_dir="out"), steps=3, own_loop=True)
+    run_steps(ProfilerHook(save_steps=2, output_dir="out"), steps=3, custom_loop=True)
     assert timelines()[2].names("ops") == []
 
 

@@ -17,7 +17,7 @@ import hookbus
 from hookbus import SessionRunHook, UsageError
 from hookbus.testing import run_steps
 
-BOTH = pytest.mark.parametrize("own_loop", [False, True])
+BOTH = pytest.mark.parametrize("custom_loop", [False, True])
 FLAGS = ["--stop-at-checkpoint-step", "3", "--stop-at-checkpoint-step-model-dir", "chief"]
 
 CHIEF = """
@@ -44,11 +44,11 @@ def pauses(lines) -> list[dict]:
 
 
 @BOTH
-def test_a_worker_goes_on_until_its_chief_has_saved(own_loop):
+def test_a_worker_goes_on_until_its_chief_has_saved(custom_loop):
     """It steps slowly, and stops when the checkpoint of another process is there."""
     chief = subprocess.Popen([sys.executable, "-c", CHIEF])
     hook = StopAtCheckpointStepHook("chief", 5, 0.1)
-    steps = run_steps(hook, steps=1000, own_loop=own_loop)
+    steps = run_steps(hook, steps=1000, custom_loop=custom_loop)
     assert chief.wait(30) == 0
     assert steps.outcome.who == "stop-at-checkpoint-step"
     assert steps.outcome.why == "the checkpoint of step 5 is on disk"
@@ -78,7 +78,7 @@ def test_a_pause_is_told_in_a_line(lines):
 
 
 @BOTH
-def test_a_stop_that_a_thread_asks_for_ends_a_pause(own_loop):
+def test_a_stop_that_a_thread_asks_for_ends_a_pause(custom_loop):
     """The session leaves its loop."""
     began = time.monotonic()
     hooks = [StopAtCheckpointStepHook("chief", 1, 60), StopLater()]

@@ -130,15 +130,15 @@ def test_a_graph_without_loss_needs_only_what_it_declares(read_back):
     assert read_back() == {"weight": [(1, 2.0)]}
 
 
-def own_loop(*hooks: SessionRunHook, steps: int, show) -> None:
-    """Do so many steps of a loop of one's own; *show* is given each."""
+def custom_loop(*hooks: SessionRunHook, steps: int, show) -> None:
+    """Do so many steps of a custom loop; *show* is given each."""
     with MonitoredSession(hooks=hooks, config=QUIET) as session:
         for _ in range(steps):
             with session.step() as step:
                 show(step)
 
 
-def test_a_loop_of_ones_own_has_each_kind(read_all):
+def test_a_custom_loop_has_each_kind(read_all):
     """With what it reports as loss or accuracy."""
 
     def show(step):
@@ -146,7 +146,7 @@ def test_a_loop_of_ones_own_has_each_kind(read_all):
         for kind, value in VALUES.items():
             getattr(step.summary, kind)(f"a/{kind}", lambda value=value: value)
 
-    own_loop(saver(3), steps=8, show=show)
+    custom_loop(saver(3), steps=8, show=show)
     assert steps_of(read_all()) == {
         tag: [1, 4, 7] for tag in ["loss", *(f"a/{kind}" for kind in KINDS)]
     }
@@ -160,7 +160,7 @@ def test_a_function_is_called_when_it_is_due(kind):
     def show(step):
         getattr(step.summary, kind)("x", lambda: called.append(1) or VALUES[kind])
 
-    own_loop(saver(4), steps=9, show=show)
+    custom_loop(saver(4), steps=9, show=show)
     assert len(called) == 3
 
 
@@ -173,17 +173,17 @@ def test_a_step_may_show_nothing(read_back):
         if value is not None:
             step.summary.scalar("x", value)
 
-    own_loop(saver(), steps=4, show=show)
+    custom_loop(saver(), steps=4, show=show)
     assert read_back() == {"x": [(2, 2.0), (4, 4.0)]}
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["declared first", "declared last"])
-def test_a_hook_may_declare_in_a_loop_of_ones_own(read_back, order):
+def test_a_hook_may_declare_in_a_custom_loop(read_back, order):
     """What it derives from the reports is recorded beside what the steps show."""
 
     def show(step):
         step.report(w=3.0)
         step.summary.scalar("x", 1.0)
 
-    own_loop(*[Declares(), saver()][::order], steps=1, show=show)
+    custom_loop(*[Declares(), saver()][::order], steps=1, show=show)
     assert read_back() == {"ten": [(1, 30.0)], "x": [(1, 1.0)]}

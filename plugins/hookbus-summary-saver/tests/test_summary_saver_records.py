@@ -37,12 +37,17 @@ def train(graph: Graph, *hooks: SessionRunHook, runs: int = 1) -> None:
             session.run("train")
 
 
-def cut(runs: int, *hooks: SessionRunHook, own_loop: bool = False, **settings) -> None:
+def cut(runs: int, *hooks: SessionRunHook, custom_loop: bool = False, **settings) -> None:
     """Train on from the last checkpoint; an error ends it after so many steps."""
     arguments = {"directory": "saved", "save_checkpoint_steps": 5, **settings}
     errors = {runs + 1: OSError("cut short")}
     run_steps(
-        *hooks, steps=runs + 1, errors=errors, reraise=False, own_loop=own_loop, **arguments
+        *hooks,
+        steps=runs + 1,
+        errors=errors,
+        reraise=False,
+        custom_loop=custom_loop,
+        **arguments,
     )
 
 
@@ -145,14 +150,14 @@ def test_the_graph_has_what_hooks_add_to_it(model, read_all):
     assert "minus" in [node.name for node in read_all().Graph().node]
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
-def test_what_computes_nothing_has_no_graph(read_all, own_loop):
-    """A graph of variables alone, or that of a loop of one's own."""
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_what_computes_nothing_has_no_graph(read_all, custom_loop):
+    """A graph of variables alone, or that of a custom loop."""
     graph = Graph()
     graph.variable("w", 1.0)
-    parts = {} if own_loop else {"graph": graph}
+    parts = {} if custom_loop else {"graph": graph}
     with MonitoredSession(hooks=[saver()], config=QUIET, **parts) as session:
-        if own_loop:
+        if custom_loop:
             with session.step() as step:
                 step.summary.scalar("x", 1.0)
         else:
@@ -195,11 +200,11 @@ def test_where_nothing_is_evaluated_there_is_no_folder():
     assert all(path.is_file() for path in Path("out").iterdir())
 
 
-@pytest.mark.parametrize("own_loop", [False, True])
-def test_each_session_has_a_file_and_says_where_it_starts(records, steps_in, own_loop):
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_each_session_has_a_file_and_says_where_it_starts(records, steps_in, custom_loop):
     """TensorBoard forgets what the one before did beyond its checkpoint."""
     for _ in range(3):
-        cut(8, saver(), own_loop=own_loop)
+        cut(8, saver(), custom_loop=custom_loop)
     assert starts(records()) == [[1], [6], [11]]
     assert steps_in() == list(range(1, 19))
 

@@ -232,7 +232,7 @@ EVENTS = [
         "PLUGIN ERROR: plugin 'my-hooks' …end() and so() both implement 'end'",
     ),
     wrong(
-        "an event of one's own that is there already",
+        "an event of the plugin's own that exists already",
         MODULE,
         marked(
             "def addhooks(bus):",
@@ -245,7 +245,7 @@ EVENTS = [
         "PLUGIN ERROR: the event 'begin' is declared twice, …Events; rename one",
     ),
     wrong(
-        "events of one's own without any mark",
+        "events of the plugin's own without any mark",
         MODULE,
         marked("def addhooks(bus):", "    class Events: ...", "    bus.add_events(Events)"),
         3,

@@ -1,4 +1,4 @@
-"""What the tests of loops of one's own share: sessions, and a hook that looks."""
+"""What the tests of custom loops share: sessions, and a hook that looks."""
 
 from __future__ import annotations
 

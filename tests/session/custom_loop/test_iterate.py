@@ -1,4 +1,4 @@
-"""The input of a loop of one's own: counted, ended at a stop, resumed where it stood."""
+"""The input of a custom loop: counted, ended at a stop, resumed where it stood."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_metrics_see_what_is_fed(own, fetch):
 
 
 @pytest.mark.parametrize("what", ["step", "track", "iterate"])
-def test_a_session_with_a_graph_has_no_loop_of_ones_own(what):
+def test_a_session_with_a_graph_has_no_custom_loop(what):
     """step(), track() and iterate() of a session with a graph say to use run or loop."""
     with MonitoredSession(Graph(), config=Config(autoload=False)) as session:
         use = {
@@ -271,7 +271,7 @@ def test_a_session_with_a_graph_has_no_loop_of_ones_own(what):
 
 
 @pytest.mark.parametrize("what", ["loop", "run_step_fn"])
-def test_a_session_without_a_graph_has_only_a_loop_of_ones_own(own, what):
+def test_a_session_without_a_graph_has_only_a_custom_loop(own, what):
     """loop() and run_step_fn() have nothing to run without a graph, and say so."""
     with own() as session:
         use = {
@@ -284,7 +284,7 @@ def test_a_session_without_a_graph_has_only_a_loop_of_ones_own(own, what):
             use()
 
 
-def test_every_session_class_serves_a_loop_of_ones_own(fetch):
+def test_every_session_class_serves_a_custom_loop(fetch):
     """A singular session without a graph has steps as well, on the same bus."""
     hook = fetch("loss")
     config = Config(autoload=False)

@@ -1,4 +1,4 @@
-"""A loop of one's own that was cut short goes on as if nothing had been."""
+"""A custom loop that was cut short goes on as if nothing had been."""
 
 from __future__ import annotations
 

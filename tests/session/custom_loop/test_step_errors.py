@@ -1,4 +1,4 @@
-"""What an error in a step of a loop of one's own does, wherever it comes from."""
+"""What an error in a step of a custom loop does, wherever it comes from."""
 
 from __future__ import annotations
 

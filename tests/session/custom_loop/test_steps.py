@@ -1,4 +1,4 @@
-"""A step of a loop of one's own: entered is before_run, left is after_run."""
+"""A step of a custom loop: entered is before_run, left is after_run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step of a loop of one's own shows: under which names, when, and to whom."""
+"""What a step of a custom loop shows: under which names, when, and to whom."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def main() -> None:
     """Train, then measure on the held-out fifth of the digits."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--checkpoint-dir", default="runs/own_loop")
+    parser.add_argument("--checkpoint-dir", default="runs/custom_loop")
     options = parser.parse_args()
 
     images, labels = load_digits(return_X_y=True)

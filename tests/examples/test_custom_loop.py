@@ -1,4 +1,4 @@
-"""The example of a loop of one's own, beside its plain loop and beside the graph form."""
+"""The example of a custom loop, beside its plain loop and beside the graph form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from tests.support import commands
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-OWN, GRAPH = EXAMPLES / "own_loop.py", EXAMPLES / "digits.py"
+OWN, GRAPH = EXAMPLES / "custom_loop.py", EXAMPLES / "digits.py"
 PLAIN = Path(__file__).with_name("plain_loop.py")
 BATCHES = 22  # in one epoch
 
@@ -291,7 +291,7 @@ class Classifier(SGDClassifier):
     def load_state_dict(self, state: dict[str, object]) -> None:
         vars(self).update(state)
 
-    parser.add_argument("--checkpoint-dir", default="runs/own_loop")
+    parser.add_argument("--checkpoint-dir", default="runs/custom_loop")
 
     with MonitoredTrainingSession(checkpoint_dir=options.checkpoint_dir) as session:
         session.track(model=model, draw=draw)
