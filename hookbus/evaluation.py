@@ -87,7 +87,7 @@ def evaluate_once(
     Raises:
         CheckpointError: the checkpoint is missing, is damaged, or does not fit.
         UnknownNodeError: the graph has no node of a given name.
-        SessionInterruptedError: a signal came before the last run.
+        SessionInterruptedError: a signal arrived before the last run.
 
     >>> graph = Graph()
     >>> w = graph.variable("w", 3.0)

@@ -1,7 +1,7 @@
-"""Adds metrics to a graph, which are gathered batch by batch.
+"""Adds metrics to a graph, which accumulates them batch by batch.
 
-Each metric adds variables that gather, a train op that updates them with a batch and does
-not count as a step, and an op with the value so far. So metrics run on every backend.
+Each metric adds variables that accumulate, an op with the value so far, and a train op that
+adds a batch to them and does not count as a step. So metrics run on every backend.
 Before the first batch the value is 0, as in TensorFlow.
 """
 

@@ -116,7 +116,7 @@ def check_seconds(argument: str, seconds: float | None) -> None:
         raise ArgumentTypeError(
             f"{argument} must be a number of seconds, given: {seconds!r}"
         )
-    if not seconds >= 0:  # NaN is not either
+    if not seconds >= 0:  # refuses NaN, too
         raise UsageError(f"Must specify {argument} >= 0, given: {seconds}")
 
 

@@ -178,7 +178,7 @@ class Input:
             self._generators.restore(outside)
 
     def _replayed(self, when: str, do: Callable[[], Any]) -> Any:
-        """Do something that may draw numbers, from the states it drew from before."""
+        """Call *do*, which may draw numbers, with the generators as they were before."""
         known = self._drawn_from.get(when)
         if known is not None:
             self._generators.restore(known)

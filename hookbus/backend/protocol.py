@@ -43,7 +43,7 @@ class RunMetadata:
         seconds: how long the run took.
     """
 
-    # Every run makes one; defaults in the class take no Python call then.
+    # Every run makes one; defaults in the class save it a Python call.
     ops: Sequence[OpRecord] = ()
     start: float = 0.0
     seconds: float = 0.0

@@ -31,10 +31,10 @@ def restore(state: Mapping[str, Any]) -> None:
 
 
 def fork() -> dict[str, Any]:
-    """Return states of new streams, derived from the current states, which stay."""
+    """Return states of new streams, derived from the current states; keep those."""
     current = capture()
     random.seed(random.getrandbits(64))
-    if "numpy" in current:  # from its own: a program may seed only the one that it uses
+    if "numpy" in current:  # from itself: a program may seed only one of them
         numpy_random = sys.modules["numpy"].random
         numpy_random.seed(numpy_random.randint(2**32, dtype="uint32"))
     forked = capture()

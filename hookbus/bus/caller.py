@@ -1,8 +1,8 @@
-"""Calls the hooks of one event in order, inside their wrappers, and separates answers.
+"""Calls the hooks of one event in order, inside their wrappers, and returns answers.
 
-pluggy is the registry, and this module calls. A caller compiles what pluggy has registered
-into rows of (plugin name, function), so a step needs no lookup, errors and answers carry
-the name of their plugin, and each hook can receive its own values.
+pluggy registers functions; this module calls them. A caller compiles what pluggy has
+registered into rows of (plugin name, function). So a step needs no lookup, errors and
+answers carry the name of their plugin, and each hook can receive its own values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Registers hooks and events with pluggy, and finds the functions that count."""
+"""Registers hooks and events with pluggy, and finds those that hooks implement."""
 
 from __future__ import annotations
 

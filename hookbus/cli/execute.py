@@ -1,4 +1,4 @@
-"""Runs the user's code with plugins on, and turns how it ended into an exit code."""
+"""Runs the user's code with plugins on, and chooses the exit code by its end."""
 
 from __future__ import annotations
 

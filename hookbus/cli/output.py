@@ -15,7 +15,7 @@ _WIDEST_NAME = 26
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is still written to a stream nowhere, because its reader is gone."""
+    """Discard further output to a stream, because its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -53,7 +53,7 @@ class Row:
 
 
 def plugins(arguments: Sequence[str]) -> int:
-    """List the plugins, on or off as the file, the environment and the flags have them.
+    """List the plugins, and whether the file, environment and flags switch them on.
 
     Raises:
         UsageError: an argument or a setting is wrong.

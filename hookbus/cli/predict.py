@@ -1,4 +1,4 @@
-"""Writes predictions to a file, one JSON object a line; the file appears when whole."""
+"""Writes predictions to a file, one JSON object a line; the file appears once complete."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from hookbus.errors import UsageError, did_you_mean
 
 
 def own_folder_first(script: str | None = None) -> None:
-    """Put the folder first on the path that Python would: the script's, or this one."""
+    """Put the folder of the script, or else the current one, first on the path."""
     if sys.flags.safe_path:
         return
     with contextlib.suppress(OSError):  # the current folder may be gone
@@ -136,7 +136,7 @@ def _from_name(name: str, files: set[str]) -> ModuleType:
 
 
 def _beside(name: str) -> list[str]:
-    """Return the names of the modules that stand where one was looked for."""
+    """Return the names of the modules in the folders that were searched for *name*."""
     package, dot, leaf = name.rpartition(".")
     if package in sys.modules:
         folders = getattr(sys.modules[package], "__path__", ())

@@ -203,7 +203,7 @@ class _Reader:
         elif name in FLAGS:
             self._take_key(name, value if equals else None)
         else:
-            # The catalog tells later whose flag it is, and with that if it needs a value.
+            # Later the catalog knows whose flag this is, and so if it needs a value.
             text = value if equals else self._value(name) if self._has_value() else None
             source = self._source(f"{name} {text}" if text is not None else name)
             following = tuple(self.queue[:1]) if text is None else ()

@@ -208,7 +208,7 @@ class Estimator:
             UsageError: *steps* is not above 0, or is missing although no metric reads the
                 input; the input has no batch.
             CheckpointError: there is no checkpoint.
-            SessionInterruptedError: a signal came before the last batch.
+            SessionInterruptedError: a signal arrived before the last batch.
         """
         check_number("steps", steps)
         check_name("name", name)
@@ -293,7 +293,7 @@ class Estimator:
             UsageError: a key is unknown, no prediction reads the input, or the predictions
                 of a batch do not have the same number of rows.
             CheckpointError: there is no checkpoint.
-            SessionInterruptedError: a signal came before the last batch.
+            SessionInterruptedError: a signal arrived before the last batch.
         """
         batches = self._predictions(input_fn, predict_keys, hooks, checkpoint_path)
         yield from each_prediction(

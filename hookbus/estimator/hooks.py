@@ -1,6 +1,6 @@
-"""Defines the hooks with which the core takes part in the sessions of an Estimator.
+"""Defines the hooks that the core adds to the sessions of an Estimator.
 
-They keep what an Estimator promises, are called last, and no flag switches them off.
+They keep the promises of an Estimator. Sessions call them last; no flag switches them off.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _structure(fetch: Any) -> Hashable:
 
 @lru_cache  # because every run brings the same keys
 def _sorted(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sort keys; by type those of several types, and not at all those without an order."""
+    """Sort keys, by type if types differ; leave keys without an order as they are."""
     for by in (None, lambda key: (type(key).__qualname__, key)):
         with contextlib.suppress(TypeError):
             return tuple(sorted(keys, key=by))
@@ -198,7 +198,7 @@ def picker(places: Sequence[int]) -> Split:
 
 
 def _builder(shape: Structure, pick: Split) -> Split:
-    """Return a function that picks the parts of a container and makes it of them."""
+    """Return a function that picks the parts of a container and rebuilds it."""
     cls, detail, *_ = shape
     if cls is list or cls is tuple:
         return lambda values: cls(pick(values))

@@ -161,7 +161,7 @@ def _add_objects(
             continue
         name = unique_name(base, found)
         shipped = plugin.shipped_by if plugin else None
-        # The user cannot set fields of an object, but the policy for its errors.
+        # The user can set the error policy of an object, but not its fields.
         policy = policy_of(config.settings_of(base))
         found[name] = Registration(name, hook, f"{argument}=", shipped, policy=policy)
 

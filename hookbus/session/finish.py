@@ -93,8 +93,8 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if who is not None:
         failures += _attempt(lambda: save(state, who, f"end: {outcome.kind}", None))
     failures += [error for _, error in _tell(state, "finished", session, outcome)]
-    # A session that ran nothing keeps the mark of the previous one, except at the end of
-    # input, and in a call that had nothing left to do: it must not continue again.
+    # A session that ran nothing keeps the mark of the previous one. The end of input, and a
+    # call that had nothing left to do, are marked: no later session may continue them.
     over = outcome.kind == "end_of_input" or (
         state.one_call and outcome.kind in ("completed", "stopped")
     )

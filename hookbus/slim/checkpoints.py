@@ -39,7 +39,7 @@ def wait_for_new_checkpoint(
         UsageError: a time is below 0.
         ArgumentTypeError: an argument has the wrong type.
         CheckpointError: the directory cannot be read.
-        SessionInterruptedError: a signal came that ends a session around this call.
+        SessionInterruptedError: a signal arrived that ends a session around this call.
     """
     check_path("checkpoint_dir", checkpoint_dir)
     check_seconds("seconds_to_sleep", seconds_to_sleep)
@@ -110,7 +110,7 @@ def wait(seconds: float) -> None:
     Any other signal does what it does without hookbus.
 
     Raises:
-        SessionInterruptedError: such a signal came; the session's block handles the error.
+        SessionInterruptedError: a signal arrived; the session's block handles the error.
     """
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:

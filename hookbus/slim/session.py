@@ -1,4 +1,4 @@
-"""Defines the session of one call, in which the core itself takes part."""
+"""Defines the session of one call, to which the core adds hooks."""
 
 from __future__ import annotations
 

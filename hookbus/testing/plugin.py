@@ -1,4 +1,4 @@
-"""Gives pytest fixtures, and the options of the conformance suite.
+"""Provides fixtures for pytest, and the options of the conformance suite.
 
 Every pytest run in an environment with hookbus imports this module, so it imports other
 modules only when they are needed.

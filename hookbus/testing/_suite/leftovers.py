@@ -40,7 +40,7 @@ class Held:
         return cls({**threads, **_open_files()}, handlers)
 
     def left(self) -> list[str]:
-        """Return what is new since then, and does not go away within a second."""
+        """Return the resources that are new and do not go away within a second."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             things = Held.now().things
@@ -51,7 +51,7 @@ class Held:
             time.sleep(0.02)
 
     def put_handlers_back(self) -> None:
-        """Restore the signal handlers of then."""
+        """Restore the signal handlers of that moment."""
         for number in self._changed():
             signal.signal(number, self.handlers[number])
 
