@@ -37,7 +37,7 @@ evaluate = Command(
     "Evaluate the newest checkpoint of an Estimator on the whole input.",
     {
         "--steps N": "evaluate N batches instead of all",
-        "--name NAME": "name this evaluation, to tell it from others in TensorBoard",
+        "--name NAME": "name this evaluation, to distinguish it from others in TensorBoard",
         "--checkpoint-path DIR": "evaluate this checkpoint, like runs/model/ckpt-500",
     },
     _job,

@@ -43,7 +43,7 @@ def help_of(selection: Selection, config: Config, head: Sequence[str]) -> str:
     on_error = "what an exception of the plugin does: raise, warn, quarantine, quarantine:N"
     lines += columns({flag_of("NAME", ON_ERROR): on_error})
     off = [v.name for v in selection.verdicts.values() if not v.on]
-    lines += ["", *_wrapped(f"installed and off: {', '.join(off) or 'none'}")]
+    lines += ["", *_wrapped(f"installed, but off: {', '.join(off) or 'none'}")]
     return "\n".join(lines) + "\n"
 
 

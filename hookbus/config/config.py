@@ -58,7 +58,7 @@ class Config:
         autoload: whether module and autouse plugins are on by default.
         autoload_source: the setting that switched autoload off, for messages.
         required: distributions that must be installed, each with where it is required.
-        strict: whether an unknown plugin to switch off is an error in every place.
+        strict: whether an unknown plugin to switch off is an error everywhere.
         trace: whether to log how long plugins take.
         log_format: how the ``hookbus`` command writes its log.
         log_level: the lowest level that it logs.

@@ -124,7 +124,7 @@ KEYS: Mapping[str, Key] = {
         boolean,
         "--disable-plugin-autoload",
         False,
-        "false: plugins that are on by default stay off unless named",
+        "false: keep plugins off that are on by default, unless named",
     ),
     "required_plugins": Key(
         requirements,
@@ -136,19 +136,19 @@ KEYS: Mapping[str, Key] = {
         boolean,
         "--strict-plugins",
         True,
-        "true: an unknown plugin to switch off is an error in every place",
+        "true: make an unknown plugin to switch off an error everywhere",
     ),
     "trace_plugins": Key(
         boolean,
         "--trace-plugins",
         True,
-        "true: log how long plugins take, to import and in each event",
+        "true: log the time that plugins take, to import and in each event",
     ),
     "log_format": Key(
         _format,
         "--log-format",
         None,
-        "console (default) for people, json for one object a line",
+        "console (default) for people, json for one object per line",
     ),
     "log_level": Key(
         _level,
@@ -156,7 +156,7 @@ KEYS: Mapping[str, Key] = {
         None,
         f"lowest level to log: {', '.join(LOG_LEVELS)}, or a number (default info)",
     ),
-    "addopts": Key(arguments, None, None, "flags that are put before those given"),
+    "addopts": Key(arguments, None, None, "flags to add before those on the command line"),
 }
 """The keys by name; a file and ``-o KEY=VALUE`` can set each of them."""
 

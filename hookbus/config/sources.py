@@ -25,8 +25,8 @@ ADDOPTS = "HOOKBUS_ADDOPTS"
 NO_AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
 ENVIRONMENT = {
     PLUGINS: "plugins to switch on or off, like nan-tensor,no:progress",
-    ADDOPTS: "flags that are put before those of the command line",
-    NO_AUTOLOAD: "true: plugins that are on by default stay off unless named",
+    ADDOPTS: "flags to add before those on the command line",
+    NO_AUTOLOAD: "true: keep plugins off that are on by default, unless named",
 }
 """The environment variables that hookbus reads, each with its effect."""
 

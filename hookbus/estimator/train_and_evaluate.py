@@ -130,7 +130,7 @@ def train_and_evaluate(
     needed = {Estimator: estimator, TrainSpec: train_spec, EvalSpec: eval_spec}
     for cls, given in needed.items():
         if not isinstance(given, cls):
-            raise ArgumentTypeError(f"expected a {cls.__name__}, given: {given!r}")
+            raise ArgumentTypeError(f"expected {cls.__name__}, given: {given!r}")
     last = train_spec.max_steps
     stop_hook = StopAlternatingHook(last, estimator=estimator, spec=eval_spec)
     listener = stop_hook.listener

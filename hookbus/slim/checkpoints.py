@@ -148,7 +148,7 @@ def _arriving(
         if found is None:
             if timeout_fn is not None and not timeout_fn():
                 continue
-            log.info("no new checkpoint came in time", directory=shown(Path(directory)))
+            log.info("no new checkpoint appeared in time", directory=shown(Path(directory)))
             return
         last, began = found, time.monotonic()
         yield found

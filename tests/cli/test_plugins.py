@@ -291,7 +291,7 @@ def test_run_help_imports_only_what_is_on(hookbus, install):
     assert (done.returncode, done.stderr) == (0, "")
     assert "IMPORTED" not in done.stdout
     assert "broken" not in done.stdout
-    assert "bad-class" in done.stdout[done.stdout.index("installed and off:") :]
+    assert "bad-class" in done.stdout[done.stdout.index("installed, but off:") :]
 
 
 def test_run_help_tells_flags_variables_and_settings(hookbus, install):

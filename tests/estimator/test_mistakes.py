@@ -141,7 +141,7 @@ def test_train_and_evaluate_takes_an_estimator_and_two_specs(place):
     arguments = [estimator(), TrainSpec(numbers(1)), EvalSpec(numbers(1))]
     needed = type(arguments[place]).__name__
     arguments[place] = None
-    with pytest.raises(TypeError, match=f"expected a {needed}, given: None"):
+    with pytest.raises(TypeError, match=f"expected {needed}, given: None"):
         train_and_evaluate(*arguments)
 
 

@@ -162,7 +162,7 @@ def test_specs_are_of_their_types(wrong):
     specs = [TrainSpec(numbers(1)), EvalSpec(numbers(1))]
     name = ["TrainSpec", "EvalSpec"][wrong]
     specs[wrong] = {"input_fn": numbers(1)}
-    with pytest.raises(TypeError, match=f"expected a {name}, given"):
+    with pytest.raises(TypeError, match=f"expected {name}, given"):
         train_and_evaluate(estimator(), *specs)
 
 
