@@ -121,7 +121,13 @@ def process(site: Path) -> Callable[..., Done]:
 
     def run(*arguments: str | Path, **environment: str) -> Done:
         variables = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "80"} | environment
-        return commands.run([sys.executable, *arguments], env=variables, timeout=60)
+        writes = {"train", "evaluate", "predict"} & {*arguments[2:3]}
+        return commands.run(
+            [sys.executable, *arguments],
+            env=variables,
+            timeout=60,
+            libraries=commands.FILES if writes else (),
+        )
 
     return run
 

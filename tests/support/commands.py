@@ -30,16 +30,16 @@ from tests.support.profiles import FULL
 
 Done = subprocess.CompletedProcess[str]
 
+FILES = ("numpy", "safetensors.numpy", "tensorboardX")
+"""What a training with checkpoints and summaries imports besides hookbus."""
 EXAMPLES = (
-    "numpy",
-    "safetensors.numpy",
+    *FILES,
     "sklearn.datasets",
     "sklearn.linear_model",
     "sklearn.metrics",
     "sklearn.model_selection",
-    "tensorboardX",
 )
-"""What the examples import besides hookbus."""
+"""What the examples import."""
 _SCRIPT = Path(__file__).with_name("command_server.py")
 _servers: dict[tuple[object, ...], _Server] = {}
 

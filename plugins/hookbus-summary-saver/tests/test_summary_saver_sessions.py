@@ -140,7 +140,7 @@ def run_with():
         Path("script.py").write_text(SCRIPT, "utf-8")
         command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
         arguments = ["script.py", "100", "9", "-1", "1"]
-        return commands.run([*command, *arguments])
+        return commands.run([*command, *arguments], libraries=commands.FILES)
 
     return run
 
