@@ -44,6 +44,7 @@ def _source_of(page: Path) -> Path:
 
 PAGES = (ROOT / "README.md", *map(_source_of, sorted((ROOT / "docs").rglob("*.md"))))
 PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
+_HOOKBUS = Path(sys.executable).with_name("hookbus")
 _OF_THE_SHELL = re.compile(r"[|&;<>$`*?~#(){}]")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 
@@ -106,15 +107,13 @@ class Reader:
         if command.startswith("cd "):
             os.chdir(command.removeprefix("cd "))
             return
-        words = shlex.split(command)
-        simple = words[0] == "hookbus" and not _OF_THE_SHELL.search(command)
-        python = [sys.executable, "-m", "hookbus", *words[1:]]
-        run = commands.run if simple else commands.run_new
-        done = run(
-            python if simple else ["bash", "-c", command],
-            env=self.environment,
-            together=True,
-        )
+        words, run = ["bash", "-c", command], commands.run_new
+        # A page's own environment changes, and a server has read its site-packages once.
+        ours = shutil.which("hookbus", path=self.environment["PATH"]) == str(_HOOKBUS)
+        if ours and command.startswith("hookbus ") and not _OF_THE_SHELL.search(command):
+            words = [sys.executable, "-m", *shlex.split(command)]
+            run = commands.run
+        done = run(words, env=self.environment, together=True)
         assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
         if shown:
             compare(f"{place}: {command}", shown, done.stdout)
