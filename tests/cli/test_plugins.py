@@ -317,7 +317,7 @@ def test_run_help_tells_flags_variables_and_settings(hookbus, install):
         assert settings[word]
     for variable in ("HOOKBUS_PLUGINS", "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"):
         assert settings[variable]
-    assert "stop-at-step" in shown[shown.index("installed and off") :]
+    assert "stop-at-step" in shown[shown.index("installed, but off") :]
 
 
 @pytest.mark.parametrize("plugin", SHIPPED)
