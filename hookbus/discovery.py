@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -186,7 +188,25 @@ class Catalog:
 
 
 def installed_plugins() -> Catalog:
-    """Return all installed plugins, whatever order their distributions are found in."""
+    """Return all installed plugins, whatever order their distributions are found in.
+
+    Each session asks, so the answer is kept while no folder of ``sys.path`` has changed:
+    pip changes a folder that it installs into. importlib.metadata keeps its own lists of
+    distributions by the same sign.
+    """
+    return _catalog(tuple(sys.meta_path), tuple(map(_state_of, sys.path)))
+
+
+def _state_of(folder: str) -> tuple[str, int, int]:
+    try:
+        found = Path(folder).stat()
+    except OSError:
+        return folder, 0, 0
+    return folder, found.st_ino, found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=1)
+def _catalog(finders: Any, path: Any) -> Catalog:  # noqa: ARG001 (they identify the answer)
     every = entry_points(GROUP, AUTOUSE_GROUP)
     autouse = {canonical_name(e.name) for e in every if e.group == AUTOUSE_GROUP}
     found: defaultdict[str, list[Installed]] = defaultdict(list)
