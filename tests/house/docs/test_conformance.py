@@ -109,7 +109,7 @@ def is_marks(node):
 
 def in_full_only(mark):
     """Return whether a mark, or a list of them, keeps a test out of the ordinary run."""
-    return re.search(r"^\[?(.*, )?pytest\.mark\.(slow|wheels)\b", ast.unparse(mark))
+    return re.search(r"^\[?(.*, )?pytest\.mark\.(slow|wheels|page)\b", ast.unparse(mark))
 
 
 def test_every_test_is_there():

@@ -24,12 +24,24 @@ EXEMPT = {
 }
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page != PUBLISHES],
-    indirect=True,
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+LONG = {
+    "README.md",
+    "docs/how-to/switch-plugins.md",
+    "docs/how-to/test-a-hook.md",
+    "docs/how-to/write-a-hook.md",
+}
+
+
+def followed():
+    """Yield each page that needs no index, those that take long with their mark."""
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+        marks = [pytest.mark.page] if name in LONG else []
+        if page != PUBLISHES:
+            yield pytest.param(page, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("page", [*followed()], indirect=True)
 def test_a_page_can_be_followed(page, blocks, reader):
     """Every block of a page works, in order, and shows the output that stands there."""
     for block in blocks(page):
