@@ -25,6 +25,7 @@ def text_of(svg: str) -> str:
     return re.sub(r"\s", "", text)  # lines break elsewhere when a time is longer
 
 
+@pytest.mark.page
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX terminals")
 def test_the_terminal_is_what_the_command_shows():
     """The README's command prints what its picture shows, but for times and speeds."""
