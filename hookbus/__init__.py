@@ -32,13 +32,13 @@ def __getattr__(name):
 
 def _submodule(name):
     path = f"hookbus.{name}"
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name != path:
-            raise
-        message = f"module 'hookbus' has no attribute {name!r}"
-        raise AttributeError(message, name=name) from None
+    if not name.startswith("_"):  # a look at hookbus.__main__ must not run the command
+        try:
+            return importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
+    raise AttributeError(f"module 'hookbus' has no attribute {name!r}", name=name)
 
 
 def __dir__():

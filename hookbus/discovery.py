@@ -194,13 +194,13 @@ def installed_plugins() -> Catalog:
     pip changes a folder that it installs into. importlib.metadata keeps its own lists of
     distributions by the same sign.
     """
-    return _catalog(tuple(sys.meta_path), tuple(map(_state_of, sys.path)))
+    return _catalog(tuple(map(id, sys.meta_path)), tuple(map(_state_of, sys.path)))
 
 
 def _state_of(folder: str) -> tuple[str, int, int]:
     try:
         found = Path(folder).stat()
-    except OSError:
+    except (OSError, ValueError):  # it is not there, or its name cannot be
         return folder, 0, 0
     return folder, found.st_ino, found.st_mtime_ns
 

@@ -48,6 +48,9 @@ class RunMetadata:
     start: float = 0.0
     seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"RunMetadata(ops={self.ops}, start={self.start}, seconds={self.seconds})"
+
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 """The errors that any backend may raise when it has lost its machine."""

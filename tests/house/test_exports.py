@@ -70,6 +70,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"^module 'hookbus' has no attribute 'Grph'$"):
         _ = hookbus.Grph
     assert not hasattr(hookbus, "__version__")
+    assert not hasattr(hookbus, "__main__")
 
 
 def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
