@@ -188,13 +188,18 @@ class Catalog:
 
 
 def installed_plugins() -> Catalog:
-    """Return all installed plugins, whatever order their distributions are found in.
+    """Return all installed plugins, whatever order their distributions are found in."""
+    return _catalog(*_installation())
 
-    Each session asks, so the answer is kept while no folder of ``sys.path`` has changed:
-    pip changes a folder that it installs into. importlib.metadata keeps its own lists of
-    distributions by the same sign.
+
+def _installation() -> tuple[Any, Any]:
+    """Return what changes as soon as something else is installed.
+
+    Each session asks for plugins and codecs, so the answers are kept while no folder of
+    ``sys.path`` has changed: pip changes a folder that it installs into. importlib.metadata
+    keeps its own lists of distributions by the same sign.
     """
-    return _catalog(tuple(map(id, sys.meta_path)), tuple(map(_state_of, sys.path)))
+    return tuple(map(id, sys.meta_path)), tuple(map(_state_of, sys.path))
 
 
 def _state_of(folder: str) -> tuple[str, int, int]:
@@ -236,12 +241,17 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
 
 def entry_points(*groups: str) -> list[EntryPoint]:
     """Return the entry points in some groups, those of all installed distributions."""
+    return list(_entry_points(groups, *_installation()))
+
+
+@functools.lru_cache(maxsize=4)
+def _entry_points(groups: Any, finders: Any, path: Any) -> tuple[EntryPoint, ...]:  # noqa: ARG001 (as above)
     # Imported late: it takes as long as importing pluggy and attrs, and no entry point is
     # looked up before a session starts.
     from importlib.metadata import entry_points
 
     found = entry_points()
-    return [entry for group in groups for entry in found.select(group=group)]
+    return tuple(entry for group in groups for entry in found.select(group=group))
 
 
 def version_of(distribution: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.folders import _clean as _clean
+from tests.support.folders import tmp_path as tmp_path
 from tests.support.handlers import handlers
 from tests.support.profiles import load_profile
 from tests.support.times import pytest_terminal_summary as pytest_terminal_summary
@@ -26,16 +27,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-@pytest.fixture(autouse=True)
-def _clean(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    for name in os.environ:
-        if name.startswith("HOOKBUS_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
 
 
 @pytest.fixture

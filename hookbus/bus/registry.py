@@ -100,13 +100,14 @@ class Registry(pluggy.PluginManager):
         """Return the options of a function that implements an event, or None."""
         if name.startswith("_"):
             return None
-        if isinstance(getattr(type(plugin), name, None), _PROPERTIES):
+        own = getattr(type(plugin), name, None)
+        if isinstance(own, _PROPERTIES):
             return None  # reading it would run it
+        if name in LIFECYCLE and own is getattr(SessionRunHook, name):
+            return None
         marked = super().parse_hookimpl_opts(plugin, name)
         if isinstance(plugin, types.ModuleType) or name not in LIFECYCLE:
             return marked
-        if getattr(type(plugin), name, None) is getattr(SessionRunHook, name):
-            return None
         plain = marked is None and inspect.isroutine(getattr(plugin, name, None))
         return _PLAIN if plain else marked
 

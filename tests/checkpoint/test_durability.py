@@ -127,7 +127,7 @@ while not over:
 )
 
 MOMENTS = pytest.mark.parametrize(
-    "stride", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
+    "stride", [9, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
 )
 """Whether a process is killed before every fifth or before every change of the disk."""
 

@@ -115,6 +115,7 @@ def test_it_has_the_licence_and_the_build_backend_of_the_core(demo):
     assert setup_of(demo)["metadata"]["license"] == "Apache-2.0"
 
 
+@pytest.mark.page
 def test_its_types_are_complete(demo):
     """The module passes the strict type checker."""
     command = [sys.executable, "-m", "mypy", "--strict", "hookbus_demo_hook.py"]

@@ -10,6 +10,7 @@ command beside it, and then JSON; the answers are the fork's process id and its 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -18,6 +19,7 @@ import pkgutil
 import runpy
 import socket
 import sys
+import threading
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -27,16 +29,18 @@ import structlog
 import hookbus
 import hookbus.cli
 
+ALWAYS = ("email.feedparser", "packaging.requirements")
+"""What nearly every command imports while it runs."""
 PATH = sys.path[0 if sys.flags.safe_path else 1 :]
 """The path without the folder of this script."""
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what commands need: all of the core, and some modules."""
+    """Import what commands need: all of the core, what they import later, and modules."""
     for module in pkgutil.iter_modules(hookbus.cli.__path__, "hookbus.cli."):
         importlib.import_module(module.name)
     structlog.dev  # noqa: B018 (it is imported when it is asked for)
-    for name in modules:
+    for name in (*ALWAYS, *modules):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no fork has to copy what it only looks at
@@ -76,7 +80,6 @@ def become(request: dict[str, Any]) -> None:
     here = [] if sys.flags.safe_path else [os.getcwd()]  # noqa: PTH109 (as Python has it)
     sys.path[:] = [*here, *dict.fromkeys(folders), *PATH]
     sys.path_importer_cache.clear()
-    importlib.invalidate_caches()
     if "numpy" in sys.modules:  # Python's own generator is seeded in every fork
         sys.modules["numpy"].random.seed()
     sys.argv[:] = ["-m", *request["words"]]
@@ -84,9 +87,31 @@ def become(request: dict[str, Any]) -> None:
     vars(sys.modules["__main__"])["__builtins__"] = __builtins__
 
 
+def leave(code: int) -> None:
+    """End this process as Python does, but leave its memory to the system.
+
+    Python would take every module apart, and so copy all that the fork shares. Return only
+    if something could not be written: then Python itself is to end, and to tell.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return
+    os._exit(code & 0xFF)
+
+
 if __name__ == "__main__":
     server = sys.modules["__main__"]  # or its names would be gone with its place
     import_all(sys.argv[2:])
     become(serve(socket.socket(fileno=int(sys.argv[1]))))
-    # As Python itself does for -m. What leaves it ends this process as it ends any.
-    runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]
+    try:
+        # As Python itself does for -m. What leaves it ends this process as it ends any.
+        runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]
+    except SystemExit as ending:
+        if ending.code is None or isinstance(ending.code, int):
+            leave(ending.code or 0)
+        raise
+    leave(0)

@@ -30,8 +30,15 @@ from tests.support.profiles import FULL
 
 Done = subprocess.CompletedProcess[str]
 
-FILES = ("numpy", "safetensors.numpy", "tensorboardX")
-"""What a training with checkpoints and summaries imports besides hookbus."""
+FILES = (
+    "numpy",
+    "numpy.typing",
+    "safetensors.numpy",
+    "tensorboardX",
+    "PIL.Image",
+    "rich.progress",
+)
+"""What a training with checkpoints, summaries and a bar imports besides hookbus."""
 EXAMPLES = (
     *FILES,
     "sklearn.datasets",

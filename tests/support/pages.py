@@ -121,14 +121,11 @@ class Reader:
         words = shlex.split(command)
         simple = words[0] == "hookbus" and not _OF_THE_SHELL.search(command)
         python = [sys.executable, "-m", "hookbus", *words[1:]]
-        in_fork = self.forks and simple
-        run = commands.run if in_fork else commands.run_new
-        done = run(
-            python if in_fork else ["bash", "-c", command],
-            env=self.environment,
-            timeout=self.timeout,
-            together=True,
-        )
+        limits = {"env": self.environment, "timeout": self.timeout, "together": True}
+        if self.forks and simple:
+            done = commands.run(python, libraries=commands.EXAMPLES, **limits)
+        else:
+            done = commands.run_new(["bash", "-c", command], **limits)
         assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
         if shown:
             compare(f"{place}: {command}", shown, done.stdout)

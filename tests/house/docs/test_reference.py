@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -151,6 +152,7 @@ def slug(heading):
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+@functools.cache
 def headings(path):
     """Return the anchors of a page."""
     tokens = MarkdownIt().parse(path.read_text("utf-8"))

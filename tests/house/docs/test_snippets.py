@@ -26,8 +26,14 @@ EXEMPT = {
 
 LONG = {
     "README.md",
+    "docs/how-to/custom-loop.md",
+    "docs/how-to/read-the-summaries.md",
+    "docs/how-to/resume-after-a-kill.md",
+    "docs/how-to/survive-preemptions.md",
     "docs/how-to/switch-plugins.md",
     "docs/how-to/test-a-hook.md",
+    "docs/how-to/train-in-the-style-of-slim.md",
+    "docs/how-to/use-an-estimator.md",
     "docs/how-to/write-a-hook.md",
 }
 
