@@ -19,7 +19,7 @@ from hookbus.bus.ordering import (
     check_names,
 )
 from hookbus.bus.registry import HookFunction, Registration, Registry
-from hookbus.bus.validation import check_object, fault_of, unmarked
+from hookbus.bus.validation import check_object, fault_of, misspelt, unmarked
 from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
 from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import Call
@@ -254,6 +254,11 @@ class Bus:
         for name in unmarked(member.plugin, functions, self._registry.parameters):
             log.warning(
                 f"{name}() looks like a hook but has no @hookimpl", plugin=member.name
+            )
+        for name, event in misspelt(member.plugin, functions, self.events).items():
+            log.warning(
+                f"{name}() is never called: there is no such event; did you mean {event!r}?",
+                plugin=member.name,
             )
         self._members[member.name], self._hints[member.name] = member, hints
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,9 @@ from hookbus.hooks.markers import LIFECYCLE
 
 Events = Mapping[str, tuple[str, ...]]
 """The names of the arguments of each event."""
+
+_A_SLIP = 0.8
+"""The least likeness of a misspelt event, from 0 to 1; ``after_rum`` has 0.88."""
 
 
 def check_object(
@@ -81,6 +85,38 @@ def unmarked(plugin: Any, functions: Iterable[HookFunction], events: Events) -> 
         for name in events
         if name not in marked and _looks_like_hook(plugin, name, events[name])
     ]
+
+
+def misspelt(
+    plugin: Any, functions: Iterable[HookFunction], events: Events
+) -> dict[str, str]:
+    """Return the functions of a plugin that are almost called like an event, and the event.
+
+    A helper may be called ``finish``. So a function counts only if it takes arguments of
+    the event. Methods that resemble an event which needs no mark may also take none.
+    """
+    found = {}
+    for name in {n for n in dir(plugin) if not n.startswith("_")} - events.keys():
+        function = _unmarked_function(plugin, name)
+        event = _resembled(name, tuple(events)) if function is not None else None
+        if event is None or name in {found.name for found in functions}:
+            continue
+        plain = event in LIFECYCLE and not isinstance(plugin, types.ModuleType)
+        # Too many names of helpers are one letter away from "end".
+        if _takes(function, events[event], some=not plain or event == "end"):
+            found[name] = event
+    return dict(sorted(found.items()))
+
+
+@functools.lru_cache
+def _resembled(name: str, events: tuple[str, ...]) -> str | None:
+    """Return the event from which a name differs by a slip, or None."""
+    import difflib  # as did_you_mean does
+
+    plain = {event.replace("_", ""): event for event in events}
+    word = name.replace("_", "").lower()
+    close = difflib.get_close_matches(word, plain, n=1, cutoff=_A_SLIP)
+    return plain[close[0]] if close else None
 
 
 def _faults(found: HookFunction, events: Events) -> Iterator[str]:
@@ -150,17 +186,35 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
 
 
 def _looks_like_hook(plugin: Any, name: str, known: tuple[str, ...]) -> bool:
-    owners = _definers(plugin, name)
-    function = inspect.getattr_static(owners[0], name) if owners else None
-    if not isinstance(function, types.FunctionType) or hasattr(function, MARK):
+    function = _unmarked_function(plugin, name)
+    if function is None:
         return False
-    if any(hasattr(vars(owner)[name], MARK) for owner in owners[1:]):
+    if any(hasattr(vars(owner)[name], MARK) for owner in _definers(plugin, name)[1:]):
         return True
     if not known:  # a helper would hardly have the name of an event of the core
         return hasattr(hookspecs, name)
+    return _takes(function, known)
+
+
+def _takes(function: Any, known: tuple[str, ...], some: bool = True) -> bool:
+    """Return whether an event with the arguments *known* could call a function.
+
+    Args:
+        function: the function.
+        known: the names of the event's arguments.
+        some: whether it has to take at least one of them.
+    """
     own = inspect.signature(function).parameters.values()
     fits = all(p.name in (*known, "self") or not _is_needed(p) for p in own)
-    return fits and any(p.name in known for p in own)
+    return fits and (not some or any(p.name in known for p in own))
+
+
+def _unmarked_function(plugin: Any, name: str) -> Any:
+    """Return the function that a plugin itself defines without ``@hookimpl``, or None."""
+    owners = _definers(plugin, name)
+    function = inspect.getattr_static(owners[0], name) if owners else None
+    plain = isinstance(function, types.FunctionType) and not hasattr(function, MARK)
+    return function if plain else None
 
 
 def _definers(plugin: Any, name: str) -> list[Any]:

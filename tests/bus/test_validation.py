@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
@@ -226,3 +227,86 @@ def test_the_six_methods_need_no_mark(capsys: Any) -> None:
         def end(self) -> None: ...
 
     assert forgotten(capsys, Hook()) == []
+
+
+def nearly(capsys: Any, plugin: Any) -> dict[str, str]:
+    """Return the functions whose names are nearly events, and those events, as warned."""
+    bus(plugin)
+    lines = capsys.readouterr().err.splitlines()
+    found = [re.search(r"(\w+)\(\) is never called: .*did you mean '(\w+)'", x) for x in lines]
+    assert all(found), lines
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_a_misspelt_event_is_warned_about(capsys: Any) -> None:
+    """The warning names the event that was probably meant."""
+
+    class Hook(SessionRunHook):
+        def begn(self) -> None: ...
+
+        def ends(self, session: Any) -> None: ...
+
+        def after_rum(self) -> None: ...
+
+        def beforeRun(self, run_context: Any) -> None: ...  # noqa: N802
+
+        def on_exeption(self, exception: Any) -> None: ...
+
+        def after_create_sesion(self, session: Any, coord: Any) -> None: ...
+
+        def befor_save(self, session: Any, values: Any) -> None: ...
+
+    assert nearly(capsys, Hook()) == {
+        "begn": "begin",
+        "ends": "end",
+        "after_rum": "after_run",
+        "beforeRun": "before_run",
+        "on_exeption": "on_exception",
+        "after_create_sesion": "after_create_session",
+        "befor_save": "before_save",
+    }
+
+
+def test_a_misspelt_function_of_a_module_is_warned_about(capsys: Any) -> None:
+    """It needs a mark, too, which the event's section of the reference shows."""
+    module = types.ModuleType("plugin_module")
+    source = """
+from hookbus import hookimpl
+
+@hookimpl
+def begin(graph): ...
+
+def after_rum(run_context, run_values): ...
+
+def ends(): ...
+"""
+    exec(source, vars(module))
+    assert nearly(capsys, module) == {"after_rum": "after_run"}
+
+
+def test_a_helper_may_be_called_almost_like_an_event(capsys: Any) -> None:
+    """A helper with other arguments, a private one, and what is no function do not count."""
+
+    class Hook(SessionRunHook):
+        before_runs = 3
+
+        def send(self) -> None: ...
+
+        def finish(self) -> None: ...
+
+        def evaluate(self, batches: Any) -> None: ...
+
+        def measure(self) -> float:
+            return 1.0
+
+        def after_runs(self, count: int) -> None: ...
+
+        def after_step(self, run_context: Any) -> None: ...
+
+        def _after_rum(self) -> None: ...
+
+        @property
+        def begins(self) -> bool:
+            return True
+
+    assert nearly(capsys, Hook()) == {}
