@@ -255,9 +255,10 @@ class Bus:
             log.warning(
                 f"{name}() looks like a hook but has no @hookimpl", plugin=member.name
             )
-        for name, event in misspelt(member.plugin, functions, self.events).items():
+        slips = misspelt(member.plugin, functions, self._registry.parameters)
+        for name, event in slips.items():
             log.warning(
-                f"{name}() is never called: there is no such event; did you mean {event!r}?",
+                f"{name}() is never called: it is no event; did you mean {event!r}?",
                 plugin=member.name,
             )
         self._members[member.name], self._hints[member.name] = member, hints

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all."""
+"""Writes files whole or not at all, and reports a directory that cannot be written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+from hookbus.errors import CheckpointDirectoryError
 
 
 @contextlib.contextmanager
@@ -22,3 +24,11 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def cannot_write(directory: Path, error: OSError) -> CheckpointDirectoryError:
+    """Return the error for a directory that cannot hold checkpoints."""
+    return CheckpointDirectoryError(
+        f"cannot write checkpoints into {directory}: {error.strerror}; give a "
+        "checkpoint_dir that can be written, or -p no:checkpoint-saver"
+    )

@@ -172,6 +172,8 @@ class Saver:
         step, variables = session.global_step, snapshot.variables
         if session.version != snapshot.version:
             variables = self._variables(session)
+        if self._lock is not None:
+            self._lock.renew()
         if self._codec is None:
             self._codec = load_codec()
         name, codec = self._codec
@@ -200,8 +202,9 @@ class Saver:
 
     def is_safe(self, session: Session) -> bool:
         """Return whether the last checkpoint contains the current state."""
-        version = session.version
-        return self.last_step == session.global_step and self._last_version == version
+        if (session.global_step, session.version) != (self.last_step, self._last_version):
+            return False
+        return self.last_path is not None and self.last_path.is_dir()
 
     def _position(self, session: Session) -> Mapping[str, Any]:
         """Return the position of input and generators, or the one that is kept."""

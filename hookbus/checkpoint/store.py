@@ -16,8 +16,9 @@ from pathlib import Path
 
 import attrs
 
+from hookbus.checkpoint.files import cannot_write
 from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
-from hookbus.errors import CheckpointDirectoryError, CheckpointError
+from hookbus.errors import CheckpointError
 from hookbus.logs import log, shown
 
 _COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
@@ -66,10 +67,7 @@ class Store:
             probe.mkdir(exist_ok=True)
             shutil.rmtree(probe, ignore_errors=True)  # another session may have cleared it
         except OSError as error:
-            raise CheckpointDirectoryError(
-                f"cannot write checkpoints into {self.directory}: {error.strerror}; "
-                "give a checkpoint_dir that can be written, or -p no:checkpoint-saver"
-            ) from error
+            raise cannot_write(self.directory, error) from error
 
     def found(self) -> list[StoredCheckpoint]:
         """Return all directories named like complete checkpoints, the newest first."""

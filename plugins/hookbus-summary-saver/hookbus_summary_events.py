@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
@@ -38,6 +39,9 @@ class EventFile:
             files, because an interrupted session may have written beyond its checkpoint.
             None forgets nothing.
 
+    Attributes:
+        path: the file.
+
     Raises:
         OSError: the file cannot be written.
     """
@@ -48,8 +52,8 @@ class EventFile:
         # sessions follow each other within a second.
         secs, nanos = divmod(time.time_ns(), 10**9)
         when = f"{secs:010d}.{socket.gethostname()}.{nanos:09d}.{os.getpid()}"
-        self._path = directory / f"events.out.tfevents.{when}"
-        self._file = self._path.open("xb")
+        self.path = directory / f"events.out.tfevents.{when}"
+        self._file = self.path.open("xb")
         self._is_empty = True
         self._add(0, file_version="brain.Event:2")
         if first_step is not None:
@@ -91,8 +95,13 @@ class EventFile:
         os.fsync(self._file.fileno())
 
     def flush(self) -> None:
-        """Make the added records visible to readers."""
+        """Make the added records visible to readers.
+
+        Raises:
+            OSError: the file cannot be written, or it was removed.
+        """
         self._file.flush()
+        check_there(self.path)  # what is written to a removed file is lost without an error
         self._is_empty = False
 
     def close(self) -> None:
@@ -105,12 +114,18 @@ class EventFile:
             self._file.close()
         if self._is_empty:
             with suppress(OSError):
-                self._path.unlink()
+                self.path.unlink()
 
     def _add(self, step: int, **what: Any) -> None:
         data = Event(wall_time=time.time(), step=step, **what).SerializeToString()
         length = struct.pack("<Q", len(data))
         self._file.write(length + _checksum(length) + data + _checksum(data))
+
+
+def check_there(path: Path) -> None:
+    """Raise FileNotFoundError if a file was removed."""
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "the event file was removed", str(path))
 
 
 def _checksum(data: bytes) -> bytes:

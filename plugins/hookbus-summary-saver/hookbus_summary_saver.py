@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from hookbus_summary_events import EventFile
+from hookbus_summary_events import EventFile, check_there
 
 import hookbus
 from hookbus import (
@@ -61,7 +61,7 @@ class SummarySaverHook(SessionRunHook):
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _directory: Path = attrs.field(factory=Path, init=False)
     _files: dict[str, EventFile] = attrs.field(factory=dict, init=False)
-    _kept: set[str] = attrs.field(factory=set, init=False)
+    _kept: dict[str, Path] = attrs.field(factory=dict, init=False)
     _seen: set[tuple[str, str, int]] = attrs.field(factory=set, init=False)
     _first_step: int = attrs.field(default=1, init=False)
     _increment: int = attrs.field(default=1, init=False)
@@ -160,7 +160,9 @@ class SummarySaverHook(SessionRunHook):
         self._increment = state["increment"]
 
     def end(self) -> None:
-        """Log where the event files are."""
+        """Log where the event files are, if they are still there."""
+        for path in self._kept.values():
+            check_there(path)
         hookbus.log.info(
             "summaries written",
             directory=self.output_dir,
@@ -202,7 +204,7 @@ class SummarySaverHook(SessionRunHook):
         """Open the event file of the directory, or of a run below it, to add records.
 
         Readers see the records at once. A file that cannot be written may end in the middle
-        of a record, so the next record goes into a new file.
+        of a record, or was removed, so the next record goes into a new file.
         """
         if run not in self._files:
             # A resumed session evaluates the step at which it resumes again. A separate
@@ -218,4 +220,4 @@ class SummarySaverHook(SessionRunHook):
             del self._files[run]
             file.give_up()
             raise
-        self._kept.add(run)
+        self._kept[run] = file.path

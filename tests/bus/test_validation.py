@@ -233,7 +233,9 @@ def nearly(capsys: Any, plugin: Any) -> dict[str, str]:
     """Return the functions whose names are nearly events, and those events, as warned."""
     bus(plugin)
     lines = capsys.readouterr().err.splitlines()
-    found = [re.search(r"(\w+)\(\) is never called: .*did you mean '(\w+)'", x) for x in lines]
+    found = [
+        re.search(r"(\w+)\(\) is never called: .*did you mean '(\w+)'", x) for x in lines
+    ]
     assert all(found), lines
     return {match[1]: match[2] for match in found if match}
 
@@ -248,7 +250,7 @@ def test_a_misspelt_event_is_warned_about(capsys: Any) -> None:
 
         def after_rum(self) -> None: ...
 
-        def beforeRun(self, run_context: Any) -> None: ...  # noqa: N802
+        def beforeRun(self, run_context: Any) -> None: ...
 
         def on_exeption(self, exception: Any) -> None: ...
 
@@ -285,7 +287,7 @@ def ends(): ...
 
 
 def test_a_helper_may_be_called_almost_like_an_event(capsys: Any) -> None:
-    """A helper with other arguments, a private one, and what is no function do not count."""
+    """Not counted: other arguments, private names, and what is not a function."""
 
     class Hook(SessionRunHook):
         before_runs = 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -278,3 +280,31 @@ def test_of_sessions_in_threads_one_saves_into_a_directory(tmp_path, counting):
     assert message.startswith(
         "another session of this process is already saving checkpoints into"
     )
+
+
+def test_a_directory_that_was_removed_is_made_again_by_the_next_save(
+    tmp_path, opened, names
+):
+    """And as before, no other session can save into it."""
+    directory = tmp_path / "runs"
+    with opened(directory) as session:
+        session.run("train")
+        shutil.rmtree(directory)
+        session.run("train")
+        assert names(directory) == ["ckpt-2"]
+        before = (directory / ".writing").read_text()
+        with pytest.raises(hookbus.UsageError, match="is already saving checkpoints into"):
+            opened(directory)
+    assert before == f"{os.getpid()}\n"
+
+
+def test_a_directory_that_is_removed_after_the_last_save_gets_the_last_checkpoint(
+    tmp_path, opened, names
+):
+    """A checkpoint that is gone does not count as saved."""
+    directory = tmp_path / "runs"
+    with opened(directory) as session:
+        session.run("train")
+        shutil.rmtree(directory)
+    assert names(directory) == ["ckpt-1"]
+    assert json.loads((directory / "outcome.json").read_text())["step"] == 1

@@ -176,6 +176,27 @@ class Hook(hookbus.SessionRunHook):
 """
 
 
+FULL_DISK = """
+import resource
+
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+with MonitoredTrainingSession(graph, checkpoint_dir="runs") as session:
+    session.run("train")
+"""
+
+
+def test_a_disk_that_is_full_at_the_start_is_told_in_one_line(hookbus, script):
+    """The error names the directory, the reason and the ways out: exit code 4."""
+    pytest.importorskip("resource", reason="the size of files has no limit here")
+    done = hookbus("run", "-q", "-p", "no:summary-saver", script(FULL_DISK))
+    assert done.returncode == 4
+    assert done.stderr.splitlines() == [
+        f"ERROR: cannot write checkpoints into {Path('runs').absolute()}: File too large; "
+        "give a checkpoint_dir that can be written, or -p no:checkpoint-saver"
+    ]
+
+
 def test_an_error_in_a_plugin_is_a_failure_with_a_note(hookbus, install, script):
     """The note has the plugin, its distribution and version, and the event."""
     install("weak", HOOK.format(event="after_run", body="raise OSError('disk')"), "Hook")
