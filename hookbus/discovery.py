@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -156,6 +156,13 @@ class Catalog:
     def find(self, spelled: str) -> Installed | None:
         """Return the plugin that *spelled* means, or None."""
         return self.plugins.get(self.name_of(spelled))
+
+    def did_you_mean(self, spelled: str) -> str:
+        """Return ``"; did you mean 'nan-tensor'?"`` for a name close to that of a plugin.
+
+        A class name is close to its plugin: ``NanTensorHook`` is.
+        """
+        return did_you_mean(name_from_class(spelled), self)
 
     def of_class(self, cls: type) -> Installed | None:
         """Return the plugin whose entry point leads to a class, or None.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -123,6 +124,16 @@ class Reports(Mapping[str, Any]):
         return self._shown[name]
 
 
+def _reporting(name: str) -> str:
+    """Return the call that reports a value, as Python code.
+
+    >>> _reporting("loss"), _reporting("model.weight")
+    ('step.report(loss=...)', "step.report(**{'model.weight': ...})")
+    """
+    plain = name.isidentifier() and not keyword.iskeyword(name)
+    return f"step.report({name}=...)" if plain else f"step.report(**{{{name!r}: ...}})"
+
+
 def _called(value: Any) -> Any:
     return value() if callable(value) else value
 
@@ -150,7 +161,7 @@ class ReportSession(EmbeddedSession):
             name = error.node
             raise UnfedPlaceholderError(
                 f"{name!r} is not reported{did_you_mean(name, reported)}; the step reports "
-                f"{', '.join(map(repr, reported)) or 'nothing'}: step.report({name}=...)",
+                f"{', '.join(map(repr, reported)) or 'nothing'}: {_reporting(name)}",
                 name,
             ) from None
 

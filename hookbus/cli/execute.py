@@ -13,6 +13,7 @@ from types import TracebackType
 import hookbus
 from hookbus.cli.output import report
 from hookbus.config.config import Config, SessionRecord, set_process_config
+from hookbus.config.keys import LOG_LEVELS
 from hookbus.discovery import CORE, installed_plugins
 from hookbus.errors import (
     ExitCode,
@@ -21,7 +22,6 @@ from hookbus.errors import (
     UnknownNodeError,
     UsageError,
     culprit_of,
-    did_you_mean,
 )
 from hookbus.logs import log
 
@@ -57,7 +57,7 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
             print(f"  {place}", file=sys.stderr)
         return _when(error, config, code)
     except BaseException as error:
-        _print_traceback(error)
+        _print_traceback(error, whole=config.log_level <= LOG_LEVELS["debug"])
         return _when(error, config, ExitCode.FAILED)
     finally:
         set_process_config(None)
@@ -69,7 +69,7 @@ def may_name_own_hook(name: str) -> bool:
 
     The first session finds out. A name close to that of a plugin counts as a typo.
     """
-    return name not in CORE and not did_you_mean(name, installed_plugins())
+    return name not in CORE and not installed_plugins().did_you_mean(name)
 
 
 def _is_a_plugins(error: SystemExit) -> bool:
@@ -119,15 +119,47 @@ def _preempted(saved: bool) -> ExitCode:
     return ExitCode.FAILED
 
 
-def _print_traceback(error: BaseException) -> None:
-    """Print a traceback as Python would, without the frames above the user's code."""
+def _print_traceback(error: BaseException, whole: bool) -> None:
+    """Print a traceback as Python would, without the frames above the user's code.
+
+    Args:
+        error: the error.
+        whole: whether to print the frames of hookbus between those of the user's code.
+    """
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LEADING):
         trace = trace.tb_next
     if trace is not None or isinstance(error, SyntaxError):
         error.__traceback__ = trace
+    if not whole:
+        _hide_own_frames(error, set())
     # The script may have set its own excepthook.
     sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
+    """Remove frames of hookbus that lead to other code, also from the errors behind it.
+
+    If the last frames are those of hookbus, they may show a fault in it, so they stay.
+    """
+    if error is None or id(error) in done:
+        return
+    done.add(id(error))
+    frames: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    kept, foreign = None, False
+    for frame in reversed(frames):
+        own = frame.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
+        foreign = foreign or not own
+        if not (own and foreign):
+            kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    error.__traceback__ = kept
+    behind = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for other in (error.__cause__, error.__context__, *behind):
+        _hide_own_frames(other, done)
 
 
 def _place(error: BaseException, files: Collection[str]) -> str | None:

@@ -24,7 +24,7 @@ FLAGS = {
     "--log-format FORMAT": KEYS["log_format"].help,
     "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
     "-q": "log warnings and errors only: --log-level warning",
-    "-v": "log debug lines, too: --log-level debug",
+    "-v": "log debug lines, too, and show hookbus in tracebacks: --log-level debug",
     "--NAME VALUE": "switch plugin NAME on and set its main setting",
     "--NAME-SETTING VALUE": "switch plugin NAME on and set one of its settings",
     "-h, --help": "show this help",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import printable
 from hookbus.config.config import Config
+from hookbus.discovery import name_from_class
 from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import check_loadable
 from hookbus.plugin.selection import Verdict, select
@@ -36,7 +37,7 @@ def why(arguments: Sequence[str]) -> int:
     name = selection.catalog.name_of(parsed.rest[0])
     verdict = selection.verdicts.get(name)
     if verdict is None:
-        close = did_you_mean(name, selection.verdicts)
+        close = did_you_mean(name_from_class(parsed.rest[0]), selection.verdicts)
         listed = f"; installed plugins: {', '.join(selection.catalog) or 'none'}"
         raise UsageError(
             f"no plugin called {parsed.rest[0]!r} is installed{close or listed}"

@@ -23,7 +23,7 @@ from hookbus.config.parser import (
 from hookbus.config.settings import Setting
 from hookbus.config.sources import flags_of_environment, setting_of_entry, setting_of_flag
 from hookbus.discovery import Catalog, installed_plugins
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import UsageError
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome
 from hookbus.logs import LEVEL
@@ -275,7 +275,7 @@ def _sections(file: ConfigFile | None, catalog: Callable[[], Catalog]) -> Iterat
         if catalog().find(section) is None:
             raise UsageError(
                 f"{source}: a section for {section!r}, and no plugin of that name is "
-                f"installed{did_you_mean(section, catalog())}"
+                f"installed{catalog().did_you_mean(section)}"
             )
     for entry in file.entries:
         if entry.plugin:

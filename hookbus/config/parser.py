@@ -79,14 +79,30 @@ class PluginFlag:
     Attributes:
         name: with its dashes.
         value: its text; None without one.
-        source: where it is given, as the user would write it.
+        origin: the place that gives it; empty for the command line.
         following: the next argument if it looks like a flag in place of the value.
     """
 
     name: str
     value: str | None
-    source: str
+    origin: str = ""
     following: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Where it is given, as the user would write it."""
+        text = self.name if self.value is None else f"{self.name} {self.value}"
+        return _given(text, self.origin)
+
+    @property
+    def bare(self) -> str:
+        """The same without the value, which may not belong to a flag that is unknown."""
+        return _given(self.name, self.origin)
+
+
+def _given(text: str, origin: str) -> str:
+    """Return a text of the user with the place that gives it."""
+    return f"{text} (from {origin})" if origin else text
 
 
 @attrs.frozen
@@ -205,9 +221,8 @@ class _Reader:
         else:
             # Later the catalog knows whose flag this is, and so if it needs a value.
             text = value if equals else self._value(name) if self._has_value() else None
-            source = self._source(f"{name} {text}" if text is not None else name)
             following = tuple(self.queue[:1]) if text is None else ()
-            parsed.flags += (PluginFlag(name, text, source, following),)
+            parsed.flags += (PluginFlag(name, text, self.origin, following),)
 
     def _take_short(self, flag: str, glued: str) -> None:
         text = (glued or self._value(flag)).strip()
@@ -253,7 +268,7 @@ class _Reader:
         return self.queue.pop(0)
 
     def _source(self, text: str) -> str:
-        return f"{text} (from {self.origin})" if self.origin else text
+        return _given(text, self.origin)
 
 
 def lacks_value(flag: str, source: str, following: Sequence[str] = ()) -> str:

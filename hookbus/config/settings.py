@@ -150,7 +150,8 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
         given = ", ".join(s.source for s in chosen.values()) or "nothing"
         # attrs' validators have more arguments than the message.
         reason = str(error.args[0]).rstrip(".") if error.args else type(error).__name__
-        flags = ", ".join(flag_of(name, field) for field in form.fields) or "none"
+        named = [f for f in form.fields if re.search(rf"\b{f}\b", reason)]
+        flags = ", ".join(flag_of(name, field) for field in named or form.fields) or "none"
         raise UsageError(f"{name}: {reason}. Given: {given}. Flags: {flags}.") from error
 
 

@@ -20,6 +20,7 @@ from hookbus.config.settings import Setting
 from hookbus.discovery import Catalog
 from hookbus.errors import UsageError, did_you_mean
 
+_PREFIX = "HOOKBUS_"
 PLUGINS = "HOOKBUS_PLUGINS"
 ADDOPTS = "HOOKBUS_ADDOPTS"
 NO_AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
@@ -66,10 +67,16 @@ def _plugins(environ: Mapping[str, str]) -> ParsedFlags:
 
 
 def slips(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable whose name is close to one that hookbus reads."""
-    ours = [n for n in environ if n.startswith("HOOKBUS_") and n not in ENVIRONMENT]
-    hints = {name: did_you_mean(name, ENVIRONMENT) for name in ours}
-    return [f"the variable {n} is not read{hint}" for n, hint in hints.items() if hint]
+    """Return a warning for each variable that looks like one of hookbus and is not read."""
+    known = [name.removeprefix(_PREFIX) for name in ENVIRONMENT]
+    every = f"; hookbus reads {', '.join(ENVIRONMENT)}"
+    warnings = []
+    for name in environ:
+        if name.startswith(_PREFIX) and name not in ENVIRONMENT:
+            close = did_you_mean(name.removeprefix(_PREFIX), known)
+            hint = close.replace(" '", f" '{_PREFIX}") or every
+            warnings.append(f"the variable {name} is not read{hint}")
+    return warnings
 
 
 def setting_of_flag(
@@ -86,7 +93,7 @@ def setting_of_flag(
         known = [*own.switches, *own.valued, *FLAGS, *(f"--{plugin}" for plugin in catalog)]
         where = "" if own.mixed else "flags stand before the script; "
         raise UsageError(
-            f"unrecognized flag {flag.source}{did_you_mean(flag.name, known)} "
+            f"unrecognized flag {flag.bare}{did_you_mean(flag.name, known)} "
             f"({where}see {own.command} --help)"
         )
     if flag.value is None:
@@ -104,7 +111,7 @@ def setting_of_entry(entry: Entry, place: Precedence, catalog: Catalog) -> Setti
     if catalog.find(entry.plugin) is None:
         raise UsageError(
             f"{entry.source}: no plugin called {entry.plugin!r} is installed"
-            f"{did_you_mean(entry.plugin, catalog)}"
+            f"{catalog.did_you_mean(entry.plugin)}"
         )
     name = catalog.name_of(entry.plugin)
     field = entry.key.replace("-", "_")

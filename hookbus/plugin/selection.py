@@ -19,7 +19,7 @@ from hookbus.discovery import (
     installed_plugins,
     version_of,
 )
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import UsageError
 from hookbus.logs import log
 from hookbus.plugin.requirements import _counts, _requirement
 
@@ -155,7 +155,7 @@ def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
 
 
 def _unknown(word: Switch, catalog: Catalog) -> str:
-    close = did_you_mean(word.plugin, catalog)
+    close = catalog.did_you_mean(word.plugin)
     if "," in word.plugin and word.source.startswith("-p"):
         close = "; one -p takes one name"
     if word.on:

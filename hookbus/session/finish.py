@@ -143,6 +143,9 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
         _write_outcome(outcome, saver.checkpoints.directory)
     state.bus.failures.report()
     extra = {"checkpoint": shown(saver.last_path)} if saver.last_path is not None else {}
+    if outcome.kind == "failed" and error is not None:
+        # The error leaves the session, and whoever reports it shows its text.
+        outcome = attrs.evolve(outcome, why=type(error).__name__)
     log.info("session ended", **attrs.asdict(outcome), **extra)
     if state.tracer is not None:
         state.tracer.report()

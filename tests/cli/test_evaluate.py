@@ -83,7 +83,7 @@ def test_a_hook_of_the_model_is_switched_off_by_its_name(trained, about):
         (["--checkpoint-path", "nowhere"], 1, "nowhere"),
         (["--steps", "0"], 4, "Must specify steps > 0"),
         (["--steps", "all"], 4, "--steps all: 'all' is not a whole number"),
-        (["--max-steps", "3"], 4, "unrecognized flag --max-steps 3"),
+        (["--max-steps", "3"], 4, "unrecognized flag --max-steps;"),
         (["--nmae", "x"], 4, "did you mean '--name'?"),
     ],
 )

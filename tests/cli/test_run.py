@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,72 @@ def test_an_error_in_a_plugin_is_a_failure_with_a_note(hookbus, install, script)
     assert done.returncode == 1
     assert "OSError: disk" in done.stderr
     assert "raised by plugin 'weak' (fake-weak 1.0) in after_run()" in done.stderr
+
+
+NESTED = """
+from hookbus import SessionRunHook
+
+def fail():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        raise OSError("the disk is full") from error
+
+class InnerHook(SessionRunHook):
+    def after_run(self):
+        fail()
+
+class OuterHook(SessionRunHook):
+    def after_run(self):
+        try:
+            with MonitoredTrainingSession(graph, hooks=[InnerHook()]) as session:
+                session.run("train")
+        except OSError as error:
+            raise ExceptionGroup("outer", [error]) from error
+
+with MonitoredTrainingSession(graph, hooks=[OuterHook()]) as session:
+    session.run("train")
+"""
+
+
+@pytest.mark.parametrize(("flags", "shown"), [((), False), (("-v",), True)])
+def test_a_traceback_has_the_frames_of_the_user(flags, shown, hookbus, script):
+    """So have its causes; with -v the frames of hookbus between them are there, too."""
+    done = hookbus("run", *flags, script(NESTED))
+    assert done.returncode == 1
+    frames = re.findall(r'File ".*/(\w+\.py)", line \d+, in (\w+|<module>)', done.stderr)
+    mine = [where for file, where in frames if file == "train.py"]
+    once = ["fail", "after_run", "after_run", "fail"]
+    assert mine == [*once, "<module>", "after_run", "after_run", "after_run", "fail"]
+    assert any(file == "caller.py" for file, _ in frames) is shown
+    for text in ("ZeroDivisionError: division by zero", "OSError: the disk is full"):
+        assert text in done.stderr
+    assert "direct cause" in done.stderr
+
+
+def test_a_traceback_shows_where_hookbus_itself_fails(hookbus, script):
+    """The last frames stay if they are those of hookbus."""
+    code = """
+        session = MonitoredTrainingSession(graph)
+        session._state = None
+        session.run("train")
+    """
+    done = hookbus("run", script(code))
+    assert done.returncode == 1
+    assert "session/monitored.py" in done.stderr
+
+
+def test_the_text_of_a_failure_is_printed_once(hookbus, script):
+    """The line about the end of the session names its type; outcome.json has the text."""
+    code = """
+        with MonitoredTrainingSession(graph, checkpoint_dir="runs") as session:
+            session.run("no such node")
+    """
+    done = hookbus("run", script(code))
+    assert done.stderr.count("the graph has no node 'no such node'") == 1
+    assert "session ended kind=failed who=caller why=UnknownNodeError" in done.stderr
+    outcome = json.loads(Path("runs/outcome.json").read_text())
+    assert "the graph has no node 'no such node'" in outcome["why"]
 
 
 def test_an_error_of_a_plugin_before_the_first_step(hookbus, install, script):

@@ -186,12 +186,23 @@ def test_one_of_a_pair_clears_the_other_from_weaker_places(weaker):
 
 
 def test_both_of_a_pair_from_one_place_are_left_to_the_hook():
-    """The hook's own refusal is shown, with the flags that were given and all others."""
+    """The hook's own refusal is shown, with the flags given and those that it names."""
     with pytest.raises(UsageError, match="give one of secs and steps") as caught:
         build(Timed, "demo", [flag("secs", "9"), flag("steps", "5")])
     text = str(caught.value)
     assert "Given: --demo-secs 9, --demo-steps 5" in text
-    assert "Flags: --demo-name, --demo-secs, --demo-steps" in text
+    assert text.endswith(" Flags: --demo-secs, --demo-steps.")
+
+
+def test_a_refusal_that_names_no_setting_shows_all_flags():
+    """So the user sees what can be set."""
+
+    class Refusing:
+        def __init__(self, color: str = "red", size: int = 1) -> None:
+            raise ValueError("never enough")
+
+    with pytest.raises(UsageError, match=r"enough\..* Flags: --x-color, --x-size\.$"):
+        build(Refusing, "x", [Setting("x", "size", "2", "--x-size 2", Place.COMMAND)])
 
 
 PLACES = st.lists(st.sampled_from(list(Place)[1:]), min_size=1, max_size=6)

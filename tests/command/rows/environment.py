@@ -94,7 +94,16 @@ PLUGINS = [
         env={"HOOKBUS_PLUGIN": "no:meter"},
         code=0,
         shows="imported fake_meter fake_sampler",
-        tells="HOOKBUS_PLUGIN is not read; did you mean 'HOOKBUS_PLUGINS'",
+        tells="HOOKBUS_PLUGIN is not read; did you mean 'HOOKBUS_PLUGINS'?",
+    ),
+    Row(
+        "a variable that means nothing is told of with those that do",
+        env={"HOOKBUS_CONFIG": "my.toml"},
+        code=0,
+        tells=(
+            "HOOKBUS_CONFIG is not read; hookbus reads HOOKBUS_PLUGINS, HOOKBUS_ADDOPTS, "
+            f"{NO_AUTOLOAD}"
+        ),
     ),
 ]
 
@@ -218,7 +227,7 @@ ADDOPTS = [
         "a flag in HOOKBUS_ADDOPTS that is none",
         env={"HOOKBUS_ADDOPTS": "--zzz 3"},
         code=4,
-        tells="ERROR: unrecognized flag --zzz 3 (from HOOKBUS_ADDOPTS)",
+        tells="ERROR: unrecognized flag --zzz (from HOOKBUS_ADDOPTS)",
         situation="option of a plugin that is off",
     ),
     Row(

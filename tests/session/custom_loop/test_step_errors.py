@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hookbus import AbortedError, SessionRunHook, UnavailableError, UnfedPlaceholderError
@@ -125,3 +127,18 @@ def test_the_error_of_a_hook_that_wants_what_is_not_reported_names_it(own, fetch
         "step.report(los=...). 'los' is fetched by fetch"
     )
     assert session.outcome.who == "fetch"
+
+
+@pytest.mark.parametrize("name", ["model.weight", "class"])
+def test_the_call_that_would_report_a_value_is_python(own, fetch, name):
+    """A name that cannot be a keyword is shown in a dict."""
+    with (
+        pytest.raises(UnfedPlaceholderError) as caught,
+        own(fetch(name)) as session,
+        session.step() as step,
+    ):
+        step.report(loss=1.0)
+
+    (call,) = re.findall(r"step\.(report\(.*?\.\.\..*?\))\.", str(caught.value))
+    reported = eval(call, {"report": lambda **values: values})
+    assert reported == {name: ...}
