@@ -13,7 +13,7 @@ from hookbus.cli.output import columns, discard, report
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
 
 COMMANDS = {
-    "run": "run a training script, with plugins",
+    "run": "run a training script or module, with plugins",
     "train": "train an Estimator",
     "evaluate": "print the metrics of an Estimator's newest checkpoint",
     "predict": "write the predictions of an Estimator to a file",

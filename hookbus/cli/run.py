@@ -1,93 +1,142 @@
-"""Runs a script as Python would, with plugins on."""
+"""Runs a script or a module as Python would, with plugins on."""
 
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 import sys
 import types
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+
+import attrs
 
 from hookbus.cli.execute import execute, may_name_own_hook
 from hookbus.cli.flags import HELP, wants_help
 from hookbus.cli.help import help_of
-from hookbus.cli.target import own_folder_first
+from hookbus.cli.target import no_module, own_folder_first
 from hookbus.config.config import Config
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.config.sources import looks_like_ours
+from hookbus.discovery import spec_of
 from hookbus.errors import ExitCode, UsageError
 from hookbus.logs import configure, log
 from hookbus.plugin.selection import select
 
 _HELP = [
     "usage: hookbus run [flags] SCRIPT [ARGS ...]",
+    "       hookbus run [flags] -m MODULE [ARGS ...]",
     "",
-    "Run a training script as Python would, with plugins.",
+    "Run a training script, or a module, as Python would, with plugins.",
 ]
 
 
+_MODULE = "-m"
+
+
 def run(arguments: Sequence[str]) -> int:
-    """Run a script and return the exit code.
+    """Run a script or a module and return the exit code.
 
     Raises:
-        UsageError: a flag or a setting is wrong, or the script does not exist.
+        UsageError: a flag or a setting is wrong, or the script or module does not exist.
     """
-    parsed = read_flags(arguments, Precedence.COMMAND, own=CommandFlags(switches=HELP))
-    own_folder_first(parsed.rest[0] if parsed.rest else None)
+    own = CommandFlags(switches=HELP, last=(_MODULE,))
+    parsed = read_flags(arguments, Precedence.COMMAND, own=own)
+    module = parsed.values.get(_MODULE)
+    own_folder_first(parsed.rest[0] if parsed.rest and module is None else None)
     config = Config.gathered(parsed)
     configure(config.log_format, config.log_level)
     selection = select(config, own=may_name_own_hook)
     if wants_help(parsed):
         print(help_of(selection, config, _HELP), end="")
         return ExitCode.OK
-    script = _script(parsed)
-    late = looks_like_ours(parsed.rest[1:], selection.catalog)
+    program = _script(parsed) if module is None else _module(module, parsed.rest)
+    late = looks_like_ours(program.arguments, selection.catalog)
     if late is not None:
         log.warning(
             "a flag after the script goes to the script; put it before the script if it "
             "is meant for hookbus",
             flag=late,
         )
-    path = os.path.abspath(script)  # noqa: PTH100 (Python does not resolve links here)
 
     def main() -> None:
-        _as_main(path, parsed.rest)
+        program.run()
         if not config.records:  # no session has looked for every name
             select(config)
 
-    return execute(main, config, [path])
+    return execute(main, config, [program.path])
 
 
-def _script(parsed: ParsedFlags) -> Path:
+@attrs.frozen
+class _Program:
+    """What becomes ``__main__``.
+
+    Attributes:
+        path: the file.
+        arguments: what follows its name in ``sys.argv``.
+        name: its name in ``sys.argv``.
+        spec: where a module comes from; None for a script.
+    """
+
+    path: str
+    arguments: Sequence[str]
+    name: str
+    spec: ModuleSpec | None = None
+
+    def run(self) -> None:
+        """Run it as Python would; its module stays ``__main__``."""
+        module, spec = types.ModuleType("__main__"), self.spec
+        if spec is None:
+            own_folder_first(self.path)
+        elif spec.parent:
+            importlib.import_module(spec.parent)
+        loader = SourceFileLoader("__main__", self.path) if spec is None else spec.loader
+        module.__dict__.update(
+            __file__=self.path,
+            __cached__=None if spec is None else spec.cached,
+            __loader__=loader,
+            __package__=None if spec is None else spec.parent,
+            __spec__=spec,
+            __annotations__={},
+            __builtins__=builtins,
+        )
+        sys.argv = [self.name, *self.arguments]
+        sys.modules["__main__"] = module
+        source = Path(self.path).read_bytes()
+        exec(compile(source, self.path, "exec", dont_inherit=True), module.__dict__)
+
+
+def _script(parsed: ParsedFlags) -> _Program:
     if not parsed.rest:
         last = parsed.flags[-1:]
         taken = [f for f in last if f.value is not None and Path(f.value).is_file()]
         hint = "".join(f" ({f.value} was read as the value of {f.name})" for f in taken)
         raise UsageError(
-            f"hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS]{hint}"
+            "hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS], or a module: "
+            f"hookbus run [flags] -m MODULE [ARGS]{hint}"
         )
-    script = Path(parsed.rest[0])
+    name, *arguments = parsed.rest
+    script = Path(name)
     if not script.is_file():
         what = "is a directory" if script.is_dir() else "does not exist"
         raise UsageError(f"the script {script} {what} (looked in {Path.cwd()})")
-    return script
+    # Python does not resolve links here.
+    return _Program(os.path.abspath(script), arguments, name)  # noqa: PTH100
 
 
-def _as_main(path: str, argv: Sequence[str]) -> None:
-    """Run a file as ``python FILE`` would; its module stays ``__main__``."""
-    module = types.ModuleType("__main__")
-    module.__dict__.update(
-        __file__=path,
-        __cached__=None,
-        __loader__=SourceFileLoader("__main__", path),
-        __package__=None,
-        __annotations__={},
-        __builtins__=builtins,
-    )
-    sys.argv = list(argv)
-    own_folder_first(path)
-    sys.modules["__main__"] = module
-    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
-    exec(code, module.__dict__)
+def _module(name: str, arguments: Sequence[str]) -> _Program:
+    """Find a module without importing it, or the module ``__main__`` of a package."""
+    if name.endswith(".py") and Path(name).is_file():
+        raise UsageError(
+            f"-m takes the name of a module; to run the file: hookbus run {name}"
+        )
+    spec = spec_of(name)
+    if spec is None:
+        raise no_module(name)
+    if spec.submodule_search_locations is not None:
+        spec = spec_of(f"{name}.__main__")
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise UsageError(f"-m {name}: it has no source to run, like {name}/__main__.py")
+    return _Program(spec.origin, arguments, spec.origin, spec)

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.discovery import unique_name
+from hookbus.discovery import spec_of, unique_name
 from hookbus.errors import UsageError, did_you_mean
 
 
@@ -129,17 +129,23 @@ def _from_name(name: str, files: set[str]) -> ModuleType:
             raise  # the package exists, but something that it imports does not
         spec = None
     if spec is None:
-        close = did_you_mean(name, _beside(name))
-        raise UsageError(f"there is no module {name!r} (looked in {Path.cwd()}){close}")
+        raise no_module(name)
     files.add(str(spec.origin))
     return importlib.import_module(name)
+
+
+def no_module(name: str) -> UsageError:
+    """Return the error for a module that does not exist."""
+    close = did_you_mean(name, _beside(name))
+    return UsageError(f"there is no module {name!r} (looked in {Path.cwd()}){close}")
 
 
 def _beside(name: str) -> list[str]:
     """Return the names of the modules in the folders that were searched for *name*."""
     package, dot, leaf = name.rpartition(".")
-    if package in sys.modules:
-        folders = getattr(sys.modules[package], "__path__", ())
+    spec = spec_of(package) if dot else None
+    if spec is not None:
+        folders = spec.submodule_search_locations
         return [f"{package}.{module.name}" for module in pkgutil.iter_modules(folders)]
     found = [m for m in pkgutil.iter_modules([str(Path.cwd())]) if m.ispkg or not dot]
     return [f"{module.name}.{leaf}" if dot else module.name for module in found]

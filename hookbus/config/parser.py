@@ -113,12 +113,14 @@ class CommandFlags:
         command: its name, for messages.
         switches: its flags without a value.
         valued: its flags with a value.
+        last: its flags with a value that ends the flags, like ``-m MODULE`` of Python.
         mixed: whether flags may also follow other arguments.
     """
 
     command: str = "hookbus run"
     switches: tuple[str, ...] = ()
     valued: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
     mixed: bool = False
 
 
@@ -139,7 +141,8 @@ class ParsedFlags:
         file: the config file that ``-c`` names, or None.
         switches: the given flags of the command that have no value.
         values: the given flags of the command that have a value, with its text.
-        rest: the arguments that are not flags: the script and what follows it, verbatim.
+        rest: the arguments that are not flags: the script and what follows it, verbatim;
+            or what follows a last flag.
     """
 
     place: Precedence
@@ -210,6 +213,9 @@ class _Reader:
             parsed.switches |= {argument}
         elif name in parsed.own.valued:
             parsed.values[name] = value if equals else self._value(name)
+        elif argument[:2] in parsed.own.last:
+            parsed.values[argument[:2]] = argument[2:] or self._value(argument)
+            parsed.rest, self.queue = tuple(self.queue), []
         elif argument[:2] in ("-p", "-c", "-o"):
             self._take_short(argument[:2], argument[2:])
         elif argument in VERBOSITY:

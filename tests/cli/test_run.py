@@ -25,7 +25,7 @@ seen["argv"], seen["path"], seen["word"] = sys.argv, sys.path[0], WORD
 seen["main"] = same()
 seen["pickled"] = type(pickle.loads(pickle.dumps(Thing()))) is Thing
 seen["folder"] = os.getcwd()
-print(json.dumps(seen))
+print(json.dumps(seen, default=lambda spec: [spec.name, spec.origin, spec.parent]))
 atexit.register(lambda: print("at exit", same(), pickle.dumps(Thing()) != b""))
 '''
 
@@ -52,6 +52,65 @@ def test_the_script_sees_what_it_sees_under_python(name, hookbus, process, scrip
     expected, *more = theirs.stdout.splitlines()
     assert json.loads(first) == json.loads(expected)
     assert rest == more == ["at exit True True"]
+
+
+@pytest.mark.parametrize("name", ["pack.about", "pack", "about"])
+def test_a_module_sees_what_it_sees_under_python(name, hookbus, process, script):
+    """So does a package with a ``__main__``; what follows the module is its arguments."""
+    file = {"pack.about": "pack/about.py", "pack": "pack/__main__.py"}.get(name, "about.py")
+    script("print('the package')", "pack/__init__.py", before="")
+    script(ABOUT.replace("helper", "pack.helper"), file, before="")
+    script("WORD = 'from the package'", "pack/helper.py", before="")
+    arguments = ("-v", "--epochs=3", "--", "-x", "a b", "")
+    mine = hookbus("run", "-p", "no:progress", "-m", name, *arguments)
+    theirs = process("-m", name, *arguments)
+    assert (mine.returncode, mine.stderr) == (theirs.returncode, theirs.stderr) == (0, "")
+    told, first, *rest = mine.stdout.splitlines()
+    assert [told, *rest] == ["the package", "at exit True True"]
+    expected = json.loads(theirs.stdout.splitlines()[1])
+    assert json.loads(first) == expected
+
+
+def test_a_module_trains_with_plugins(hookbus, script):
+    """Flags stand before ``-m MODULE``, and a plugin may be a module beside it."""
+    script(name="pack/train.py")
+    script(HOOK.format(event="end", body="print('my end')"), "mine.py", before="")
+    flags = ("--stop-at-step", "3", "-p", "mine:Hook", "-mpack.train")
+    done = hookbus("run", *flags, "--stop-at-step", "9")
+    assert (done.returncode, done.stdout) == (0, "my end\nsteps 3\n"), done.stderr
+    assert "a flag after the script goes to the script" in done.stderr
+
+
+def test_an_error_of_a_module_looks_as_under_python(hookbus, process, script):
+    """Also one of a package around it, which is imported first."""
+    script("", "pack/__init__.py", before="")
+    script("def f():\n    raise ValueError('broken')\nf()\n", "pack/bad.py", before="")
+    done = hookbus("run", "-m", "pack.bad")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1].endswith('bad.py", line 3, in <module>')
+    script("1 / 0", "pack/__init__.py", before="")
+    done = hookbus("run", "-m", "pack.bad")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1].endswith('__init__.py", line 1, in <module>')
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-m"], "-m needs a value after it"),
+        (["-m", "pack.trian"], "there is no module 'pack.trian'"),
+        (["-m", "pack"], "-m pack: it has no source to run, like pack/__main__.py"),
+        (["-m", "train.py"], "-m takes the name of a module; to run the file: hookbus run"),
+    ],
+)
+def test_a_module_that_cannot_be_run_is_told(flags, message, hookbus, script):
+    """Before anything of it is imported: exit code 4."""
+    for name in ("pack/train.py", "train.py", "pack/__init__.py"):
+        script("print('imported')", name, before="")
+    done = hookbus("run", *flags)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith(f"ERROR: {message}")
+    assert ("did you mean 'pack.train'?" in done.stderr) == ("trian" in message)
 
 
 def test_a_safe_path_stays_safe(hookbus, process, script):
