@@ -14,9 +14,10 @@ from hookbus.cli.execute import execute, may_name_own_hook
 from hookbus.cli.flags import HELP, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.output import columns
-from hookbus.cli.target import Target, make_importable
+from hookbus.cli.target import Target, make_importable, own_folder_first
 from hookbus.config.config import Config
 from hookbus.config.convert import convert
+from hookbus.config.declared import is_switch
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.errors import ExitCode, UsageError
 from hookbus.estimator.estimator import Estimator
@@ -78,7 +79,10 @@ class Command:
         Raises:
             UsageError: an argument or a setting is wrong.
         """
-        parsed = read_flags(arguments, Precedence.COMMAND, own=self.own)
+        own_folder_first()  # a flag may be that of a module there
+        parsed = read_flags(
+            arguments, Precedence.COMMAND, own=self.own, is_switch=is_switch
+        )
         targets = _targets(parsed)
         make_importable(targets)
         config = Config.gathered(parsed)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
+from hookbus.config.declared import is_switch
 from hookbus.config.keys import KEYS
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.errors import UsageError
@@ -27,6 +28,7 @@ FLAGS = {
     "-v": "log debug lines, too, and show hookbus in tracebacks: --log-level debug",
     "--NAME VALUE": "switch plugin NAME on and set its main setting",
     "--NAME-SETTING VALUE": "switch plugin NAME on and set one of its settings",
+    "--[no-]NAME-SETTING": "the same for a setting that is true or false",
     "-h, --help": "show this help",
 }
 """The flags that every command about plugins takes, and what each does."""
@@ -51,7 +53,7 @@ def read(
     """
     own_folder_first()
     own = CommandFlags(command, (*HELP, *switches), mixed=True)
-    parsed = read_flags(arguments, Precedence.COMMAND, own=own)
+    parsed = read_flags(arguments, Precedence.COMMAND, own=own, is_switch=is_switch)
     if len(parsed.rest) > most:
         known = ", ".join((*switches, "-p", "-c", "-o"))
         raise UsageError(

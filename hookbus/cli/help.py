@@ -65,6 +65,8 @@ def _texts(schema: SettingsSchema) -> dict[str, str]:
     texts = {}
     for field, (hint, default) in schema.fields.items():
         flag = f"{flag_of(schema.plugin, field)} {metavar(hint)}"
+        if metavar(hint) == "true|false":
+            flag = flag_of(f"[no-]{schema.plugin}", field)
         name = f"--{schema.plugin}, {flag}" if field == schema.main else flag
         fallback = _default(schema.defaults.get(field, default))
         texts[name] = f"{sentence(schema.helps.get(field, ''))} {fallback}"

@@ -18,6 +18,7 @@ from hookbus.cli.flags import HELP, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.target import no_module, own_folder_first
 from hookbus.config.config import Config
+from hookbus.config.declared import is_switch
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.config.sources import looks_like_ours
 from hookbus.discovery import spec_of
@@ -42,8 +43,9 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: a flag or a setting is wrong, or the script or module does not exist.
     """
+    own_folder_first()  # a flag may be that of a module there
     own = CommandFlags(switches=HELP, last=(_MODULE,))
-    parsed = read_flags(arguments, Precedence.COMMAND, own=own)
+    parsed = read_flags(arguments, Precedence.COMMAND, own=own, is_switch=is_switch)
     module = parsed.values.get(_MODULE)
     own_folder_first(parsed.rest[0] if parsed.rest and module is None else None)
     config = Config.gathered(parsed)

@@ -42,6 +42,15 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
     raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
 
 
+def takes_boolean(hint: Any) -> bool:
+    """Return whether true and false are values of a type.
+
+    >>> takes_boolean(bool | str), takes_boolean(int | None)
+    (True, False)
+    """
+    return any(_bare(option) is bool for option in _options(hint))
+
+
 def metavar(hint: Any) -> str:
     """Return a short form of the texts that stand for values of a type, for help.
 

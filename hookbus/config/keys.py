@@ -43,10 +43,18 @@ def boolean(text: str) -> bool:
     Raises:
         ValueError: the text is not a boolean.
     """
-    word = text.strip().lower()
-    if word in _TRUE or word in _FALSE:
-        return word in _TRUE
+    if is_boolean(text):
+        return text.strip().lower() in _TRUE
     raise ValueError(f"expected one of {', '.join(_TRUE + _FALSE)}")
+
+
+def is_boolean(text: str) -> bool:
+    """Return whether a text is a boolean.
+
+    >>> is_boolean("true"), is_boolean("train.py")
+    (True, False)
+    """
+    return text.strip().lower() in _TRUE + _FALSE
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from hookbus.config.keys import FLAGS, KEYS, VERBOSITY, Entry, value_of
+from hookbus.config.keys import FLAGS, KEYS, VERBOSITY, Entry, is_boolean, value_of
 from hookbus.errors import UsageError
 
 
@@ -162,6 +162,7 @@ def read_flags(
     place: Precedence,
     origin: str = "",
     own: CommandFlags = NO_FLAGS,
+    is_switch: Callable[[str, Sequence[str]], bool] = lambda _flag, _modules: False,
 ) -> ParsedFlags:
     """Parse a list of flags.
 
@@ -170,12 +171,14 @@ def read_flags(
         place: the place that gives them.
         origin: its name, for messages; empty for the command line.
         own: the flags that the command itself has.
+        is_switch: returns whether a flag of a plugin takes no value; it also gets the
+            plugins that were switched on before the flag.
 
     Raises:
         UsageError: a flag has no value, or an invalid one.
     """
     parsed = ParsedFlags(place, own)
-    reader = _Reader(list(arguments), origin, parsed)
+    reader = _Reader(list(arguments), origin, parsed, is_switch)
     for flag in reader.flags():
         reader.take(flag)
     return parsed
@@ -188,6 +191,7 @@ class _Reader:
     queue: list[str]
     origin: str
     parsed: ParsedFlags
+    is_switch: Callable[[str, Sequence[str]], bool]
 
     def flags(self) -> Iterator[str]:
         """Yield the flags; add the other arguments to the rest."""
@@ -226,7 +230,8 @@ class _Reader:
             self._take_key(name, value if equals else None)
         else:
             # Later the catalog knows whose flag this is, and so if it needs a value.
-            text = value if equals else self._value(name) if self._has_value() else None
+            takes = not equals and self._takes_next(name)
+            text = value if equals else self._value(name) if takes else None
             following = tuple(self.queue[:1]) if text is None else ()
             parsed.flags += (PluginFlag(name, text, self.origin, following),)
 
@@ -267,6 +272,16 @@ class _Reader:
 
     def _has_value(self) -> bool:
         return bool(self.queue) and not self.queue[0].startswith("--")
+
+    def _takes_next(self, flag: str) -> bool:
+        """Return whether the next argument is the value of a plugin's flag.
+
+        A flag that takes no value may have ``true`` or ``false`` all the same.
+        """
+        if not self._has_value():
+            return False
+        named = [word.plugin for word in self.parsed.words if word.on]
+        return is_boolean(self.queue[0]) or not self.is_switch(flag, named)
 
     def _value(self, flag: str) -> str:
         if not self._has_value():

@@ -11,12 +11,28 @@ from typing import Any
 
 import attrs
 
-from hookbus.config.convert import convert
+from hookbus.config.convert import convert, takes_boolean
 from hookbus.config.parser import Precedence
 from hookbus.errors import PluginError, UsageError, did_you_mean
 
 ON_ERROR = "on_error"
 """The setting of every plugin: the policy for exceptions that leave it."""
+
+
+@attrs.frozen
+class Alone:
+    """The value of a flag without one, which only boolean settings may have.
+
+    Attributes:
+        value: true, or false for a flag with ``--no-``.
+        otherwise: the message if the setting is not boolean.
+    """
+
+    value: bool
+    otherwise: str
+
+    def __str__(self) -> str:
+        return str(self.value).lower()
 
 
 @attrs.frozen
@@ -26,7 +42,8 @@ class Setting:
     Attributes:
         plugin: the plugin's name.
         field: the field's name; empty for the plugin's main setting.
-        value: the text, or the texts of a list in a file; an object if it is given in code.
+        value: the text, or the texts of a list in a file; an object if it is given in code;
+            :class:`Alone` for a flag without a value.
         source: where it is given, as the user would write it.
         place: the place, from which its strength follows.
     """
@@ -168,12 +185,19 @@ def values_of(form: SettingsSchema, chosen: Mapping[str, Setting]) -> dict[str, 
     ]
     if missing:
         raise UsageError(f"{form.plugin} needs the setting {', '.join(missing)}")
-    return {
-        field: convert(form.fields[field][0], setting.value, setting.source)
-        if isinstance(setting.value, str) or setting.place is Precedence.FILE
-        else setting.value
-        for field, setting in chosen.items()
-    }
+    return {field: _value(form.fields[field][0], s) for field, s in chosen.items()}
+
+
+def _value(hint: Any, setting: Setting) -> Any:
+    """Convert the value of one setting to the type of its field."""
+    value = setting.value
+    if isinstance(value, Alone):
+        if not takes_boolean(hint):
+            raise UsageError(value.otherwise)
+        return value.value
+    if isinstance(value, str) or setting.place is Precedence.FILE:
+        return convert(hint, value, setting.source)
+    return value
 
 
 def strongest(form: SettingsSchema, settings: Iterable[Setting]) -> dict[str, Setting]:
@@ -191,16 +215,18 @@ def strongest(form: SettingsSchema, settings: Iterable[Setting]) -> dict[str, Se
     for setting in sorted([*implied, *settings], key=lambda s: s.place):
         field = setting.field or _main(form, setting)
         if field not in form.fields:
-            known = [*form.fields, ON_ERROR]
-            hint = did_you_mean(field, known) or f"; it has {', '.join(known)}"
-            raise UsageError(
-                f"{setting.source}: plugin {name!r} has no setting {field!r}{hint}"
-            )
+            raise UsageError(no_such_setting(setting, field, [*form.fields, ON_ERROR]))
         for rival in _rivals(form, field):
             if rival in chosen and chosen[rival].place < setting.place:
                 del chosen[rival]
         chosen[field] = setting
     return chosen
+
+
+def no_such_setting(setting: Setting, field: str, known: Sequence[str]) -> str:
+    """Return the message about a setting that its plugin does not have."""
+    hint = did_you_mean(field, known) or f"; it has {', '.join(known)}"
+    return f"{setting.source}: plugin {setting.plugin!r} has no setting {field!r}{hint}"
 
 
 def flag_of(plugin: str, field: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from hookbus.config.declared import declared_settings, longest, owner_of
 from hookbus.config.keys import FLAGS, Entry, arguments, boolean, listed
 from hookbus.config.parser import (
     NO_FLAGS,
@@ -16,7 +17,7 @@ from hookbus.config.parser import (
     parse_switch,
     read_flags,
 )
-from hookbus.config.settings import Setting
+from hookbus.config.settings import ON_ERROR, Alone, Setting
 from hookbus.discovery import Catalog
 from hookbus.errors import UsageError, did_you_mean
 
@@ -84,11 +85,14 @@ def setting_of_flag(
 ) -> Setting:
     """Return the setting that ``--NAME VALUE`` or ``--NAME-SETTING VALUE`` gives.
 
+    A boolean setting may stand alone, or as ``--no-NAME-SETTING``.
+
     Raises:
         UsageError: no plugin has such a flag, or it lacks its value.
     """
-    spelled = re.sub("[_.]", "-", flag.name.lstrip("-")).lower()
-    name = longest(spelled, catalog) if flag.name.startswith("--") else None
+    name, field, negated = None, "", False
+    if flag.name.startswith("--"):
+        name, field, negated = owner_of(flag.name, catalog)
     if name is None:
         known = [*own.switches, *own.valued, *FLAGS, *(f"--{plugin}" for plugin in catalog)]
         where = "" if own.mixed else "flags stand before the script; "
@@ -96,10 +100,30 @@ def setting_of_flag(
             f"unrecognized flag {flag.bare}{did_you_mean(flag.name, known)} "
             f"({where}see {own.command} --help)"
         )
-    if flag.value is None:
-        raise UsageError(lacks_value(flag.name, flag.source, flag.following))
-    field = spelled[len(name) + 1 :].replace("-", "_")
-    return Setting(name, field, flag.value, flag.source, place)
+    value: Any = flag.value
+    if negated or value is None:
+        value = _alone(flag, negated, name)
+        declared = declared_settings(catalog.plugins[name])
+        if field == ON_ERROR or (declared and not declared.may_be_boolean(field)):
+            raise UsageError(value.otherwise)
+    return Setting(name, field, value, flag.source, place)
+
+
+def _alone(flag: PluginFlag, negated: bool, plugin: str) -> Alone:
+    """Return the value of a flag that stands alone, as only that of a boolean may.
+
+    Raises:
+        UsageError: it is negated and has a value.
+    """
+    if not negated:
+        return Alone(True, lacks_value(flag.name, flag.source, flag.following))
+    if flag.value is not None:
+        raise UsageError(f"{flag.source}: a flag with --no- takes no value")
+    return Alone(
+        False,
+        f"{flag.source}: only settings that are true or false have a flag with --no-; to "
+        f"switch the plugin off, write -p no:{plugin}",
+    )
 
 
 def setting_of_entry(entry: Entry, place: Precedence, catalog: Catalog) -> Setting:
@@ -127,13 +151,3 @@ def looks_like_ours(arguments: Iterable[str], catalog: Catalog) -> str | None:
         if name in own or plugins:
             return argument
     return None
-
-
-def longest(spelled: str, names: Iterable[str]) -> str | None:
-    """Return the longest name that *spelled* is or begins with.
-
-    >>> longest("stop-at-step-last", ["stop", "stop-at-step"])
-    'stop-at-step'
-    """
-    fits = [n for n in names if spelled == n or spelled.startswith(f"{n}-")]
-    return max(fits, key=len, default=None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from hookbus.config.config import Config
+from hookbus.config.declared import unknown_field
 from hookbus.config.parser import Precedence, Switch
+from hookbus.config.settings import no_such_setting
 from hookbus.config.sources import slips
 from hookbus.discovery import (
     CORE,
@@ -254,7 +256,7 @@ def select(
     catalog = catalog or installed_plugins()
     catalog = catalog.with_modules(w.plugin for w in every if w.on)
     selection = decide(catalog, every, config, own)
-    warnings = [*slips(os.environ), *selection.warnings]
+    warnings = [*slips(os.environ), *selection.warnings, *_idle_slips(selection, config)]
     try:
         check_required(config.required, selection.verdicts)
     except UsageError as error:
@@ -264,6 +266,19 @@ def select(
     for warning in warnings:
         _warn_once(warning)
     return selection
+
+
+def _idle_slips(selection: Selection, config: Config) -> Iterator[str]:
+    """Yield a warning for each setting that a plugin which is off certainly lacks.
+
+    A plugin that is on refuses the setting; this one is not imported.
+    """
+    for name, verdict in selection.verdicts.items():
+        settings = () if verdict.on else config.settings_of(name)
+        for setting in settings:
+            known = verdict.installed and unknown_field(verdict.installed, setting.field)
+            if known:
+                yield no_such_setting(setting, setting.field, known)
 
 
 @functools.cache

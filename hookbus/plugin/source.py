@@ -7,7 +7,8 @@ from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
-from hookbus.discovery import Installed, spec_of
+from hookbus.config.declared import parse_source
+from hookbus.discovery import Installed
 from hookbus.errors import PluginError
 from hookbus.hooks.markers import LIFECYCLE
 
@@ -36,7 +37,7 @@ def scan_source(plugin: Installed) -> SourceScan:
         PluginError: there is no such module, it is not valid Python, or it lacks the
             attribute that the entry point names.
     """
-    tree = _tree(plugin)
+    tree = parse_source(plugin)
     if tree is None:
         return SourceScan((), whole=False)
     markers = _markers(tree)
@@ -55,24 +56,6 @@ def scan_source(plugin: Installed) -> SourceScan:
 
 def _summary(node: ast.Module | ast.ClassDef) -> str:
     return (ast.get_docstring(node) or "").partition("\n")[0]
-
-
-def _tree(plugin: Installed) -> ast.Module | None:
-    """Parse the module; return None if it exists without a source to parse."""
-    spec = spec_of(plugin.module)
-    if spec is None:
-        raise PluginError(f"there is no module {plugin.module!r}")
-    read = getattr(spec.loader, "get_data", None)
-    if read is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    try:
-        tree: ast.Module = ast.parse(read(spec.origin))
-    except SyntaxError as error:
-        where = f"{spec.origin}{f':{error.lineno}' if error.lineno else ''}"
-        raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
-    except Exception:  # the import will show what is wrong with it
-        return None
-    return tree
 
 
 def _of_class(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -68,6 +69,111 @@ def test_everything_from_the_script_on_is_left_alone(arguments):
 def test_two_dashes_end_the_flags():
     """A script whose name starts with a dash can be named."""
     assert said("-p", "stop", "--", "-x.py", "-p", "y").rest == ("-x.py", "-p", "y")
+
+
+BOOLEAN = """
+import hookbus
+
+class LoudHook(hookbus.SessionRunHook):
+    def __init__(self, loud: bool = None, text: str = "-") -> None:
+        print("loud", loud, text)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ("--loud-loud", "True -"),
+        ("--no-loud-loud", "False -"),
+        ("--loud", "True -"),
+        ("--no-loud", "False -"),
+        ("--loud-loud false", "False -"),
+        ("--loud-loud=no", "False -"),
+        ("--loud-loud 1", "True -"),
+        ("--loud-loud --loud-text x", "True x"),
+        ("--no_Loud_loud -q", "False -"),
+    ],
+)
+def test_a_boolean_setting_needs_no_value(flags, value, install, hookbus, script):
+    """The flag alone means true, ``--no-`` false, and the script is not its value."""
+    install("loud", BOOLEAN, "LoudHook")
+    done = hookbus("run", *flags.split(), script())
+    assert (done.returncode, done.stdout) == (0, f"loud {value}\nsteps 5\n"), done.stderr
+
+
+@pytest.mark.parametrize("folder", [".", "sub"])
+def test_a_boolean_setting_of_a_module_of_the_user(folder, hookbus, script):
+    """In the current folder; one beside a script elsewhere needs an equals sign."""
+    script(BOOLEAN, f"{folder}/mine.py", before="")
+    path = script(name=f"{folder}/train.py")
+    alone = "--loud-loud" if folder == "." else "--loud-loud=yes"
+    done = hookbus("run", "-p", "mine:LoudHook", alone, path)
+    assert (done.returncode, done.stdout) == (0, "loud True -\nsteps 5\n"), done.stderr
+
+
+def test_a_boolean_setting_in_other_places(install, hookbus, script):
+    """Variables and files take the same flags, and ``why`` shows the value."""
+    install("loud", BOOLEAN, "LoudHook")
+    done = hookbus("run", script(), HOOKBUS_ADDOPTS="--no-loud-loud")
+    assert done.stdout == "loud False -\nsteps 5\n"
+    Path("hookbus.toml").write_text("addopts = '--loud-loud'\n")
+    assert hookbus("run", script()).stdout == "loud True -\nsteps 5\n"
+    shown = hookbus("why", "--no-loud-loud", "loud").stdout
+    assert "set           loud = false by --no-loud-loud" in shown
+    assert "  --loud, --[no-]loud-loud" in hookbus("run", "-p", "loud", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--loud-text", "--loud-text needs a value after it"),
+        ("--no-loud-text", "--no-loud-text: only settings that are true or false have a"),
+        ("--no-loud-loud=x", "--no-loud-loud x: a flag with --no- takes no value"),
+        ("--no-progress", "to switch the plugin off, write -p no:progress"),
+        ("--loud-on-error", "--loud-on-error needs a value after it"),
+    ],
+)
+def test_any_other_setting_needs_its_value(flag, message, install, hookbus):
+    """Exit code 4, before anything is imported."""
+    install("loud", BOOLEAN, "LoudHook")
+    done = hookbus("run", flag)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert message in done.stderr
+
+
+def test_a_setting_without_a_value_is_checked_when_the_plugin_is_there(
+    install, hookbus, script
+):
+    """The source of a module plugin does not show its settings."""
+    options = """
+        import hookbus
+
+        @hookbus.hookimpl
+        def addoption(group):
+            group.add("loud", type=bool, default=False, help="loud")
+            group.add("text", type=str, default="-", help="text")
+
+        @hookbus.hookimpl
+        def configure(options):
+            print(options)
+    """
+    install("quiet", textwrap.dedent(options))
+    done = hookbus("run", "--no-quiet-loud", script())
+    assert "'loud': False" in done.stdout, done.stderr
+    done = hookbus("run", "--quiet-text", "--quiet-loud", "yes", script())
+    assert done.returncode == 4
+    assert "--quiet-text needs a value after it, and --quiet-loud looks like" in done.stderr
+
+
+def test_a_setting_that_a_plugin_lacks_is_told_though_it_is_off(install, hookbus, script):
+    """In any place; the run goes on, and nothing is imported."""
+    install("loud", "raise SystemExit('imported')\n" + BOOLEAN, "LoudHook")
+    Path("hookbus.toml").write_text("[loud]\ntext = 'x'\non_error = 'warn'\nlod = true\n")
+    for command in (("run", script()), ("why", "loud")):
+        done = hookbus(*command)
+        assert done.returncode == 0
+        told = "hookbus.toml:4: plugin 'loud' has no setting 'lod'; did you mean 'loud'?"
+        assert done.stderr.count("has no setting") == done.stderr.count(told) == 1
 
 
 def test_a_setting_beside_a_plugin_that_is_switched_off_is_a_contradiction(hookbus):

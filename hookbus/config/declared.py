@@ -1,0 +1,206 @@
+"""Reads the settings of a hook class from its source, without importing it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from hookbus.config.settings import ON_ERROR
+from hookbus.discovery import Catalog, Installed, installed_plugins, spec_of
+from hookbus.errors import PluginError
+
+_MAKERS = ("define", "mutable", "frozen", "dataclass")
+_PLAIN_BASES = ("SessionRunHook", "object")
+
+
+@attrs.frozen
+class DeclaredSettings:
+    """The settings that the source of a hook class shows.
+
+    Attributes:
+        fields: name to its annotation as text; empty without one.
+        main: the name of the main setting; empty if the class has no settings.
+    """
+
+    fields: Mapping[str, str]
+    main: str = ""
+
+    def may_be_boolean(self, field: str) -> bool:
+        """Return whether a field, or the main setting for ``""``, may take a boolean."""
+        return bool(re.search(r"\bbool\b", self.fields.get(field or self.main, "")))
+
+    def is_boolean(self, field: str) -> bool:
+        """Return whether a field takes nothing but a boolean, or None."""
+        annotation = self.fields.get(field or self.main, "")
+        return {part.strip() for part in annotation.split("|")} - {"None"} == {"bool"}
+
+
+def declared_settings(plugin: Installed) -> DeclaredSettings | None:
+    """Return the settings of a plugin; None if its source does not show all of them.
+
+    A module declares its settings when it runs, and a base class may be in another module.
+    """
+    try:
+        tree = parse_source(plugin)
+    except PluginError:  # it is reported when the plugin is imported
+        return None
+    if tree is None:
+        return None
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    cls = classes.get(plugin.attribute)
+    return None if cls is None else _of_class(cls, classes)
+
+
+def is_switch(flag: str, modules: Iterable[str] = ()) -> bool:
+    """Return whether a flag takes no value: a boolean setting of a plugin, or ``--no-``.
+
+    Args:
+        flag: the flag, with its dashes.
+        modules: modules that the user named as plugins.
+    """
+    if not flag.startswith("--"):
+        return False
+    catalog = installed_plugins().with_modules(modules)
+    name, field, negated = owner_of(flag, catalog)
+    if name is None or negated:
+        return negated
+    declared = declared_settings(catalog.plugins[name])
+    return declared is not None and declared.is_boolean(field)
+
+
+def owner_of(flag: str, catalog: Catalog) -> tuple[str | None, str, bool]:
+    """Return the plugin of a flag or None, its field, and whether the flag is negated.
+
+    A flag without a field, which is empty then, is for the main setting.
+    """
+    spelled = re.sub("[_.]", "-", flag.removeprefix("--")).lower()
+    for negated in (False, True):
+        rest = spelled.removeprefix("no-") if negated else spelled
+        name = longest(rest, catalog)
+        if name is not None:
+            return name, rest[len(name) + 1 :].replace("-", "_"), negated
+    return None, "", False
+
+
+def longest(spelled: str, names: Iterable[str]) -> str | None:
+    """Return the longest name that *spelled* is or begins with.
+
+    >>> longest("stop-at-step-last", ["stop", "stop-at-step"])
+    'stop-at-step'
+    """
+    fits = [n for n in names if spelled == n or spelled.startswith(f"{n}-")]
+    return max(fits, key=len, default=None)
+
+
+def parse_source(plugin: Installed) -> ast.Module | None:
+    """Parse the module of a plugin; return None if it exists without a source to parse.
+
+    Raises:
+        PluginError: there is no such module, or it is not valid Python.
+    """
+    spec = spec_of(plugin.module)
+    if spec is None:
+        raise PluginError(f"there is no module {plugin.module!r}")
+    read = getattr(spec.loader, "get_data", None)
+    if read is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    try:
+        tree: ast.Module = ast.parse(read(spec.origin))
+    except SyntaxError as error:
+        where = f"{spec.origin}{f':{error.lineno}' if error.lineno else ''}"
+        raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
+    except Exception:  # the import will show what is wrong with it
+        return None
+    return tree
+
+
+def _of_class(
+    cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef]
+) -> DeclaredSettings | None:
+    """Collect the settings of a class and of its bases in the same module."""
+    fields: dict[str, str] = {}
+    main = ""
+    others = {name: other for name, other in classes.items() if other is not cls}
+    for base in reversed(cls.bases):
+        name = _last_word(base)
+        inherited = _of_class(others[name], others) if name in others else None
+        if inherited is not None:
+            fields |= inherited.fields
+            main = inherited.main
+        elif name not in _PLAIN_BASES:
+            return None
+    own = _of_constructor(cls)
+    if own is None and cls.decorator_list:
+        own = _of_fields(cls)
+        if own is None:
+            return None
+        own = fields | own
+    fields = fields if own is None else own
+    named = _main_setting(cls) or (main if main in fields else "")
+    return DeclaredSettings(fields, named or next(iter(fields), ""))
+
+
+def _of_constructor(cls: ast.ClassDef) -> dict[str, str] | None:
+    """Return the parameters of a class's own constructor, or None without one."""
+    for node in cls.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            every = [*node.args.args[1:], *node.args.kwonlyargs]
+            return {a.arg: _text(a.annotation) if a.annotation else "" for a in every}
+    return None
+
+
+def _of_fields(cls: ast.ClassDef) -> dict[str, str] | None:
+    """Return the fields of an attrs class or a dataclass; None if they are not certain."""
+    makers = [
+        _last_word(d.func if isinstance(d, ast.Call) else d) for d in cls.decorator_list
+    ]
+    if len(makers) != 1 or makers[0] not in _MAKERS:
+        return None
+    fields = {}
+    for node in cls.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            return None  # it may be a field without a type
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        annotation = _text(node.annotation)
+        given = node.value.keywords if isinstance(node.value, ast.Call) else ()
+        options = {word.arg: ast.unparse(word.value) for word in given}
+        if "alias" in options:
+            return None
+        if "ClassVar" not in annotation and options.get("init") != "False":
+            name = node.target.id
+            fields[name if makers[0] == "dataclass" else name.lstrip("_")] = annotation
+    return fields
+
+
+def _main_setting(cls: ast.ClassDef) -> str:
+    for node in cls.body:
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        if any(ast.unparse(target) == "main_setting" for target in targets):
+            value = node.value  # type: ignore[attr-defined]
+            return str(value.value) if isinstance(value, ast.Constant) else ""
+    return ""
+
+
+def _text(annotation: ast.expr) -> str:
+    """Return an annotation, which may be a string itself."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return annotation.value
+    return ast.unparse(annotation)
+
+
+def _last_word(expression: ast.expr) -> str:
+    return ast.unparse(expression).rsplit(".", 1)[-1]
+
+
+def unknown_field(plugin: Installed, field: str) -> tuple[str, ...] | None:
+    """Return the settings that a plugin has, if *field* is certainly none of them."""
+    declared = declared_settings(plugin)
+    if declared is None or not field:
+        return None
+    known = (*declared.fields, ON_ERROR)
+    return None if field in known else known

@@ -1,0 +1,112 @@
+"""What the source of a hook class tells of its settings is what its class would tell."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hookbus.config.convert import takes_boolean
+from hookbus.config.declared import declared_settings, is_switch, unknown_field
+from hookbus.config.settings import schema_of
+from hookbus.discovery import Installed, installed_plugins
+
+PLUGINS = installed_plugins().plugins
+
+
+@pytest.fixture
+def declared(tmp_path, monkeypatch):
+    """Return a function that reads the settings of the class Hook in some source."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def read(source: str):
+        head = "import attrs, dataclasses\nfrom hookbus import SessionRunHook\n"
+        tmp_path.joinpath("declared_plugin.py").write_text(head + source)
+        entry = EntryPoint("x", "declared_plugin:Hook", "hookbus")
+        return declared_settings(Installed("x", entry, None, None))
+
+    yield read
+    assert "declared_plugin" not in sys.modules
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_the_settings_of_every_shipped_plugin_are_seen(name):
+    """Their names, in order, the main one, and which take a boolean."""
+    seen = declared_settings(PLUGINS[name])
+    schema = schema_of(PLUGINS[name].entry.load(), name)
+    assert seen is not None
+    assert list(seen.fields) == list(schema.fields)
+    assert seen.main == (schema.main or "")
+    for field, (hint, _) in schema.fields.items():
+        assert seen.may_be_boolean(field) == takes_boolean(hint)
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "main"),
+    [
+        ("class Hook(SessionRunHook): ...", {}, ""),
+        (
+            "class Hook(SessionRunHook):\n"
+            "    main_setting = 'b'\n"
+            "    def __init__(self, a, b: bool = True, *, c: 'int' = 1): ...",
+            {"a": "", "b": "bool", "c": "int"},
+            "b",
+        ),
+        (
+            "@attrs.define(eq=False)\nclass Hook(SessionRunHook):\n"
+            "    kinds: ClassVar = ()\n    a: int\n    _b: bool = False\n"
+            "    _c: int = attrs.field(init=False)\n",
+            {"a": "int", "b": "bool"},
+            "a",
+        ),
+        (
+            "@attrs.define\nclass Base(SessionRunHook):\n    a: int = 1\n"
+            "@attrs.define\nclass Hook(Base):\n    b: int = 2\n",
+            {"a": "int", "b": "int"},
+            "a",
+        ),
+        (
+            "@dataclasses.dataclass(eq=False)\nclass Hook:\n    a: bool = False\n",
+            {"a": "bool"},
+            "a",
+        ),
+    ],
+)
+def test_settings_are_the_parameters_of_the_constructor(source, fields, main, declared):
+    """Written out, or made from fields."""
+    seen = declared(source)
+    assert (seen.fields, seen.main) == (fields, main)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from far import Base\nclass Hook(Base): ...",
+        "@made\nclass Hook(SessionRunHook): ...",
+        "@attrs.define\nclass Hook:\n    a: int = attrs.field(alias='b')",
+        "@attrs.define\nclass Hook:\n    a = attrs.field()",
+        "Hook = make()",
+        "x = = 3",
+    ],
+)
+def test_what_the_source_does_not_show_is_not_guessed(source, declared):
+    """So nobody is warned of a setting that a plugin has after all."""
+    assert declared(source) is None
+
+
+def test_a_boolean_setting_is_a_switch():
+    """One that may also be text is not: the next argument may be its value."""
+    assert is_switch("--nan-tensor-fail-on-nan-loss")
+    assert is_switch("--nan_tensor_fail_on_nan_loss")
+    assert is_switch("--no-nan-tensor-fail-on-nan-loss")
+    for flag in ("--nan-tensor", "--early-stopping-from-evaluations", "--verbose", "-x"):
+        assert not is_switch(flag)
+
+
+def test_a_setting_is_unknown_only_if_that_is_certain():
+    """Every plugin has on_error, and a main setting needs no name."""
+    plugin = PLUGINS["stop-at-step"]
+    assert unknown_field(plugin, "last_stp") == ("num_steps", "last_step", "on_error")
+    for field in ("last_step", "on_error", ""):
+        assert unknown_field(plugin, field) is None
