@@ -124,16 +124,6 @@ class Reports(Mapping[str, Any]):
         return self._shown[name]
 
 
-def _reporting(name: str) -> str:
-    """Return the call that reports a value, as Python code.
-
-    >>> _reporting("loss"), _reporting("model.weight")
-    ('step.report(loss=...)', "step.report(**{'model.weight': ...})")
-    """
-    plain = name.isidentifier() and not keyword.iskeyword(name)
-    return f"step.report({name}=...)" if plain else f"step.report(**{{{name!r}: ...}})"
-
-
 def _called(value: Any) -> Any:
     return value() if callable(value) else value
 
@@ -169,3 +159,13 @@ class ReportSession(EmbeddedSession):
         """Read the values reported last, or values derived from them."""
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         return self._read(fetches, ChainMap(given, cast("Any", self.last)))
+
+
+def _reporting(name: str) -> str:
+    """Return the call that reports a value, as Python code.
+
+    >>> _reporting("loss"), _reporting("model.weight")
+    ('step.report(loss=...)', "step.report(**{'model.weight': ...})")
+    """
+    plain = name.isidentifier() and not keyword.iskeyword(name)
+    return f"step.report({name}=...)" if plain else f"step.report(**{{{name!r}: ...}})"

@@ -105,7 +105,7 @@ class NanTensorHook(SessionRunHook):
             raise NanLossDuringTrainingError(
                 f"nan-tensor: {reason}. The checkpoints hold the last good state. "
                 "To continue regardless: -p no:nan-tensor; to stop without an error: "
-                "--nan-tensor-fail-on-nan-loss false"
+                "--no-nan-tensor-fail-on-nan-loss"
             )
         hookbus.log.warning("NaN found", why=reason, by="nan-tensor")
         if run_context is not None:

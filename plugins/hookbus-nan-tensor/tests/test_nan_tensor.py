@@ -90,7 +90,7 @@ def test_the_error_says_how_to_go_on():
     with pytest.raises(NanLossDuringTrainingError) as caught:
         run_once(NAN, NanTensorHook("loss"))
     assert "-p no:nan-tensor" in str(caught.value)
-    assert "--nan-tensor-fail-on-nan-loss false" in str(caught.value)
+    assert "--no-nan-tensor-fail-on-nan-loss" in str(caught.value)
 
 
 def test_the_error_is_also_a_runtime_error():
