@@ -23,7 +23,7 @@ from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.operation import Operation
-from hookbus.graph.traversal import inputs_of, train_ops
+from hookbus.graph.traversal import inputs_of, loop_ops
 
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
 
@@ -81,7 +81,7 @@ class EmbeddedSession:
         if self._closed:
             raise SessionClosedError("the backend session is closed")
         if writes:
-            _check_writers(program, writes)
+            self._check_writers(program, writes)
         recording: Recording | None = None
         if options.trace_level > 0:
             recording = Recording(frozenset(feeds))
@@ -156,8 +156,8 @@ class EmbeddedSession:
                 self._inputs[name].load_state_dict(position)
 
     def remaining(self) -> int | None:
-        """Return how many steps are left until an input of a train op ends, if known."""
-        trains = train_ops(self.graph)
+        """Return how many steps of a loop are left until an input ends, if known."""
+        trains = loop_ops(self.graph)
         feeding = inputs_of(self.graph, trains)
         known = [self._inputs[name].remaining() for name in feeding]
         runs = min((left for left in known if left is not None), default=None)
@@ -247,6 +247,16 @@ class EmbeddedSession:
                 value = copy.deepcopy(value)
             self._values[name] = _frozen(value)
 
+    def _check_writers(
+        self, program: Program, writes: Mapping[str, tuple[str, Any]]
+    ) -> None:
+        for name in writes.keys() & program.writers.keys():
+            op = self.graph.resolve(program.writers[name])
+            raise WriteConflictError(
+                f"variable {name!r} is written by two parties in one run: "
+                f"{writes[name][0]!r} and op {op.label}"
+            )
+
     def _check_value(self, name: str, value: Any, who: str) -> None:
         old = self._values[name]
         if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
@@ -259,14 +269,6 @@ class EmbeddedSession:
                 f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
                 f"{_shape(value)} from {who}"
             )
-
-
-def _check_writers(program: Program, writes: Mapping[str, tuple[str, Any]]) -> None:
-    for name in writes.keys() & program.writers.keys():
-        raise WriteConflictError(
-            f"variable {name!r} is written by two parties in one run: "
-            f"{writes[name][0]!r} and op {program.writers[name]!r}"
-        )
 
 
 def _explain(error: BaseException, operation: Operation) -> None:

@@ -135,9 +135,10 @@ class _Planner:
         for variable in operation.updates:
             other = self._writers.setdefault(variable, operation.name)
             if other != operation.name:
+                first, second = map(self._graph.resolve, (other, operation.name))
                 raise WriteConflictError(
-                    f"two ops update variable {variable!r} in one run: {other!r} and "
-                    f"{operation.name!r}; fetch one of them"
+                    f"two ops update variable {variable!r} in one run: {first.label} and "
+                    f"{second.label}; fetch one of them"
                 )
         arguments = picker([self._slots[read] for read in operation.reads])
         # A node that is fed keeps what it is fed: the op's result goes to an unused slot.

@@ -102,7 +102,7 @@ class Session(Protocol):
         """Move the named inputs to positions."""
 
     def remaining(self) -> int | None:
-        """Return how many steps are left until an input of a train op ends, if known."""
+        """Return how many steps of a loop are left until an input ends, if known."""
 
     def close(self) -> None:
         """Release what the session holds."""

@@ -5,8 +5,9 @@ A graph holds no values; a session does.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
@@ -19,7 +20,15 @@ from hookbus.errors import (
     did_you_mean,
 )
 from hookbus.graph.fetches import leaves_of, structure_of
-from hookbus.graph.node import GLOBAL_STEP, METRICS, SUMMARIES, Node, NodeKind, metrics_of
+from hookbus.graph.node import (
+    GLOBAL_STEP,
+    METRICS,
+    SUMMARIES,
+    Node,
+    NodeKind,
+    metrics_of,
+    owned_by,
+)
 from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
 from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
 
@@ -33,6 +42,7 @@ class _OpOptions(TypedDict, total=False):
 class _TrainOpOptions(_OpOptions, total=False):
     updates: Iterable[Node | str] | Node | str
     increment: int
+    in_loop: bool | None
 
 
 class Graph:
@@ -58,6 +68,7 @@ class Graph:
         self._unsaved: set[str] = set()
         self._finalized = False
         self._sessions = 0
+        self._owner: Callable[[], str | None] = lambda: None
         self._before: tuple[bool, frozenset[str], frozenset[str]]
         self.global_step = self._add(GLOBAL_STEP, "variable", 0)
         self.summary: Summaries[Node | str] = Summaries(self._summarize)
@@ -223,12 +234,14 @@ class Graph:
         updates: Iterable[Node | str] | Node | str = (),
         outputs: Iterable[str] | str = (),
         increment: int = 1,
+        in_loop: bool | None = None,
     ) -> Node | Callable[[Callable[..., Any]], Node]:
         """Add a node that updates variables and advances ``global_step``.
 
-        Fetching it gives None, or the dict of its outputs if it has any. All updates of a
-        run are committed together, after the whole run succeeded; every read sees the
-        values from before the run.
+        It runs in each run that fetches it, or that fetches an op which reads it. Fetching
+        it gives None, or the dict of its outputs if it has any. All updates of a run are
+        committed together, after the whole run succeeded; every read sees the values from
+        before the run.
 
         Args:
             fn: the function, as in :meth:`op`. If *updates* is one name, it returns the new
@@ -240,6 +253,8 @@ class Graph:
             updates: the variable or variables that get new values.
             outputs: the names of nodes for further results.
             increment: what a run adds to ``global_step``; several in one run add up.
+            in_loop: whether ``session.loop()`` runs it; by default True, and False for the
+                train ops that hooks add in ``begin``.
 
         Raises:
             GraphFinalizedError, UnknownNodeError, DuplicateNodeError: as in :meth:`op`.
@@ -247,8 +262,15 @@ class Graph:
         """
         self._check_open(name or fn)
         if fn is None:
-            options = {"updates": updates, "outputs": outputs, "increment": increment}
-            return partial(self.train_op, name=name, reads=reads, **options)
+            return partial(
+                self.train_op,
+                name=name,
+                reads=reads,
+                updates=updates,
+                outputs=outputs,
+                increment=increment,
+                in_loop=in_loop,
+            )
         name = name or name_of(fn)
         if not isinstance(increment, int) or increment < 0:
             raise GraphError(
@@ -265,6 +287,7 @@ class Graph:
             single_update=isinstance(updates, str | Node),
             increment=increment,
             trains=True,
+            in_loop=self._owner() is None if in_loop is None else in_loop,
         )
 
     def __contains__(self, name: object) -> bool:
@@ -335,6 +358,15 @@ class Graph:
     def finalize(self) -> None:
         """Refuse nodes and summaries from now on."""
         self._finalized = True
+
+    @contextlib.contextmanager
+    def adding(self, owner: Callable[[], str | None]) -> Iterator[None]:
+        """Give the nodes that the block adds the owner that *owner* returns."""
+        before, self._owner = self._owner, owner
+        try:
+            yield
+        finally:
+            self._owner = before
 
     def enter(self) -> None:
         """Remember the graph as it is, when its first session begins."""
@@ -429,11 +461,14 @@ class Graph:
         if name in self._nodes:
             raise DuplicateNodeError(
                 f"the graph has a node {name!r} already: {self._nodes[name]!r}"
+                f"{owned_by(self._nodes[name].owner)}"
             )
-        return self._note(name, kind, source)
+        return self._note(name, kind, source, self._owner())
 
-    def _note(self, name: str, kind: NodeKind, source: Any = None) -> Node:
-        node = self._nodes[name] = Node(name, kind, source, self)
+    def _note(
+        self, name: str, kind: NodeKind, source: Any = None, owner: str | None = None
+    ) -> Node:
+        node = self._nodes[name] = Node(name, kind, source, self, owner)
         return node
 
     def _add_op(self, operation: Operation) -> Node:

@@ -28,6 +28,7 @@ class Node:
             several outputs of an op).
         source: the Operation, initial value or input factory behind it.
         graph: the graph that it belongs to.
+        owner: the name of the plugin whose ``begin`` added it; None for the user's nodes.
     """
 
     is_node: ClassVar[bool] = True
@@ -36,9 +37,15 @@ class Node:
     kind: NodeKind
     source: Any = None
     graph: Any = None
+    owner: str | None = None
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r}>"
+
+    @property
+    def label(self) -> str:
+        """Its name in messages, with the plugin that owns it."""
+        return repr(self.name) + owned_by(self.owner)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -52,6 +59,11 @@ class Node:
     def updates(self) -> tuple[str, ...]:
         """The names of the variables that a train op updates."""
         return tuple(self.source.updates) if self.kind == "op" else ()
+
+
+def owned_by(owner: str | None) -> str:
+    """Return what messages add to a node's name: the plugin that owns it, if one does."""
+    return "" if owner is None else f" of plugin {owner!r}"
 
 
 def metrics_of(names: Iterable[str]) -> tuple[str, ...]:

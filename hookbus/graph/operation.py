@@ -27,6 +27,7 @@ class Operation:
         single_update: whether it returns one bare new value.
         increment: what it adds to the global step.
         trains: whether it is a train op.
+        in_loop: whether it is a train op that ``session.loop()`` runs.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Operation:
     single_update: bool = False
     increment: int = 0
     trains: bool = False
+    in_loop: bool = False
 
     def unpack(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Split a return value.

@@ -9,9 +9,9 @@ from hookbus.graph.node import Node
 from hookbus.graph.operation import Operation
 
 
-def train_ops(graph: Graph) -> list[Node]:
-    """Return the nodes of all train ops of a graph."""
-    return [n for n in graph.nodes.values() if n.kind == "op" and n.source.trains]
+def loop_ops(graph: Graph) -> list[Node]:
+    """Return the train ops of a graph that ``session.loop()`` runs."""
+    return [n for n in graph.nodes.values() if n.kind == "op" and n.source.in_loop]
 
 
 def inputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:

@@ -19,7 +19,6 @@ from hookbus.errors import (
     SessionInterruptedError,
     UsageError,
 )
-from hookbus.graph.fetches import leaves_of, structure_of
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.timer import pause
@@ -33,7 +32,7 @@ class Scaffold:
     Args:
         graph: the graph of the nodes.
         init_op: fetched once if nothing is restored; a train op with ``increment=0`` that
-            sets the first values of variables.
+            sets the first values of variables. ``session.loop()`` does not run it.
         init_feed_dict: feeds for *init_op*.
         init_fn: called as ``init_fn(scaffold, session)`` after *init_op*, if nothing is
             restored.
@@ -88,10 +87,7 @@ class Scaffold:
             UnknownNodeError: an argument names a node that does not exist.
         """
         for name in ("init_op", "local_init_op", "ready_op", "ready_for_local_init_op"):
-            fetches = getattr(self, name)
-            if fetches is not None:
-                for leaf in leaves_of(structure_of(fetches)):
-                    self.graph.resolve(leaf, f"{name} of the scaffold")
+            self._nodes_of(name)
         for name in ("init_feed_dict", "local_init_feed_dict"):
             for node in getattr(self, name) or ():
                 self.graph.resolve(node, f"{name} of the scaffold")
@@ -111,6 +107,12 @@ class Scaffold:
             return None
         return frozenset(self.graph.resolve(node).name for node in self.saver)
 
+    @property
+    def init_names(self) -> frozenset[str]:
+        """The names of the nodes that initialize a session."""
+        nodes = [*self._nodes_of("init_op"), *self._nodes_of("local_init_op")]
+        return frozenset(node.name for node in nodes)
+
     def initialize(self, session: Session) -> None:
         """Set the first values of a session that restored nothing."""
         if self.init_op is not None:
@@ -127,6 +129,10 @@ class Scaffold:
             log.info("running local_init_op")
             session.run(self.local_init_op, self.local_init_feed_dict)
         return _missing(session, self.ready_op)
+
+    def _nodes_of(self, argument: str) -> list[Node]:
+        asker = f"{argument} of the scaffold"
+        return self.graph.resolve_all(getattr(self, argument), asker)
 
 
 def _missing(session: Session, ready: Node | str | None) -> str | None:

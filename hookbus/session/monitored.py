@@ -17,7 +17,7 @@ from hookbus.errors import (
 )
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.traversal import inputs_of, train_ops
+from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, SWALLOWED, Outcome
 from hookbus.plugin.roster import as_hooks, session_hooks
@@ -253,8 +253,10 @@ class MonitoredSession:
     ) -> Iterator[Any]:
         """Train until a hook stops the session or the input ends; yield each run's values.
 
-        Each iteration runs all train ops of the graph, together with *fetches*. When the
-        generator ends, the block continues after the loop.
+        Each iteration runs all train ops of the graph together with *fetches*. It leaves
+        out those made with ``in_loop=False``, those that hooks add for themselves, and
+        those that initialize the session. When the generator ends, the block continues
+        after the loop.
         """
         graph = self.graph
         if graph is None:
@@ -263,7 +265,8 @@ class MonitoredSession:
             raise UsageError(
                 "loop() is for a session with a graph; use iterate() and step()"
             )
-        names = [node.name for node in train_ops(graph)]
+        initial = self._state.creator.scaffold.init_names
+        names = [node.name for node in loop_ops(graph) if node.name not in initial]
         if not names and not inputs_of(graph, graph.resolve_all(fetches, "the caller")):
             raise UsageError(
                 "loop() would never end: the graph has no train op (made by "

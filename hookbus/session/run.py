@@ -6,6 +6,7 @@ of a request is made once and serves every run with the same request.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -15,7 +16,13 @@ import attrs
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
-from hookbus.errors import GraphError, PluginError, UnfedPlaceholderError, blame
+from hookbus.errors import (
+    GraphError,
+    PluginError,
+    UnfedPlaceholderError,
+    WriteConflictError,
+    blame,
+)
 from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.node import Node
 from hookbus.hooks.context import Requests, SessionRunContext
@@ -222,11 +229,14 @@ class HookedSession:
             except GraphError as error:
                 _blame(error, next(iter(askers)))
                 raise
+        askers_of = dict(zip(names, merged.askers.values(), strict=True))
         try:
             program = self.session.compile(names, fed)
         except UnfedPlaceholderError as error:
-            askers_of = dict(zip(names, merged.askers.values(), strict=True))
             raise self._with_askers(error, askers_of, fed) from None
+        except WriteConflictError as error:
+            self._blame_asker(error, askers_of, fed)
+            raise
         split, *hook_splits = merged.splits
         by_hook = {name: own for (name, _), own in zip(hooks, hook_splits, strict=True)}
         if len(self._plans) >= _MOST_PLANS:
@@ -257,6 +267,22 @@ class HookedSession:
                 _blame(found, first)
                 return found
         return error
+
+    def _blame_asker(
+        self,
+        error: WriteConflictError,
+        askers_of: Mapping[str, Mapping[str, None]],
+        fed: frozenset[str],
+    ) -> None:
+        """Blame the first hook without whose fetches the run has no conflict."""
+        hooks = dict.fromkeys(who for askers in askers_of.values() for who in askers)
+        hooks.pop(CALLER, None)
+        for hook in hooks:
+            rest = [name for name, askers in askers_of.items() if {*askers} != {hook}]
+            with contextlib.suppress(GraphError, WriteConflictError):
+                self.session.compile(rest, fed)
+                _blame(error, hook)
+                return
 
 
 def _read_requests(

@@ -230,8 +230,12 @@ def _call_begin(state: SessionState) -> None:
         state.begun.add(name)
         return arguments
 
+    def owner() -> str:
+        return state.bus.current.name
+
     try:
-        caller.visit(arguments, args_of)
+        with state.creator.graph.adding(owner):
+            caller.visit(arguments, args_of)
     except BaseException:
         reached = max(map(order.index, state.begun), default=-1)
         state.begun.update(silent.intersection(order[: reached + 1]))
