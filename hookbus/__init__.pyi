@@ -34,6 +34,7 @@ from hookbus.errors import GraphFinalizedError as GraphFinalizedError
 from hookbus.errors import HookbusError as HookbusError
 from hookbus.errors import NoGoodCheckpointError as NoGoodCheckpointError
 from hookbus.errors import NotReadyError as NotReadyError
+from hookbus.errors import NoValueYetError as NoValueYetError
 from hookbus.errors import OutOfRangeError as OutOfRangeError
 from hookbus.errors import PluginError as PluginError
 from hookbus.errors import RunAfterStopError as RunAfterStopError

@@ -10,7 +10,8 @@
     │   ├── UnknownNodeError
     │   ├── DuplicateNodeError
     │   ├── FetchTypeError             TypeError
-    │   └── UnfedPlaceholderError
+    │   ├── UnfedPlaceholderError
+    │   └── NoValueYetError
     ├── TrainingError                  RuntimeError    a hook's verdict on the training
     ├── GraphFinalizedError            RuntimeError
     ├── FeedConflictError              RuntimeError
@@ -96,6 +97,18 @@ class UnfedPlaceholderError(GraphError):
 
     Attributes:
         node: the placeholder's name.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class NoValueYetError(GraphError):
+    """An output of a train op is read, and the op has not run in this session.
+
+    Attributes:
+        node: the output's name.
     """
 
     def __init__(self, message: str, node: str = "") -> None:

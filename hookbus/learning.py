@@ -100,7 +100,8 @@ def train(
     """Train until a hook stops the training or the input ends.
 
     Args:
-        train_op: a train op, or an op that needs one and whose value is the loss.
+        train_op: a train op, an op that reads one and whose value is the loss, or an
+            output of a train op that is the loss.
         logdir: the directory to restore from, for checkpoints and summaries; None for none.
         graph: the graph of *train_op*, if that is a name.
         loss: the node of the loss; by default the node ``loss``, or the train op's only

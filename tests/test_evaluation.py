@@ -241,6 +241,26 @@ def test_summaries_of_an_input_that_has_ended_are_left_out(capsys):
     assert "left_out=['shifted']" in capsys.readouterr().err
 
 
+def test_summaries_of_what_a_train_op_computes_are_left_out(capsys):
+    """An evaluation does not train; the other summaries are told, and a warning says so."""
+    hook, graph = Listens(), counting()
+    graph.train_op(lambda n: {"gap": n}, name="fit", outputs="gap")
+    summary = SummaryAtEndHook(None, ["gap", "shifted", "score"])
+    once(graph, eval_ops="batch", hooks=[summary, hook])
+    assert hook.told == [({"score": 30.0}, 3, None)]
+    shown = capsys.readouterr().err
+    assert "summaries read a train op that has not run left_out=['gap']" in shown
+    assert "summaries read an input that has ended left_out=['shifted']" in shown
+
+
+def test_a_summary_that_ends_by_itself_is_an_error():
+    """Where no input has ended there is nothing to leave out."""
+    graph = counting()
+    graph.op(lambda: next(iter(())), name="dry")
+    with pytest.raises(StopIteration):
+        once(graph, eval_ops="batch", hooks=[SummaryAtEndHook(None, ["dry", "score"])])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

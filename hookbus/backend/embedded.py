@@ -14,6 +14,7 @@ from hookbus.backend.protocol import PREEMPTION_ERRORS, RunMetadata, RunOptions
 from hookbus.backend.recording import Recording
 from hookbus.errors import (
     GraphError,
+    NoValueYetError,
     OutOfRangeError,
     SessionClosedError,
     WriteConflictError,
@@ -45,6 +46,7 @@ class EmbeddedSession:
         self.global_step: int = graph.global_step.source
         self.version = 0
         self._closed = False
+        self._last: dict[str, Mapping[str, Any]] = {}
         self._values = {
             node.name: _frozen(copy.deepcopy(node.source)) for node in graph.variables
         }
@@ -75,6 +77,8 @@ class EmbeddedSession:
 
         Raises:
             OutOfRangeError: an input has ended; nothing is changed.
+            NoValueYetError: the run reads an output of a train op that does not run in it
+                and has not run before.
             WriteConflictError: *writes* and an op of the run write one variable.
             SessionClosedError: the session is closed.
         """
@@ -98,8 +102,9 @@ class EmbeddedSession:
             except BaseException as error:
                 _explain(error, operation)
                 raise
-        if updates or writes:
+        if updates or writes or program.trained:
             self._commit(updates, writes)
+            self._last.update({name: slots[slot] for slot, name in program.trained})
         if program.increment:
             self.global_step += program.increment
             self.version += 1
@@ -184,6 +189,10 @@ class EmbeddedSession:
             slots[program.step_slot] = self.global_step
         if program.xp_slot is not None:
             slots[program.xp_slot] = importlib.import_module("numpy")
+        for slot, name, op, key in program.last_outputs:
+            if op not in self._last:
+                raise NoValueYetError(_no_value(name, op), name)
+            slots[slot] = self._last[op][key]
         if program.inputs:
             self._pull(program, slots, recording)
         return slots
@@ -234,7 +243,8 @@ class EmbeddedSession:
     def _commit(
         self, updates: dict[str, Any], writes: Mapping[str, tuple[str, Any]]
     ) -> None:
-        self.version += 1
+        if updates or writes:
+            self.version += 1
         for name, (who, value) in writes.items():
             self.check(name, value, repr(who))
         for name, (_, value) in writes.items():
@@ -269,6 +279,14 @@ class EmbeddedSession:
                 f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
                 f"{_shape(value)} from {who}"
             )
+
+
+def _no_value(name: str, op: str) -> str:
+    return (
+        f"{name!r} has no value yet: it is an output of train op {op!r}, which has not run "
+        "in this session, and reading an output does not train; fetch "
+        f"{op!r} as well, or compute {name!r} in an op of its own"
+    )
 
 
 def _explain(error: BaseException, operation: Operation) -> None:

@@ -12,9 +12,13 @@ from hookbus.graph.fetches import picker
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import GLOBAL_STEP
 from hookbus.graph.operation import XP, Operation
+from hookbus.graph.traversal import is_train_output, ops_of
 
 Pick: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the values of all slots and returns some of them, in order."""
+
+LastOutput: TypeAlias = tuple[int, str, str, str]
+"""A slot to fill, the name of its node, and the train op and key of the output."""
 
 Call: TypeAlias = tuple[Operation, Pick, int, tuple[tuple[str, int], ...]]
 """An op, what picks its arguments, its own slot, and (key, slot) of its outputs."""
@@ -29,10 +33,12 @@ class Program:
         variables, arrays, feeds, inputs: (slot, name) to fill before the ops run; arrays
             are the variables that could be changed in place.
         step_slot: the slot of ``global_step``, or None.
+        last_outputs: the outputs that are read of train ops which do not run.
         xp_slot: the slot of the array namespace, or None.
         calls: the ops, in order.
         results: the slots of the fetches, in their order.
         pick_results: takes the values of all slots and returns those of the fetches.
+        trained: (slot, name) of the train ops that run and have outputs.
         writers: variable to the op that writes it.
         increment: what the run adds to the global step.
     """
@@ -42,11 +48,13 @@ class Program:
     arrays: tuple[tuple[int, str], ...]
     feeds: tuple[tuple[int, str], ...]
     inputs: tuple[tuple[int, str], ...]
+    last_outputs: tuple[LastOutput, ...]
     step_slot: int | None
     xp_slot: int | None
     calls: tuple[Call, ...]
     results: tuple[int, ...]
     pick_results: Pick
+    trained: tuple[tuple[int, str], ...]
     writers: Mapping[str, str]
     increment: int
 
@@ -71,11 +79,16 @@ class _Planner:
         self._leaves: dict[str, list[tuple[int, str]]] = {
             kind: [] for kind in ("variable", "array", "input", "feed")
         }
+        self._last_outputs: list[LastOutput] = []
+        self._running: frozenset[str] = frozenset()
         self._calls: list[Call] = []
         self._writers: dict[str, str] = {}
         self._readers: dict[str, str] = {}
 
     def plan(self, fetches: Sequence[str]) -> Program:
+        nodes = [self._graph.resolve(name) for name in fetches if name != XP]
+        called = ops_of(self._graph, nodes, self._fed)
+        self._running = frozenset(operation.name for operation in called)
         for name in fetches:
             self._visit(name)
         results = tuple(self._slots[name] for name in fetches)
@@ -87,11 +100,17 @@ class _Planner:
             arrays=tuple(arrays),
             feeds=tuple(self._leaves["feed"]),
             inputs=tuple(self._leaves["input"]),
+            last_outputs=tuple(self._last_outputs),
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
             results=results,
             pick_results=picker(results),
+            trained=tuple(
+                (slot, operation.name)
+                for operation, _, slot, outputs in self._calls
+                if operation.trains and outputs
+            ),
             writers=self._writers,
             increment=sum(call[0].increment for call in self._calls),
         )
@@ -118,8 +137,12 @@ class _Planner:
             self._new(XP)
             return None
         node = self._graph.resolve(name)
-        if name not in self._fed and isinstance(node.source, Operation):
-            return node.source
+        operation = node.source
+        if name not in self._fed and isinstance(operation, Operation):
+            if not is_train_output(node) or operation.name in self._running:
+                return operation
+            self._read_last(name, operation)
+            return None
         if name not in self._fed and node.kind == "placeholder":
             raise UnfedPlaceholderError(self._unfed(name), name)
         kind: str = "feed" if name in self._fed else node.kind
@@ -127,6 +150,10 @@ class _Planner:
             kind = "array"
         self._leaves[kind].append((self._new(name), name))
         return None
+
+    def _read_last(self, output: str, operation: Operation) -> None:
+        key = next(key for key, name in operation.outputs if name == output)
+        self._last_outputs.append((self._new(output), output, operation.name, key))
 
     def _new(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))

@@ -81,7 +81,11 @@ class Session(Protocol):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Run a plan once, commit its updates and *writes*, and return the values."""
+        """Run a plan once, commit its updates and *writes*, and return the values.
+
+        An output of a train op that does not run has the value of the op's last run in this
+        session. Without one, reading it raises NoValueYetError.
+        """
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without calling hooks."""

@@ -11,7 +11,7 @@ from hookbus.errors import ArgumentTypeError, UnknownNodeError, UsageError
 from hookbus.estimator.inputs import BatchedInput
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.traversal import inputs_of, ops_of
+from hookbus.graph.traversal import inputs_of, op_behind, ops_of
 from hookbus.metrics import Metric
 from hookbus.plugin.roster import as_hooks
 from hookbus.session.creators import Scaffold
@@ -133,6 +133,8 @@ class EstimatorSpec:
             for field in ("loss", "train_op")
             if getattr(self, field) is not None
         }
+        if "train_op" in found:
+            found["train_op"] = op_behind(graph, found["train_op"])
         if self.mode == ModeKeys.TRAIN and not any(
             operation.increment for operation in ops_of(graph, [found["train_op"]])
         ):

@@ -251,7 +251,8 @@ class Graph:
             name: the node's name, by default the function's.
             reads: parameter to node.
             updates: the variable or variables that get new values.
-            outputs: the names of nodes for further results.
+            outputs: the names of nodes for further results. Reading one does not run the
+                op; it has the value of this run, or else of the op's last run.
             increment: what a run adds to ``global_step``; several in one run add up.
             in_loop: whether ``session.loop()`` runs it; by default True, and False for the
                 train ops that hooks add in ``begin``.

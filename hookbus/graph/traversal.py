@@ -1,8 +1,12 @@
-"""Answers questions about a graph: what a node needs, and which nodes train."""
+"""Answers questions about a graph: what a node needs, and which nodes train.
+
+Reading an output of a train op does not run the op. So such an output needs no other node
+in the run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
@@ -19,18 +23,44 @@ def inputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     return {node.name for node in _needed(graph, nodes) if node.kind == "input"}
 
 
-def ops_of(graph: Graph, nodes: Iterable[Node]) -> list[Operation]:
-    """Return each op that a run of some nodes calls, if it is fed placeholders only."""
-    return [node.source for node in _needed(graph, nodes) if node.kind == "op"]
+def needs(graph: Graph, node: Node, name: str, fed: Collection[str] = ()) -> bool:
+    """Return whether a run of *node* needs the node called *name*."""
+    return any(found.name == name for found in _needed(graph, [node], fed))
 
 
-def _needed(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
-    """Return some nodes and all that they read, directly or not, each once."""
-    found = {node.name: node for node in nodes}
+def train_outputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
+    """Return the names of the outputs of train ops that some nodes need."""
+    return {node.name for node in _needed(graph, nodes) if is_train_output(node)}
+
+
+def ops_of(
+    graph: Graph, nodes: Iterable[Node], fed: Collection[str] = ()
+) -> list[Operation]:
+    """Return each op that a run of some nodes calls; *fed* are the nodes it is fed.
+
+    Placeholders need not be among them.
+    """
+    return [node.source for node in _needed(graph, nodes, fed) if node.kind == "op"]
+
+
+def op_behind(graph: Graph, node: Node) -> Node:
+    """Return the op of an output; return any other node as it is."""
+    return graph.resolve(node.source.name) if node.kind == "output" else node
+
+
+def is_train_output(node: Node) -> bool:
+    """Return whether a node is an output of a train op."""
+    return node.kind == "output" and bool(node.source.trains)
+
+
+def _needed(graph: Graph, nodes: Iterable[Node], fed: Collection[str] = ()) -> list[Node]:
+    """Return the nodes that a run of some nodes needs and is not fed, each once."""
+    found = {node.name: node for node in nodes if node.name not in fed}
     waiting = list(found.values())
     while waiting:
-        for name in waiting.pop().reads:
-            if name not in found:
+        node = waiting.pop()
+        for name in () if is_train_output(node) else node.reads:
+            if name not in found and name not in fed:
                 found[name] = graph.resolve(name)
                 waiting.append(found[name])
     return list(found.values())

@@ -152,7 +152,9 @@ class MonitoredSession:
         saves a checkpoint, or stops. After a preemption it opens the backend again from the
         newest good checkpoint and repeats the run.
 
-        In a custom loop it returns, between two steps, the last reported values.
+        An output of a train op has the value of this run if the run fetches the op, and
+        otherwise its last value: reading it does not train. In a custom loop the run
+        returns, between two steps, the last reported values.
 
         Args:
             fetches: a node, its name, or any nesting of these.
@@ -167,6 +169,7 @@ class MonitoredSession:
 
         Raises:
             OutOfRangeError: an input has ended.
+            NoValueYetError: an output of a train op is read before the op has run.
             RunAfterStopError: a hook asked to stop before.
             SessionClosedError: the session is closed.
             SessionInterruptedError: a signal has arrived; the session's block catches the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -18,18 +18,22 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.errors import (
     GraphError,
+    NoValueYetError,
     PluginError,
     UnfedPlaceholderError,
     WriteConflictError,
     blame,
 )
-from hookbus.graph.fetches import merge, structure_of, unite_feeds
+from hookbus.graph.fetches import Merge, merge, structure_of, unite_feeds
 from hookbus.graph.node import Node
+from hookbus.graph.traversal import needs
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import Kind, SessionRunArgs
 from hookbus.logs import log
 from hookbus.session.signals import SignalWatch
+
+Missing = TypeVar("Missing", UnfedPlaceholderError, NoValueYetError)
 
 CALLER = "the caller"
 _DEFAULT_OPTIONS = RunOptions()
@@ -159,7 +163,10 @@ class HookedSession:
         session, requests = self.session, self.requests
         plan = self._plans.get(request) or self._plan(request, feeds)
         writes = requests.take_writes() if requests.writes else requests.writes
-        values = session.execute(plan.program, feeds, writes, options, metadata)
+        try:
+            values = session.execute(plan.program, feeds, writes, options, metadata)
+        except NoValueYetError as error:
+            raise self._with_askers(error, request, frozenset(feeds)) from None
         if advance:
             session.global_step += advance
             session.version += 1
@@ -218,9 +225,28 @@ class HookedSession:
 
     def _plan(self, request: RunRequest, feeds: Mapping[str, Any]) -> RunPlan:
         """Plan a request that is new, and keep the plan."""
-        hooks = request.hooks
-        merged = merge([(CALLER, request.fetches), *hooks])
-        fed = frozenset(feeds)
+        merged, fed = _merged(request), frozenset(feeds)
+        names = self._names_of(merged)
+        try:
+            program = self.session.compile(names, fed)
+        except UnfedPlaceholderError as error:
+            raise self._with_askers(error, request, fed) from None
+        except WriteConflictError as error:
+            self._blame_asker(error, request, fed)
+            raise
+        split, *splits = merged.splits
+        hook_splits = dict(zip([name for name, _ in request.hooks], splits, strict=True))
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        plan = self._plans[request] = RunPlan(program, split, hook_splits)
+        return plan
+
+    def _names_of(self, merged: Merge) -> list[str]:
+        """Return the name of each node that is fetched.
+
+        Raises:
+            GraphError: the graph has no such node.
+        """
         names: list[str] = []
         for leaf in merged.leaves:
             askers = merged.askers[leaf]
@@ -229,37 +255,28 @@ class HookedSession:
             except GraphError as error:
                 _blame(error, next(iter(askers)))
                 raise
-        askers_of = dict(zip(names, merged.askers.values(), strict=True))
-        try:
-            program = self.session.compile(names, fed)
-        except UnfedPlaceholderError as error:
-            raise self._with_askers(error, askers_of, fed) from None
-        except WriteConflictError as error:
-            self._blame_asker(error, askers_of, fed)
-            raise
-        split, *hook_splits = merged.splits
-        by_hook = {name: own for (name, _), own in zip(hooks, hook_splits, strict=True)}
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        plan = self._plans[request] = RunPlan(program, split, by_hook)
-        return plan
+        return names
+
+    def _askers_of(self, request: RunRequest) -> dict[str, list[str]]:
+        """Return who fetches each node, by its name."""
+        merged = _merged(request)
+        askers: dict[str, list[str]] = {}
+        for name, leaf in zip(self._names_of(merged), merged.leaves, strict=True):
+            askers.setdefault(name, []).extend(merged.askers[leaf])
+        return askers
 
     def _with_askers(
-        self,
-        error: UnfedPlaceholderError,
-        askers_of: Mapping[str, Mapping[str, None]],
-        fed: frozenset[str],
-    ) -> UnfedPlaceholderError:
-        """Add the fetch that needs the placeholder, and the party that asked for it."""
-        for name, askers in askers_of.items():
-            try:
-                self.session.compile([name], fed)
-            except UnfedPlaceholderError:
-                first = next(iter(askers))
+        self, error: Missing, request: RunRequest, fed: frozenset[str]
+    ) -> Missing:
+        """Add the fetch that needs the missing value, and the party that asked for it."""
+        graph = self.session.graph
+        for name, askers in self._askers_of(request).items():
+            if needs(graph, graph.resolve(name), error.node, fed):
+                first = askers[0]
                 without = (
                     f"; without that hook it runs as kind='aux', or with -p no:{first}"
                 )
-                found = UnfedPlaceholderError(
+                found = type(error)(
                     f"{error}. {name!r} is fetched by {', '.join(askers)}"
                     f"{'' if first == CALLER else without}",
                     error.node,
@@ -269,20 +286,21 @@ class HookedSession:
         return error
 
     def _blame_asker(
-        self,
-        error: WriteConflictError,
-        askers_of: Mapping[str, Mapping[str, None]],
-        fed: frozenset[str],
+        self, error: WriteConflictError, request: RunRequest, fed: frozenset[str]
     ) -> None:
         """Blame the first hook without whose fetches the run has no conflict."""
-        hooks = dict.fromkeys(who for askers in askers_of.values() for who in askers)
-        hooks.pop(CALLER, None)
-        for hook in hooks:
+        askers_of = self._askers_of(request)
+        for hook, _ in request.hooks:
             rest = [name for name, askers in askers_of.items() if {*askers} != {hook}]
             with contextlib.suppress(GraphError, WriteConflictError):
                 self.session.compile(rest, fed)
                 _blame(error, hook)
                 return
+
+
+def _merged(request: RunRequest) -> Merge:
+    """Return the fetches of the caller and of all hooks as one."""
+    return merge([(CALLER, request.fetches), *request.hooks])
 
 
 def _read_requests(

@@ -10,11 +10,11 @@ import attrs
 
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
-from hookbus.errors import END_OF_INPUT, ArgumentTypeError, UsageError
+from hookbus.errors import END_OF_INPUT, ArgumentTypeError, NoValueYetError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.summaries import scalars_of
-from hookbus.graph.traversal import inputs_of, ops_of
+from hookbus.graph.traversal import inputs_of, op_behind, ops_of, train_outputs_of
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import hookimpl
@@ -120,18 +120,27 @@ class SummaryAtEndHook(EvaluationEmitter):
     def end(self, session: Session) -> None:
         """Read the summaries and emit them."""
         if self._nodes:
-            self.emit_evaluated(self._values(session), session.global_step, self.name)
+            values = self._values(session, self._nodes)
+            self.emit_evaluated(values, session.global_step, self.name)
 
-    def _values(self, session: Session) -> dict[str, float]:
-        """Read all summaries, or those that read no input if an input has ended."""
-        nodes = self._nodes
+    def _values(self, session: Session, nodes: Mapping[str, Node]) -> dict[str, float]:
+        """Read the summaries that have a value.
+
+        One that reads an output of a train op has none, because an evaluation does not
+        train. One that reads an input has none if the input has ended.
+        """
         try:
             return numbers(nodes, session.run(nodes, self.feed_dict))
-        except END_OF_INPUT:
-            kept = {t: n for t, n in nodes.items() if not inputs_of(session.graph, [n])}
-            ended = sorted(nodes.keys() - kept.keys())
-            log.warning("summaries read an input that has ended", left_out=ended)
-            return numbers(kept, session.run(kept, self.feed_dict))
+        except (NoValueYetError, *END_OF_INPUT) as error:
+            untrained = isinstance(error, NoValueYetError)
+            needed = train_outputs_of if untrained else inputs_of
+            kept = {t: n for t, n in nodes.items() if not needed(session.graph, [n])}
+            if len(kept) == len(nodes):
+                raise
+            why = "a train op that has not run" if untrained else "an input that has ended"
+            left_out = sorted(nodes.keys() - kept.keys())
+            log.warning(f"summaries read {why}", left_out=left_out)
+            return self._values(session, kept)
 
 
 @attrs.define(eq=False)
@@ -299,14 +308,15 @@ class TrainStep(StopAtLastStepHook):
         check_number("number_of_steps", number_of_steps)
         graph = _graph_of(train_op, graph)
         node = graph.resolve(train_op, f"train_op of {TRAIN_CALL}")
-        if not any(operation.trains for operation in ops_of(graph, [node])):
+        op = op_behind(graph, node)
+        if not any(operation.trains for operation in ops_of(graph, [op])):
             raise UsageError(
                 f"train_op is {node!r}, which trains nothing: make it with graph.train_op"
             )
-        return cls(number_of_steps, graph, node, _loss_of(graph, node, loss), each_run)
+        return cls(number_of_steps, graph, op, _loss_of(graph, node, loss), each_run)
 
     def begin(self, graph: Graph) -> None:
-        """Make one node of the two if the loss does not need the train op."""
+        """Make one node of the two if the loss does not run the train op."""
         if self.train_op.source not in ops_of(graph, [self.loss]):
             reads = {"done": self.train_op, "loss": self.loss}
             self.fetch = graph.op(_second, name=_BOTH, reads=reads)

@@ -12,6 +12,7 @@ import hookbus
 from hookbus import (
     Graph,
     Node,
+    NoValueYetError,
     OutOfRangeError,
     SessionRunHook,
     UnfedPlaceholderError,
@@ -33,8 +34,9 @@ _MOST_SHOWN = 16
 class FinalOpsHook(SessionRunHook):
     """Evaluates nodes once when a session ends without an error; keeps and logs them.
 
-    No hook takes part in that run. A custom loop, which has no graph, gives the values that
-    it reported last.
+    No hook takes part in that run. An output of a train op has the value of its last step,
+    and is not computed again. A custom loop, which has no graph, gives the values that it
+    reported last.
 
     Args:
         final_ops: the nodes to evaluate, by name; by default ``loss`` and ``accuracy``, if
@@ -45,6 +47,7 @@ class FinalOpsHook(SessionRunHook):
     Raises:
         UsageError: there is nothing to evaluate.
         UnknownNodeError: the graph does not have a node of that name.
+        NoValueYetError: a node needs an output of a train op that no step has run.
         OutOfRangeError: out of the session's block, if a node needs the next value of an
             input that has ended.
     """
@@ -85,10 +88,10 @@ class FinalOpsHook(SessionRunHook):
         except (OutOfRangeError, StopIteration) as error:
             hookbus.log.warning(_INPUT_ENDED, why=str(error), by="final-ops")
             raise
-        except UnfedPlaceholderError as error:
+        except (NoValueYetError, UnfedPlaceholderError) as error:
             if session.global_step != self._first_step:
                 raise
-            # A custom loop without a step has not reported anything.
+            # Without a step no train op has an output, and no loop has reported anything.
             hookbus.log.warning("no final values", why=str(error))
             return
         shown = _readable(_named(self._fetches, self._values))

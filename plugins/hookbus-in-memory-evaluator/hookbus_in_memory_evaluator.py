@@ -11,6 +11,7 @@ import hookbus
 from hookbus import (
     ArgumentTypeError,
     Bus,
+    NoValueYetError,
     Outcome,
     Session,
     SessionRunContext,
@@ -106,6 +107,11 @@ class InMemoryEvaluatorHook(SessionRunHook):
             if self._ran or session.graph.variables:
                 raise
             # A custom loop reports its first values during its first step.
+            hookbus.log.info("nothing to evaluate yet", why=str(error))
+            return
+        except NoValueYetError as error:
+            if self._ran:
+                raise
             hookbus.log.info("nothing to evaluate yet", why=str(error))
             return
         assert self._bus is not None

@@ -12,6 +12,7 @@ from hookbus import (
     ArgumentTypeError,
     Graph,
     Node,
+    NoValueYetError,
     OutOfRangeError,
     SecondOrStepTimer,
     SessionRunArgs,
@@ -112,7 +113,7 @@ class LoggingTensorHook(SessionRunHook):
         try:
             with hookbus.undisturbed():  # an op may draw numbers
                 values = session.run(self._fetches)
-        except (OutOfRangeError, UnfedPlaceholderError) as error:
+        except (NoValueYetError, OutOfRangeError, UnfedPlaceholderError) as error:
             hookbus.log.warning("nothing to log at the end", why=str(error))
         else:
             self._report(values, session.global_step, None)

@@ -113,7 +113,7 @@ graph.placeholder("x")
 graph.train_op(lambda x: {"y": x * 2}, outputs="y", name="train")
 
 with hookbus.MonitoredSession(graph) as session:
-    print(session.run("y"))
+    print(session.run(["train", "y"])[1])
 """
 
 

@@ -124,11 +124,54 @@ def test_what_the_ops_update_is_saved(tmp_path):
     assert hookbus.latest_checkpoint(tmp_path).global_step == 3
 
 
+def losing() -> Graph:
+    """Make a graph whose loss is an output of its train op."""
+    graph = Graph()
+    graph.input("x", lambda: [1.0, 2.0])
+    graph.variable("w", 0.0)
+    graph.train_op(
+        lambda w, x: (w + x, {"loss": 3.0 - w}), outputs="loss", updates="w", name="train"
+    )
+    return graph
+
+
+@pytest.mark.parametrize("fetches", ["loss", ()])
+def test_reading_what_the_train_op_computes_does_not_train(fetches):
+    """The value is that of the last step, even if the input has ended."""
+    hook = FinalOpsHook(fetches)
+    with MonitoredSession(losing(), hooks=[hook], config=QUIET) as session:
+        for _ in session.loop():
+            pass
+    assert session.global_step == 2
+    assert hook.final_ops_values == (2.0 if fetches else {"loss": 2.0})
+
+
+def test_a_session_without_a_step_has_no_output_of_a_train_op(lines):
+    """One that resumes where all is done does not fail for it, as in a custom loop."""
+    hook = FinalOpsHook("loss")
+    MonitoredSession(losing(), hooks=[hook], config=QUIET).close()
+    assert hook.final_ops_values is None
+    (line,) = [line for line in lines if line["event"] == "no final values"]
+    assert line["log_level"] == "warning"
+    assert "'loss' has no value yet" in line["why"]
+
+
+def test_an_output_of_a_train_op_that_never_ran_is_an_error():
+    """In a session with steps the name is a mistake, and the error names the op."""
+    graph = losing()
+    graph.train_op(lambda: (1.0,), outputs="rest", name="never")
+    session = MonitoredSession(graph, hooks=[FinalOpsHook("rest")], config=QUIET)
+    session.run("train")
+    with pytest.raises(hookbus.NoValueYetError, match="train op 'never'"):
+        session.close()
+
+
 def test_a_placeholder_that_nobody_feeds_is_an_error():
     """The caller's feeds are those of its own runs; the session fails at its end."""
     graph = Graph()
     graph.placeholder("x")
-    graph.train_op(lambda x: {"y": x}, outputs="y", name="train")
+    graph.op(lambda x: x, name="y")
+    graph.train_op(lambda x: (), name="train")
     session = MonitoredSession(graph, hooks=[FinalOpsHook("y")], config=QUIET)
     session.run("train", {"x": 1})
     with pytest.raises(UnfedPlaceholderError, match="'x' is not fed"):

@@ -116,6 +116,34 @@ def test_what_a_custom_loop_reports_cannot_be_evaluated_before(steps, lines):
     assert "nothing to evaluate yet" in [line["event"] for line in lines]
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+def test_what_a_train_op_computes_cannot_be_evaluated_before(steps, lines):
+    """Until the train op has run there is nothing to read; then there is its last value."""
+    graph, listener = Graph(), Listener()
+    graph.variable("w", 1.0)
+    graph.train_op(lambda w: (w + 1, (w,)), name="train", updates="w", outputs=["loss"])
+    hook = InMemoryEvaluatorHook(lambda session: {"loss": session.run("loss")}, 2)
+    config = Config(autoload=False)
+    with MonitoredSession(graph, hooks=[hook, listener], config=config) as session:
+        for _ in range(steps):
+            session.run("train")
+    assert listener.steps == ([2, 3] if steps else [])
+    assert session.global_step == steps
+    assert "nothing to evaluate yet" in [line["event"] for line in lines]
+
+
+def test_what_another_train_op_computes_is_an_error():
+    """Once the session trains, a train op that does not run is a mistake."""
+    graph = counted(1)
+    graph.train_op(lambda: (2.0,), name="other", outputs=["loss"])
+    hook = InMemoryEvaluatorHook(lambda session: {"loss": session.run("loss")}, 1)
+    with (
+        pytest.raises(hookbus.NoValueYetError, match="'loss' has no value yet"),
+        MonitoredSession(graph, hooks=[hook], config=Config(autoload=False)) as session,
+    ):
+        session.run("train")
+
+
 def test_a_name_that_a_custom_loop_does_not_report_is_an_error():
     """Once a step was done, it is known what is reported."""
     with pytest.raises(hookbus.UnfedPlaceholderError, match="'lost' is not reported"):
@@ -331,7 +359,7 @@ def test_the_training_is_not_disturbed():
 
         config = Config(autoload=False)
         with MonitoredSession(graph, hooks=hooks, config=config) as session:
-            return [session.run("seen") for _ in range(7)]
+            return [session.run(["train", "seen"])[1] for _ in range(7)]
 
     def greedy(session):
         return {"m": session.run("x") + random.random() + np.random.random()}

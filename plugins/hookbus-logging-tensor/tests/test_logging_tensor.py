@@ -293,6 +293,22 @@ def test_at_end_after_the_end_of_input_only_warns(lines):
     assert "input 'batch' has ended" in warning["why"]
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_at_end_does_not_train(steps, lines):
+    """An output of a train op has its last value; before the first step there is none."""
+    graph = Graph()
+    graph.variable("w", 1.0)
+    graph.train_op(lambda w: (w + 1, (w,)), name="train", updates="w", outputs=["cost"])
+    with MonitoredSession(graph, hooks=[at_end("cost")], config=QUIET) as session:
+        for _ in range(steps):
+            session.run("train")
+    assert session.global_step == steps
+    wanted = [{"cost": 2.0}] if steps else []
+    assert [report["values"] for report in reports(lines)] == wanted
+    warnings = [line for line in lines if line["event"] == "nothing to log at the end"]
+    assert len(warnings) == (not steps)
+
+
 def test_at_end_with_a_placeholder_only_warns(lines):
     """Nobody feeds the run at the end; the warning names the placeholder."""
     graph = model()
