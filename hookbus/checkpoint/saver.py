@@ -25,6 +25,7 @@ from hookbus.errors import (
     GraphError,
     NoGoodCheckpointError,
 )
+from hookbus.graph.node import owned_by
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.logs import log, shown
 
@@ -82,6 +83,7 @@ class Saver:
     ended: str | None = None
     _saved_names: frozenset[str] | None = None
     _unsaved: frozenset[str] = frozenset()
+    _owners: Mapping[str, str] = attrs.field(factory=dict)
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
@@ -95,17 +97,24 @@ class Saver:
             raise CheckpointError("the session has no checkpoint_dir to save into")
         return Store(self.checkpoints.directory)
 
-    def prepare(self, saved_names: frozenset[str] | None, unsaved: frozenset[str]) -> None:
+    def prepare(
+        self,
+        saved_names: frozenset[str] | None,
+        unsaved: frozenset[str],
+        owners: Mapping[str, str],
+    ) -> None:
         """Check, before the first step, that saving will work.
 
         Args:
             saved_names: the variables that are saved; None for all.
             unsaved: variables that are never saved.
+            owners: the plugins that own nodes, by the node's name.
 
         Raises:
             CheckpointError: the directory cannot be written, or no codec is installed.
         """
         self._saved_names, self._unsaved = saved_names, unsaved
+        self._owners = owners
         if self.checkpoints.enabled_by is not None:
             self.store.prepare()
             self._lock = DirectoryLock(self.store.directory)
@@ -179,6 +188,7 @@ class Saver:
         name, codec = self._codec
         state = {
             "variables": variables,
+            "owners": {n: who for n, who in self._owners.items() if n in variables},
             "tracked": snapshot.tracked,
             "hooks": states_of(self.hooks),
             **self._position(session),
@@ -253,7 +263,10 @@ class Saver:
         here, saved = self._variables(session), restored.state["variables"]
         if not training or self._saved_names is not None:
             saved = {name: value for name, value in saved.items() if name in here}
-        _compare(session, here, saved, restored.path)
+        owners = restored.state.get("owners", {})  # older checkpoints have none
+        ours = _leave_out(here, saved, self._owners, "variables of a hook are new")
+        saved = _leave_out(saved, here, owners, "variables of a hook are left out")
+        _compare(session, ours, saved, self._owners, restored.path)
         _report_dtypes(here, saved)
         session.write(saved)
         session.global_step = restored.manifest.global_step
@@ -265,8 +278,29 @@ class Saver:
         log.info("restored", path=shown(restored.path), step=session.global_step)
 
 
+def _leave_out(
+    values: Mapping[str, Any],
+    others: Mapping[str, Any],
+    owners: Mapping[str, str],
+    event: str,
+) -> dict[str, Any]:
+    """Leave out the variables of hooks that are not among the others, and log them.
+
+    A hook may be switched on or off between two sessions. Its variables are its own matter,
+    and only those of the user tell whether a checkpoint fits a graph.
+    """
+    alone = {name: owners[name] for name in owners if name in values and name not in others}
+    for hook in dict.fromkeys(alone.values()):
+        log.info(event, hook=hook, variables=[n for n, who in alone.items() if who == hook])
+    return {name: value for name, value in values.items() if name not in alone}
+
+
 def _compare(
-    session: Session, here: Mapping[str, Any], saved: Mapping[str, Any], path: Path
+    session: Session,
+    here: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    owners: Mapping[str, str],
+    path: Path,
 ) -> None:
     """Refuse a checkpoint of another graph."""
     faults = [f"{name!r} is only in the graph" for name in here if name not in saved]
@@ -275,8 +309,9 @@ def _compare(
         try:
             session.check(name, saved[name], "the checkpoint")
         except GraphError:
+            whose = owned_by(owners.get(name))
             faults.append(
-                f"{name!r} has {_form(here[name])} in the graph and "
+                f"{name!r}{whose} has {_form(here[name])} in the graph and "
                 f"{_form(saved[name])} in the checkpoint"
             )
     if faults:

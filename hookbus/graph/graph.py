@@ -98,6 +98,13 @@ class Graph:
         return frozenset(self._unsaved)
 
     @property
+    def owners(self) -> Mapping[str, str]:
+        """The plugin that owns each node added by a hook, by the node's name."""
+        return {
+            node.name: node.owner for node in self._nodes.values() if node.owner is not None
+        }
+
+    @property
     def declared(self) -> Mapping[str, tuple[SummaryKind, str]]:
         """Kind and node of each declared summary, by its name."""
         return dict(self._declared)

@@ -128,7 +128,8 @@ def begin(state: SessionState) -> None:
     state.phase = Phase.BEGUN
     _call_begin(state)
     creator.scaffold.finalize()
-    state.saver.prepare(creator.scaffold.saved_names, creator.graph.unsaved)
+    saved_names, graph = creator.scaffold.saved_names, creator.graph
+    state.saver.prepare(saved_names, graph.unsaved, graph.owners)
     open_backend(state)
     state.first_step = state.global_step
     if state.phase is Phase.BEGUN:  # no hook asked to stop
