@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from hookbus.backend import random_state
+from hookbus.backend.random_state import RandomGenerators
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
-
-
-class RandomGenerators(Protocol):
-    """The random generators that an input may draw from.
-
-    The module :mod:`hookbus.backend.random_state` stands for those of the process.
-    """
-
-    def capture(self) -> dict[str, Any]:
-        """Return their states by name."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Put them back to states that :meth:`capture` returned."""
-
-    def fork(self) -> dict[str, Any]:
-        """Return the states of a separate stream that follows from today's."""
 
 
 class Input:

@@ -8,9 +8,25 @@ import importlib
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from hookbus.backend.protocol import Session
+
+
+class RandomGenerators(Protocol):
+    """Random generators: those of the process, or also those that a session tracks.
+
+    This module itself stands for those of the process.
+    """
+
+    def capture(self) -> dict[str, Any]:
+        """Return their states by name."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put them back to states that :meth:`capture` returned."""
+
+    def fork(self) -> dict[str, Any]:
+        """Return the states of a separate stream that follows from today's."""
 
 
 def capture() -> dict[str, Any]:
@@ -53,6 +69,16 @@ def same(one: Any, other: Any) -> bool:
     if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
         return bool(one.tobytes() == other.tobytes())
     return bool(one == other)
+
+
+@contextlib.contextmanager
+def preserved(generators: RandomGenerators) -> Iterator[None]:
+    """Restore *generators* after a block."""
+    states = generators.capture()
+    try:
+        yield
+    finally:
+        generators.restore(states)
 
 
 @contextlib.contextmanager

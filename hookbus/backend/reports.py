@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import keyword
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from hookbus.backend import random_state
 from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.program import Program
+from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.random_state import RandomGenerators, preserved
 from hookbus.errors import UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -54,9 +58,17 @@ class ReportGraph(Graph):
 
 
 class Reports(Mapping[str, Any]):
-    """The values that one step reports; a callable is called if a hook fetches it."""
+    """The values that one step reports; a callable is called if a hook fetches it.
 
-    def __init__(self) -> None:
+    Whether a hook fetches it may depend on the flags of the run, so a callable that draws
+    random numbers must not change what the steps draw.
+
+    Args:
+        generators: the random generators that are restored after a callable.
+    """
+
+    def __init__(self, generators: RandomGenerators = random_state) -> None:
+        self.generators = generators
         self._given: dict[str, Any] = {}
         self._known: dict[str, Any] = {}
         self._summaries: dict[str, tuple[SummaryKind, Any]] = {}
@@ -89,7 +101,7 @@ class Reports(Mapping[str, Any]):
         """Return these reports, with the feeds of hooks in place of reported values."""
         if not feeds:
             return self
-        both = Reports()
+        both = Reports(self.generators)
         both._given = {**self._given, **feeds}
         both._known = {**self._known, **feeds}
         both._summaries, both._shown = self._summaries, self._shown
@@ -115,17 +127,19 @@ class Reports(Mapping[str, Any]):
         if name == _REPORTED_SUMMARIES:
             kinds = [(key, kind) for key, (kind, _) in self._summaries.items()]
             return by_kind((key, kind, self._show(key)) for key, kind in kinds)
-        return _called(self._given[name])
+        return self._called(self._given[name])
 
     def _show(self, name: str) -> Any:
         """Return the value of a summary; a function is called once, when it is needed."""
         if name not in self._shown:
-            self._shown[name] = _called(self._summaries[name][1])
+            self._shown[name] = self._called(self._summaries[name][1])
         return self._shown[name]
 
-
-def _called(value: Any) -> Any:
-    return value() if callable(value) else value
+    def _called(self, value: Any) -> Any:
+        if not callable(value):
+            return value
+        with preserved(self.generators):
+            return value()
 
 
 class ReportSession(EmbeddedSession):
@@ -136,24 +150,45 @@ class ReportSession(EmbeddedSession):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
-        self.last = Reports()
+        self.last = self._nothing = Reports()
 
     def compile(self, fetches: Any, feeds: frozenset[str]) -> Any:
         """Plan the fetches of hooks from a step's reports.
 
         Raises:
-            UnfedPlaceholderError: the step does not report a fetched name.
+            UnfedPlaceholderError: the step does not report a fetched name, or no step has
+                reported anything yet.
         """
         try:
             return super().compile(fetches, feeds)
         except UnfedPlaceholderError as error:
-            reported = sorted(feeds - {*_COLLECTED})
             name = error.node
+            if self.last is self._nothing:
+                raise UnfedPlaceholderError(
+                    f"{name!r} is not reported yet: no step has ended; read it in "
+                    "after_run() or after the first step",
+                    name,
+                ) from None
+            reported = sorted(feeds - {*_COLLECTED})
             raise UnfedPlaceholderError(
                 f"{name!r} is not reported{did_you_mean(name, reported)}; the step reports "
                 f"{', '.join(map(repr, reported)) or 'nothing'}: {_reporting(name)}",
                 name,
             ) from None
+
+    def execute(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Fetch from reports; restore the generators after the ops that hooks added."""
+        if not program.calls:
+            return super().execute(program, feeds, writes, options, metadata)
+        with preserved(self.last.generators):
+            return super().execute(program, feeds, writes, options, metadata)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Read the values reported last, or values derived from them."""

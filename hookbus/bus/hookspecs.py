@@ -9,6 +9,7 @@ event's name, and takes only the arguments that it names. The order of one sessi
 with ``on_exception`` instead of the last two if an error ends it. ``addoption`` is called
 before all of them, when the plugin's settings are read.
 
+``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
 ``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
 ``planned_last_step`` when a hook asks for the last step; ``logged``, ``measured`` and
 ``evaluated`` when a hook emits them.
@@ -84,6 +85,14 @@ def before_run(run_context: SessionRunContext) -> SessionRunArgs | None:
 @hookspec
 def after_run(run_context: SessionRunContext, run_values: SessionRunValues) -> None:
     """Called after a successful run, with this hook's own results."""
+
+
+@hookspec
+def cancelled(run_context: SessionRunContext) -> None:
+    """Called instead of ``after_run`` when the caller cancels a step of a custom loop.
+
+    *run_context* is the one of the step's ``before_run``.
+    """
 
 
 @hookspec(firstresult=True)

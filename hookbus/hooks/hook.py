@@ -62,6 +62,9 @@ class SessionRunHook:
       nothing, pulls no input, draws no number from a global generator. False by default.
     * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it is
       called before or after.
+    * ``kinds``: the kinds of runs that reach it. A hook that flags switch on takes part in
+      sessions of these kinds only; its default is ``train``. A hook in ``hooks=`` takes
+      part in its session, whose kind is added to these.
 
     Class attributes, for settings that come from flags:
 
@@ -70,7 +73,6 @@ class SessionRunHook:
       else sets them.
     * ``exclusive_settings``: groups of fields of which giving one clears the others
       that come from weaker sources.
-    * ``kinds``: the kinds of sessions and runs it serves when flags switch it on.
     """
 
     main_setting: ClassVar[str | None] = None

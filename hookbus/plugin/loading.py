@@ -184,23 +184,22 @@ def _bare(code: LoadedPlugin) -> Registration:
     verdict = code.verdict
     assert verdict.installed is not None
     shipped = verdict.installed.shipped_by
-    return Registration(
-        verdict.name, code.value, verdict.why, shipped, kinds=kinds_of(code)
-    )
+    kinds = kinds_of(verdict.name, code.value)
+    return Registration(verdict.name, code.value, verdict.why, shipped, kinds=kinds)
 
 
-def kinds_of(code: LoadedPlugin) -> tuple[Kind, ...]:
-    """Return the kinds of sessions and runs that a plugin takes part in.
+def kinds_of(name: str, plugin: Any) -> tuple[Kind, ...]:
+    """Return the kinds of sessions and runs that a plugin declares, by default ``train``.
 
     Raises:
         PluginError: there are no such kinds.
     """
-    kinds = getattr(code.value, "kinds", ("train",))
+    kinds = getattr(plugin, "kinds", SessionRunHook.kinds)
     known = get_args(Kind)
     listed = isinstance(kinds, tuple | list | set | frozenset)
     if not listed or not all(kind in known for kind in kinds):
         raise PluginError(
-            f"plugin {code.verdict.name!r}: kinds is {kinds!r}; expected a tuple of "
+            f"plugin {name!r}: kinds is {kinds!r}; expected a tuple of "
             f"{', '.join(map(repr, known))}, like ('train',)"
         )
     return tuple(kinds)

@@ -21,7 +21,7 @@ from hookbus.discovery import (
     unique_name,
 )
 from hookbus.errors import ArgumentTypeError
-from hookbus.hooks.hook import Kind
+from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.logs import log
 from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_of
 from hookbus.plugin.requirements import own_version
@@ -87,10 +87,10 @@ def session_hooks(
     on = {v.name: v for v in in_order(selection, worker)}
     loaded = load(on.values())
     found: dict[str, Registration] = {}
-    _add_objects(found, first, selection, config)
+    _add_objects(found, first, kind, selection, config)
     idle: dict[str, str] = {}
     for name in on:
-        kinds = kinds_of(loaded[name])
+        kinds = kinds_of(name, loaded[name].value)
         if name not in wanted and kind not in kinds:
             idle[name] = f"serves {', '.join(kinds)}"
             continue
@@ -98,7 +98,7 @@ def session_hooks(
         member = member_of(loaded[name], [*implied, *config.settings_of(name)])
         free = unique_name(name, found)
         found[free] = attrs.evolve(member, name=free)
-    _add_objects(found, hooks, selection, config)
+    _add_objects(found, hooks, kind, selection, config)
     _announce(config, selection, found.values(), loaded, idle)
     return list(found.values())
 
@@ -150,6 +150,7 @@ def _settings(automatic: ImpliedPlugin) -> list[Setting]:
 def _add_objects(
     found: dict[str, Registration],
     objects: HookArguments,
+    kind: Kind,
     selection: Selection,
     config: Config,
 ) -> None:
@@ -163,7 +164,17 @@ def _add_objects(
         shipped = plugin.shipped_by if plugin else None
         # The user can set the error policy of an object, but not its fields.
         policy = policy_of(config.settings_of(base))
-        found[name] = Registration(name, hook, f"{argument}=", shipped, policy=policy)
+        kinds = _object_kinds(base, hook, kind)
+        found[name] = Registration(
+            name, hook, f"{argument}=", shipped, kinds=kinds, policy=policy
+        )
+
+
+def _object_kinds(name: str, hook: Any, kind: Kind) -> tuple[Kind, ...]:
+    """Return the kinds of runs that reach an object: its session's, and its own ones."""
+    declares = getattr(hook, "kinds", SessionRunHook.kinds) is not SessionRunHook.kinds
+    own = kinds_of(name, hook) if declares else ()
+    return tuple(dict.fromkeys((kind, *own)))
 
 
 def _identity(hook: Any, catalog: Catalog) -> tuple[str, Installed | None]:

@@ -176,6 +176,10 @@ class HookedSession:
         after_run.deliver(context, plan.hook_splits, values, common)
         return plan.split(values)
 
+    def cancel(self, pending: PendingRun) -> None:
+        """Tell the hooks that the second half of a run does not come."""
+        self._bus.caller("cancelled", pending[0].kind).collect(pending[0])
+
     def is_ending(self) -> bool:
         """Return whether a signal or the coordinator ends the session."""
         return self._signals.came() or self.coord.should_stop()

@@ -62,7 +62,7 @@ class Step:
         self.feeds: Mapping[str, Any] = {}
         self._state = state
         self._kind = kind
-        self._reports = Reports()
+        self._reports = Reports(state.saver.tracking)
         self._pending: PendingRun | None = None
         self._cancelled = False
 
@@ -71,6 +71,10 @@ class Step:
 
         Args:
             values: the values by name. A callable is called only if a hook fetches it.
+                It may draw random numbers: the generators of the process and those that
+                the session tracks are restored afterwards. It must not change anything
+                else, like the state of a model, because then the training would depend
+                on which hooks are on.
 
         Raises:
             UsageError: a name is reported twice, or the step is not entered.
@@ -84,7 +88,10 @@ class Step:
         return Summaries(self._summarize)
 
     def cancel(self) -> None:
-        """Leave the step without counting it and without ``after_run``."""
+        """Leave the step without counting it; hooks get ``cancelled``, not ``after_run``.
+
+        The rest of the block still runs; an error that leaves it counts as usual.
+        """
         self._cancelled = True
 
     def _summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
@@ -103,7 +110,7 @@ class Step:
         backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
         state.saver.tracking.check()
         act(state, None)
-        self._reports, self._cancelled = Reports(), False
+        self._reports, self._cancelled = Reports(state.saver.tracking), False
         self._pending = pending = backend.ask([], None, None, None, self._kind)
         self.feeds, state.in_step = pending[2], True
         return self
@@ -115,10 +122,11 @@ class Step:
             return
         if self._kind == state.kind:
             state.saver.epochs.step_done()
+        backend = state.usable("aux")
         if self._cancelled:
+            backend.cancel(pending)
             act(state, None, saving=False)
             return
-        backend = state.usable("aux")
         assert isinstance(backend.session, ReportSession)
         context, _, feeds, _, _ = pending
         # A hook sees its own feed, even if the loop used another value.

@@ -146,6 +146,19 @@ def test_it_survives(registered: Candidate, loop: str, ending: str) -> None:
         )
 
 
+def test_it_survives_a_cancelled_step(registered: Candidate) -> None:
+    """A before_run without after_run does no harm: the step may be cancelled, or fail."""
+    usual = registered.faults(registered.run(registered.make(), custom_loop=True))
+    steps = registered.run(registered.make(), custom_loop=True, cancelled=[1, 3])
+    raised = [fault for fault in registered.faults(steps) if fault not in usual]
+    if raised:
+        fail(
+            f"in a custom loop with cancelled steps {raised[0]}. A cancelled step has "
+            "before_run() and cancelled(), and no after_run(); the next event of a step is "
+            "before_run() again"
+        )
+
+
 @pytest.mark.parametrize("ending", ["failed", "failed_early"])
 def test_on_exception_raises_nothing(registered: Candidate, ending: str) -> None:
     """It accepts any error, also one from before the session was created."""

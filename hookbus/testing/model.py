@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -24,6 +24,8 @@ class Script:
         errors: the number of a step, from 1 on, to the error that it raises once.
         session: the session of the steps; None before it is open.
         first: the global step before the first step.
+        cancelled: the numbers of the steps that a custom loop cancels once, before it
+            does them.
     """
 
     values: Mapping[str, Sequence[Any]]
@@ -31,6 +33,7 @@ class Script:
     errors: dict[int, BaseException]
     session: MonitoredSession | None = None
     first: int = 0
+    cancelled: set[int] = attrs.field(factory=set)
 
     @classmethod
     def of(
@@ -39,6 +42,7 @@ class Script:
         variables: Mapping[str, Any] | None,
         errors: Mapping[int, BaseException] | None,
         steps: int | None,
+        cancelled: Iterable[int] = (),
     ) -> tuple[Script, int]:
         """Return a script and its number of steps.
 
@@ -52,7 +56,8 @@ class Script:
             raise UsageError(f"errors: steps are counted from 1, not {min(errors)}")
         steps = max(lengths, default=10) if steps is None else steps
         given = falling(steps) if values is None else values
-        return cls(given, {"w": 0.0, **(variables or {})}, dict(errors or {})), steps
+        start = {"w": 0.0, **(variables or {})}
+        return cls(given, start, dict(errors or {}), cancelled=set(cancelled)), steps
 
     def value(self, name: str, global_step: int) -> Any:
         """Return the value of a node in the step that begins at *global_step*."""
@@ -100,6 +105,11 @@ class Script:
                 return
             with session.step() as step:
                 began = session.global_step
+                number = self._before(began) + 1
+                if number in self.cancelled:
+                    self.cancelled.remove(number)
+                    step.cancel()
+                    continue
                 self.strike(began)
                 self.variables["w"] = self.variables["w"] + x
                 values = {name: self.value(name, began) for name in self.values}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def run_steps(
     errors: Mapping[int, BaseException] | None = None,
     directory: str | Path | None = None,
     custom_loop: bool = False,
+    cancelled: Iterable[int] = (),
     reraise: bool = True,
     config: Config | None = None,
     **session: Any,
@@ -67,6 +68,8 @@ def run_steps(
         directory: where to restore from and save into; needs hookbus-checkpoint-saver.
         custom_loop: whether to train in a custom loop, with ``session.iterate``, ``step``
             and ``report``, instead of a graph.
+        cancelled: the numbers of steps, from 1 on, that the custom loop cancels once,
+            before it does them.
         reraise: whether to raise the error that leaves the session; otherwise it is in
             ``error``. Errors before the session exists are always raised, and so is what
             is not an ``Exception``, like Ctrl-C, unless it is one of *errors*.
@@ -83,7 +86,7 @@ def run_steps(
     >>> failed.outcome.kind, failed.global_step, failed.error
     ('failed', 1, ValueError('bad batch'))
     """
-    script, steps = Script.of(values, variables, errors, steps)
+    script, steps = Script.of(values, variables, errors, steps, cancelled)
     # A new Config has the record of this session only.
     config = attrs.evolve(config or Config(autoload=False, header=False), records=[])
     recorder = Recorder()

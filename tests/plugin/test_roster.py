@@ -13,7 +13,7 @@ import pytest
 from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
-from hookbus import Config, Graph, MonitoredSession, SessionRunHook
+from hookbus import Config, Graph, MonitoredSession, PluginError, SessionRunHook
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import parse_switch as parse_word
 from hookbus.config.settings import Setting
@@ -260,6 +260,51 @@ def test_aux_runs_reach_only_plugins_that_declare_them(install, kinds, runs):
         session.run("global_step")
         session.run("global_step", kind="aux")
     assert len(type(member.plugin).runs) == runs
+
+
+@pytest.mark.parametrize(
+    ("declared", "seen"),
+    [
+        (None, ["train"]),
+        (("aux",), ["train", "aux"]),
+        (("eval", "predict"), ["train", "eval", "predict"]),
+        (["eval", "train"], ["train", "eval"]),
+    ],
+)
+def test_a_hook_in_code_sees_its_sessions_kind_and_those_it_declares(declared, seen):
+    """An object in ``hooks=`` that declares aux sees aux runs, as a plugin does."""
+    kinds = []
+
+    class MineHook(SessionRunHook):
+        def after_run(self, run_context):
+            kinds.append(run_context.kind)
+
+    if declared is not None:
+        MineHook.kinds = declared
+    with MonitoredSession(Graph(), hooks=[MineHook()], config=config()) as session:
+        for kind in ("train", "aux", "eval", "predict"):
+            session.run("global_step", kind=kind)
+    assert kinds == seen
+
+
+def test_what_a_hook_inherits_is_no_declaration():
+    """The default of SessionRunHook adds no training runs to an evaluation."""
+    (mine,) = members(config(), "eval", {"hooks": [SessionRunHook()]})
+    assert mine.kinds == ("eval",)
+
+
+def test_invalid_kinds_of_a_hook_in_code_are_an_error():
+    """The message names the hook, its kinds, and what to write."""
+
+    class MineHook(SessionRunHook):
+        kinds = ("training",)
+
+    with pytest.raises(PluginError) as caught:
+        members(config(), "train", {"hooks": [MineHook()]})
+    assert str(caught.value) == (
+        "plugin 'mine': kinds is ('training',); expected a tuple of 'train', 'eval', "
+        "'predict', 'aux', like ('train',)"
+    )
 
 
 def test_of_two_policies_from_one_place_the_last_counts(install):

@@ -69,6 +69,17 @@ class GraphOnlyHook(SessionRunHook):
         return SessionRunArgs("x")
 
 
+class PairingHook(SessionRunHook):
+    running = False
+
+    def before_run(self):
+        assert not self.running
+        self.running = True
+
+    def after_run(self):
+        self.running = False
+
+
 class ThreadHook(SessionRunHook):
     def begin(self):
         self.done = threading.Event()

@@ -17,6 +17,7 @@ FAULTS = {
     "RaisingHook": ("test_it_survives", "end() raised RuntimeError: the end is bad"),
     "OnceHook": ("test_it_survives", "after_create_session() is called again"),
     "GraphOnlyHook": ("test_it_survives", "-k 'not custom_loop'"),
+    "PairingHook": ("test_it_survives_a_cancelled_step", "and no after_run()"),
     "ThreadHook": ("test_it_cleans_up", "leaves the thread 'watcher'"),
     "FileHook": ("test_it_cleans_up", "values.txt: release that in on_ex"),
     "SignalHook": ("test_it_cleans_up", "leaves a handler of SIGUSR1"),

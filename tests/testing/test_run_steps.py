@@ -118,6 +118,14 @@ def test_a_hook_can_assign_a_variable():
     assert run_steps(RateHook(), steps=1, variables={"rate": 0.1}).variables["rate"] == 0.05
 
 
+def test_a_custom_loop_can_cancel_steps():
+    """A cancelled step is repeated, and hooks get cancelled instead of after_run."""
+    steps = run_steps(steps=2, custom_loop=True, cancelled=[1])
+    events = [call.event for call in steps.calls if call.event.endswith(("run", "led"))]
+    assert events == ["before_run", "cancelled", *["before_run", "after_run"] * 2]
+    assert steps.global_step == 2
+
+
 @pytest.mark.parametrize("custom_loop", LOOPS)
 def test_a_hook_can_stop_it(custom_loop):
     """The outcome names who stopped, and no further step is done."""

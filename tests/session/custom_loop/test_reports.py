@@ -127,12 +127,45 @@ def test_a_hooks_own_reading_computes_no_other(own):
     assert (read, accuracy.calls) == ([1.0], 0)
 
 
+NOT_YET = (
+    "'loss' is not reported yet: no step has ended; read it in after_run() or after the "
+    "first step"
+)
+
+
 def test_reading_before_the_first_step_says_that_nothing_is_there(own):
-    """Before anything is reported, reading is an error that says what to do."""
+    """Before anything is reported, reading is an error that says when it is."""
     with own() as session, pytest.raises(UnfedPlaceholderError) as caught:
         session.run("loss")
 
-    assert str(caught.value) == (
+    assert str(caught.value) == NOT_YET
+
+
+def test_a_hook_that_reads_before_the_first_step_learns_when_it_can(own):
+    """In the first before_run, the error does not blame the step; later, there is a value."""
+    read = []
+
+    class Reader(SessionRunHook):
+        def before_run(self, run_context):
+            try:
+                read.append(run_context.session.run("loss"))
+            except UnfedPlaceholderError as error:
+                read.append(str(error))
+
+    with own(Reader()) as session:
+        for loss in (2.0, 1.0):
+            with session.step() as step:
+                step.report(loss=loss)
+
+    assert read == [NOT_YET, 2.0]
+
+
+def test_a_step_without_reports_says_that_it_reports_nothing(own, fetch):
+    """The error names the report that is missing once a step could have made it."""
+    with pytest.raises(UnfedPlaceholderError) as caught, own(fetch("loss")) as session:
+        session.step().__enter__().__exit__(None, None, None)
+
+    assert str(caught.value).startswith(
         "'loss' is not reported; the step reports nothing: step.report(loss=...)"
     )
 

@@ -12,6 +12,7 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
     UsageError,
+    hookimpl,
 )
 
 
@@ -188,6 +189,72 @@ def test_a_cancelled_step_has_not_been(own, fetch):
     assert hook.results == [2.0]
     assert hook.steps == [0, 0, 1]
     assert session.outcome.kind == "completed"
+
+
+def test_a_cancelled_step_is_announced_to_each_hook(own):
+    """Each before_run is followed by after_run, or by cancelled with the same context."""
+    told = []
+
+    class Pair(SessionRunHook):
+        def before_run(self, run_context):
+            told.append(("before_run", run_context))
+
+        def after_run(self, run_context):
+            told.append(("after_run", run_context))
+
+        @hookimpl
+        def cancelled(self, run_context):
+            told.append(("cancelled", run_context))
+
+    with own(Pair()) as session:
+        for cancels in (True, False):
+            with session.step() as step:
+                if cancels:
+                    step.cancel()
+
+    assert [event for event, _ in told] == [
+        "before_run",
+        "cancelled",
+        "before_run",
+        "after_run",
+    ]
+    assert told[0][1] is told[1][1]
+    assert told[2][1] is told[3][1]
+
+
+@pytest.mark.parametrize("kind", ["aux", "eval", "train"])
+def test_only_hooks_of_its_kind_hear_of_a_cancelled_step(own, kind):
+    """cancelled reaches the hooks that before_run has reached."""
+    heard = []
+
+    class Listener(SessionRunHook):
+        @hookimpl
+        def cancelled(self, run_context):
+            heard.append(run_context.kind)
+
+    with own(Listener()) as session, session.step(kind=kind) as step:
+        step.cancel()
+
+    assert heard == [kind] * (kind == "train")
+
+
+def test_a_hook_may_ask_to_stop_when_a_step_is_cancelled(own):
+    """The request is served like one of after_run."""
+
+    class Impatient(SessionRunHook):
+        @hookimpl
+        def cancelled(self, run_context):
+            run_context.request_stop("a step was cancelled")
+
+    with own(Impatient()) as session:
+        with session.step() as step:
+            step.cancel()
+        assert session.should_stop()
+
+    assert (session.outcome.who, session.outcome.why) == (
+        "impatient",
+        "a step was cancelled",
+    )
 
 
 def test_a_stop_outlives_the_step_that_is_cancelled(own):
