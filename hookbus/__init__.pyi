@@ -81,6 +81,7 @@ from hookbus.session.creators import SessionCreator as SessionCreator
 from hookbus.session.creators import WorkerSessionCreator as WorkerSessionCreator
 from hookbus.session.monitored import MonitoredSession as MonitoredSession
 from hookbus.session.recovery import Recovery as Recovery
+from hookbus.session.step import Evaluation as Evaluation
 from hookbus.session.step import Step as Step
 from hookbus.session.step import StepContext as StepContext
 from hookbus.session.training import MonitoredTrainingSession as MonitoredTrainingSession

@@ -163,3 +163,10 @@ def shown(path: Path) -> str:
     except (OSError, ValueError):  # there is no current folder, or it is on another drive
         return str(path)
     return str(path) if relative.startswith("..") else relative
+
+
+def log_evaluation(metrics: Mapping[str, float], step: int, name: str | None) -> None:
+    """Log the metrics of an evaluation of the model after *step*, in short."""
+    short = {metric: float(f"{value:.6g}") for metric, value in metrics.items()}
+    named = {} if name is None else {"name": name}
+    log.info("evaluated", step=step, metrics=short, **named)

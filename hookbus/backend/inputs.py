@@ -235,6 +235,14 @@ class EpochIterator:
         source = self._source
         return source is not None and source.keeps_position and source.pulled > self._done
 
+    @property
+    def resuming(self) -> bool:
+        """Whether the program repeats what came before the position of the checkpoint.
+
+        Until it reaches the pass that was cut short, all passes are skipped.
+        """
+        return bool(self._resume)
+
     def step_done(self) -> None:
         """Note that the step of the last value was done."""
         if self._source is not None:

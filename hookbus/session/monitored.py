@@ -37,7 +37,8 @@ from hookbus.session.start import (
     repeat,
 )
 from hookbus.session.state import Phase, SessionState
-from hookbus.session.step import Step, StepContext, check_step_fn
+from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn
+from hookbus.validation import check_name
 
 
 class MonitoredSession:
@@ -177,7 +178,7 @@ class MonitoredSession:
         """
         state = self._state
         if state.custom_loop:
-            if state.in_step:
+            if state.block == "step":
                 raise UsageError(
                     "run() inside step(): report what the step computes instead"
                 )
@@ -318,6 +319,11 @@ class MonitoredSession:
                 it.
         """
         self._check_custom_loop("iterate()")
+        if self._state.block == "evaluation":
+            raise UsageError(
+                "iterate() inside evaluation(): iterate over the data without the session, "
+                "which keeps the position of the training"
+            )
         if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
             raise ArgumentTypeError(
                 f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
@@ -340,6 +346,37 @@ class MonitoredSession:
         check_kind(kind)
         self._refuse_inside_event()
         return Step(self._state, kind or self.kind)
+
+    def evaluation(self, name: str | None = None) -> Evaluation:
+        """Evaluate the model of a custom loop as a block, between two steps.
+
+        What is reported in the block reaches hooks as ``evaluated``, as means over its
+        reports. Random numbers that are drawn in the block have no effect on the training.
+        Also allowed after a stop.
+
+        A loop that resumes repeats the blocks from before its checkpoint. They do not reach
+        hooks, whose state contains them already.
+
+        Args:
+            name: distinguishes several evaluations, for example on other data.
+
+        Raises:
+            UsageError: the session has a graph, or the name has a slash.
+            ArgumentTypeError: the name is not a str.
+
+        >>> with MonitoredSession() as session:
+        ...     with session.evaluation("val") as evaluation:
+        ...         evaluation.report(loss=1.0, weight=32)
+        ...         evaluation.report(loss=2.0, weight=32)
+        ...     evaluation.metrics
+        {'loss': 1.5}
+        """
+        self._check_custom_loop(
+            "evaluation()", "use the plugin in-memory-evaluator, or run(..., kind='eval')"
+        )
+        check_name("the name of evaluation()", name)
+        self._refuse_inside_event()
+        return Evaluation(self._state, name)
 
     def should_stop(self) -> bool:
         """Return whether the loop should end: closed, stopped, or at the end of input."""
@@ -401,11 +438,10 @@ class MonitoredSession:
                 "session.run(), which calls no hook"
             )
 
-    def _check_custom_loop(self, what: str) -> None:
+    def _check_custom_loop(self, what: str, instead: str = "use run() or loop()") -> None:
         if self._is_closed:
             raise SessionClosedError(f"{what} on a closed session; create a new one")
         if not self._state.custom_loop:
             raise UsageError(
-                f"{what} is for a custom loop, but this session has a graph: use run() or "
-                "loop()"
+                f"{what} is for a custom loop, but this session has a graph: {instead}"
             )

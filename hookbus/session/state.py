@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -15,6 +15,7 @@ from hookbus.errors import (
     RunAfterStopError,
     SessionClosedError,
     SessionInterruptedError,
+    UsageError,
     culprit_of,
 )
 from hookbus.hooks.context import Requests
@@ -25,6 +26,9 @@ from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Recovery
 from hookbus.session.run import HookedSession
 from hookbus.session.signals import KINDS, SignalWatch
+
+Block: TypeAlias = Literal["step", "evaluation"]
+"""A block of a custom loop: the method of the session that makes it."""
 
 
 class Phase(enum.Enum):
@@ -61,7 +65,7 @@ class SessionState:
         recovery: decides how often a preempted session is opened again; None for never.
         grace: the seconds to wait for threads when a backend session is closed.
         custom_loop: whether the caller computes the steps, without a graph.
-        in_step: whether the block of a custom loop's step is entered.
+        block: the block of a custom loop that is entered; None between two blocks.
         shows_backend: whether the caller sees errors of the backend and its threads, as
             in a SingularMonitoredSession.
         one_call: whether the session serves one call, like ``Estimator.train()``, which
@@ -100,12 +104,19 @@ class SessionState:
     begun: set[str] = attrs.field(factory=set)
     first_step: int | None = None
     outcome: Outcome | None = None
-    in_step: bool = False
+    block: Block | None = None
 
     @property
     def global_step(self) -> int:
         """The global step after the last run; 0 before the first backend session."""
         return self.backend.session.global_step if self.backend is not None else 0
+
+    def check_block(self, block: Block) -> None:
+        """Raise UsageError if a block of a custom loop cannot be entered inside another."""
+        if self.block is not None:
+            raise UsageError(
+                f"{block}() inside {self.block}(): leave the {self.block} first"
+            )
 
     def usable(self, kind: Kind | None) -> HookedSession:
         """Return the backend session, if it may run something of *kind*.

@@ -1,8 +1,9 @@
-"""Runs steps that the caller computes: in a custom loop, or in a step function."""
+"""Runs what the caller computes: steps and evaluations of a custom loop, step functions."""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -12,9 +13,11 @@ from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
+from hookbus.logs import log, log_evaluation
 from hookbus.session.requests import act, act_after_run
 from hookbus.session.run import PendingRun
 from hookbus.session.state import SessionState
+from hookbus.validation import scalar_in
 
 
 class StepContext:
@@ -104,20 +107,19 @@ class Step:
 
     def __enter__(self) -> Step:
         state = self._state
-        if state.in_step:
-            raise UsageError("step() inside step(): leave the first step first")
+        state.check_block("step")
         # A value that would be lost still gets its step, even after a signal.
         backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
         state.saver.tracking.check()
         act(state, None)
         self._reports, self._cancelled = Reports(state.saver.tracking), False
         self._pending = pending = backend.ask([], None, None, None, self._kind)
-        self.feeds, state.in_step = pending[2], True
+        self.feeds, state.block = pending[2], "step"
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pending, self._pending = self._pending, None
-        state, state.in_step = self._state, False
+        state, state.block = self._state, None
         if error is not None or pending is None:
             return
         if self._kind == state.kind:
@@ -133,3 +135,86 @@ class Step:
         backend.session.last = given = self._reports.fed(feeds)
         backend.execute(pending, given, advance=1 if self._kind == "train" else 0)
         act_after_run(state, context)
+
+
+class Evaluation:
+    """One evaluation of the model of a custom loop, as a block.
+
+    Leaving the block without an error sends the means of the reported values to all hooks
+    as the event ``evaluated``, and serves what they ask for, like a stop. In any case it
+    restores the random generators of the process and those that the session tracks.
+
+    Attributes:
+        name: distinguishes this evaluation from others; None if there is only one.
+        metrics: the means by name, after the block.
+    """
+
+    def __init__(self, state: SessionState, name: str | None) -> None:
+        self.name = name
+        self.metrics: dict[str, float] = {}
+        self._state = state
+        self._sums: dict[str, tuple[float, float]] = {}
+        self._generators: Mapping[str, Any] | None = None
+
+    def report(self, /, *, weight: float = 1.0, **values: Any) -> None:
+        """Add values to the means.
+
+        Args:
+            weight: how much these values count, for example the size of their batch. Values
+                with the weight 0 do not count.
+            values: the values by name: numbers, or arrays that hold one.
+
+        Raises:
+            UsageError: a value is not a number, the weight is negative or not finite, or
+                the block is not entered.
+        """
+        if self._generators is None:
+            raise UsageError("call report() inside the block of its evaluation")
+        counts = scalar_in(weight)
+        if counts is None or not 0 <= counts < math.inf:
+            raise UsageError(
+                f"evaluation: the weight is {weight!r}; expected a finite number of at "
+                "least 0"
+            )
+        numbers = {name: _number(name, value) for name, value in values.items()}
+        for name, number in numbers.items() if counts else ():
+            total, weights = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = total + counts * number, weights + counts
+
+    def __enter__(self) -> Evaluation:
+        state = self._state
+        state.check_block("evaluation")
+        state.usable("aux")
+        self._sums, self.metrics = {}, {}
+        self._generators, state.block = state.saver.tracking.capture(), "evaluation"
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        generators, self._generators = self._generators, None
+        state, state.block = self._state, None
+        if generators is not None:
+            state.saver.tracking.restore(generators)
+        if error is not None:
+            return
+        self.metrics = {name: total / w for name, (total, w) in self._sums.items()}
+        backend = state.usable("aux")
+        if state.saver.epochs.resuming:
+            return  # hooks that were saved later know it, and the model is a later one
+        if not self.metrics:
+            log.warning("an evaluation reports nothing", name=self.name)
+            return
+        step = backend.session.global_step
+        log_evaluation(self.metrics, step, self.name)
+        backend.emit("evaluated", metrics=self.metrics, global_step=step, name=self.name)
+        # All objects are tracked only after the first step has begun.
+        act(state, None, saving=backend.current_run is not None)
+
+
+def _number(name: str, value: Any) -> float:
+    number = scalar_in(value)
+    if number is None:
+        raise UsageError(
+            f"evaluation: {name!r} is not a number (type {type(value).__name__}); report "
+            "a number"
+        )
+    return number

@@ -19,7 +19,7 @@ from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome, was_cut_short
-from hookbus.logs import log
+from hookbus.logs import log, log_evaluation
 from hookbus.validation import check_number, numeric, scalar_in
 
 
@@ -195,9 +195,7 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
             return
         self.values = session.run(self.final_ops, self.feed_dict)
         self.metrics = numbers(self.final_ops, self.values)
-        shown = {metric: float(f"{value:.6g}") for metric, value in self.metrics.items()}
-        named = {} if self.name is None else {"name": self.name}
-        log.info("evaluated", step=session.global_step, metrics=shown, **named)
+        log_evaluation(self.metrics, session.global_step, self.name)
         if not self.cut_short:
             self.emit_evaluated(self.metrics, session.global_step, self.name)
 

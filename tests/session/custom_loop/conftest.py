@@ -12,6 +12,7 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
 )
+from tests.support.watching import lines as lines
 
 
 class FetchHook(SessionRunHook):

@@ -142,7 +142,7 @@ def test_reading_before_the_first_step_says_that_nothing_is_there(own):
 
 
 def test_a_hook_that_reads_before_the_first_step_learns_when_it_can(own):
-    """In the first before_run, the error does not blame the step; later, there is a value."""
+    """The error does not blame the step that has only begun; later, there is a value."""
     read = []
 
     class Reader(SessionRunHook):
