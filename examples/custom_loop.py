@@ -65,6 +65,10 @@ def main() -> None:
                         loss=log_loss(y, model.predict_proba(x), labels=CLASSES),
                         accuracy=lambda: model.score(x_test, y_test),
                     )
+            if session.should_stop():
+                break
+            with session.evaluation("held_out") as evaluation:
+                evaluation.report(accuracy=model.score(x_test, y_test))
     print(f"held-out accuracy: {model.score(x_test, y_test):.1%}")
 
 

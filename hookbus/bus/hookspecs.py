@@ -12,7 +12,7 @@ before all of them, when the plugin's settings are read.
 ``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
 ``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
 ``planned_last_step`` when a hook asks for the last step; ``logged``, ``measured`` and
-``evaluated`` when a hook emits them.
+``evaluated`` when a hook emits them, the last one also after ``session.evaluation()``.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def measured(values: Mapping[str, float], global_step: int) -> None:
 
 @hookspec
 def evaluated(metrics: Mapping[str, float], global_step: int, name: str | None) -> None:
-    """Called when a hook has evaluated the model; *metrics* maps names to floats.
+    """Called when the model was evaluated; *metrics* maps names to floats.
 
     *global_step* is the step of the evaluated model. *name* distinguishes evaluations, for
     example on other data; None if there is only one.

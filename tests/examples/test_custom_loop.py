@@ -302,6 +302,11 @@ class Classifier(SGDClassifier):
                         loss=log_loss(y, model.predict_proba(x), labels=CLASSES),
                         accuracy=lambda: model.score(x_test, y_test),
                     )
+
+            if session.should_stop():
+                break
+            with session.evaluation("held_out") as evaluation:
+                evaluation.report(accuracy=model.score(x_test, y_test))
 """
 CHANGED = {
     'model = SGDClassifier("log_loss", alpha=1e-5, random_state=0)': (
