@@ -414,3 +414,25 @@ def test_a_killed_loop_stops_at_the_same_step(saved, step, point, again):
 
     assert (session.global_step, session.outcome.who) == (20, "early-stopping")
     assert heard[1] == again
+
+
+@pytest.mark.parametrize("dies_at", [4, 5, 6, 9])
+def test_an_evaluation_before_a_step_survives_a_kill(saved, dies_at):
+    """A loop that evaluates every few steps loses none, wherever it is killed."""
+    heard = []
+    for dies in (True, False):
+        listener = Listener()
+        try:
+            with saved(listener, every=1) as session:
+                for _ in session.iterate(range(12)):
+                    if dies and session.global_step == dies_at:
+                        raise Failure
+                    if session.global_step % 5 == 0:
+                        with session.evaluation() as evaluation:
+                            evaluation.report(loss=1.0)
+                    steps(session)
+        except Failure:
+            pass
+        heard += [at for _, at, _ in listener.heard]
+
+    assert heard == [0, 5, 10]
