@@ -20,6 +20,7 @@ from hookbus.bus.observers import Observers, is_passing_stop
 from hookbus.bus.registry import Registration
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues
+from hookbus.hooks.hook import SessionRunArgs
 
 Result: TypeAlias = tuple[str, Any]
 """A plugin's name and its answer."""
@@ -31,6 +32,9 @@ Bound: TypeAlias = Callable[..., Any]
 """A plugin's function that takes all arguments of its event."""
 
 Wrapper: TypeAlias = Generator[None, Any, Any]
+
+_OTHER_ANSWERS = frozenset({"planned_last_step", "before_save", "after_save"})
+"""The events of core whose answer is no request for fetches and feeds."""
 
 
 @attrs.frozen
@@ -128,6 +132,7 @@ class Caller:
         self.rows: list[tuple[str, Bound]] = []
         self._event, self._parameters = event, parameters
         self._current, self._first, self._answers = current, first_result, answers
+        self._refuses_args = not answers or event in _OTHER_ANSWERS
         self._labels = {i.plugin: i.label for i in implementations}
         self._guards = {i.plugin: i.guard for i in implementations if i.guard}
         self._wrappers: list[tuple[str, Bound]] = []
@@ -211,7 +216,9 @@ class Caller:
                 if given is None:
                     continue
                 try:
-                    self._call(name, call, given)
+                    answer = self._call(name, call, given)
+                    if answer is not None:
+                        self._refuse_args(name, answer)
                 except BaseException as error:
                     if not keep_going:
                         raise
@@ -236,6 +243,8 @@ class Caller:
                 answer = call(*args)
                 if answer is not None:
                     results.append((name, answer))
+                    if self._refuses_args:
+                        self._refuse_args(name, answer)
                     if self._first:
                         break
         except BaseException as error:
@@ -260,12 +269,24 @@ class Caller:
                 current.name = name
                 split = split_of(name)
                 results = None if split is None else split(values)
-                call(context, SessionRunValues(results, options, metadata, step))
+                answer = call(context, SessionRunValues(results, options, metadata, step))
+                if answer is not None:
+                    self._refuse_args(name, answer)
         except BaseException as error:
             self._blame(error, current.name)
             raise
         finally:
             current.name = before
+
+    def _refuse_args(self, name: str, answer: Any) -> None:
+        """Refuse a request for fetches and feeds that no run would serve."""
+        if isinstance(answer, SessionRunArgs):
+            error = PluginError(
+                f"plugin {self._labels[name]}: {self._event}() returned "
+                "SessionRunArgs(...); only before_run() asks for fetches and feeds"
+            )
+            self._blame(error, name)
+            raise error
 
     def _call(self, name: str, call: Bound, args: tuple[Any, ...]) -> Any:
         current, before = self._current, self._current.name

@@ -114,14 +114,17 @@ def before_save(
 def saving(session: Session, global_step: int) -> None:
     """Called when a checkpoint is about to be written and no hook has refused it.
 
-    A variable that is written here is saved with its new value. The states of tracked
-    objects were read before; the states of hooks are read afterwards.
+    A variable that is written or assigned here is saved with its new value. The states of
+    tracked objects were read before; the states of hooks are read afterwards.
     """
 
 
 @hookspec
 def after_save(session: Session, global_step: int, path: Path) -> str | None:
-    """Called after a checkpoint is safe on disk; return a reason to stop."""
+    """Called after a checkpoint is safe on disk; return a reason to stop.
+
+    The reason counts after a run, not after the first and the last save of a session.
+    """
 
 
 @hookspec

@@ -49,20 +49,27 @@ class Checkpoints:
     _current_hook: CurrentHook
     enabled_by: str | None = None
     max_to_keep: int | None = 5
+    _is_settled: bool = False
 
     def enable(
         self, directory: str | Path | None = None, max_to_keep: int | None = 5
     ) -> None:
-        """Switch saving on; the session then also saves at its end.
+        """Switch saving on, in ``begin``; the session then also saves at its end.
 
         Args:
             directory: where to save; by default the session's ``checkpoint_dir``.
             max_to_keep: the number of checkpoints to keep; None or 0 keeps all.
 
         Raises:
-            UsageError: no directory is set, or two different ones.
+            UsageError: no directory is set, or two different ones, or every ``begin`` was
+                called.
         """
         who = self._current_hook.name
+        if self._is_settled:
+            raise UsageError(
+                f"{who} called checkpoints.enable() after the last begin(), when the "
+                "session has checked whether it can save; call it in begin()"
+            )
         if directory is None and self.directory is None:
             raise UsageError(
                 f"{who} has no directory to save into: give the session "
@@ -78,9 +85,20 @@ class Checkpoints:
             self.directory = here
         self.enabled_by, self.max_to_keep = who, max_to_keep or None
 
+    def settle(self) -> None:
+        """Refuse to switch saving on from now on: the session prepares to save, or not."""
+        self._is_settled = True
+
     def request_save(self, why: str) -> None:
-        """Ask for a checkpoint outside a run; it is written after the next event or run."""
-        self._requests.request_save(self._current_hook.name, why, anyway=True)
+        """Ask for a checkpoint, in any event up to ``end``.
+
+        It is written when the session is open, after the current or the next run, or at the
+        end, and even if that run fails.
+
+        Raises:
+            UsageError: every hook's ``end`` was called, or the session failed.
+        """
+        self._requests.request_save(self._current_hook.name, why)
 
 
 def check_listeners(given: Iterable[Any] | None) -> tuple[CheckpointSaverListener, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.errors import WriteConflictError
+from hookbus.errors import UsageError, WriteConflictError
 from hookbus.hooks.hook import Kind, SessionRunArgs
 from hookbus.hooks.outcome import NOBODY, Stop
 from hookbus.hooks.timer import pause
@@ -29,86 +30,165 @@ class CurrentHook:
 class Requests:
     """The requests of hooks that the session has not served yet.
 
+    Hooks make them in the thread of the session or, during a run, in any other one.
+
     Attributes:
-        pending: whether there is anything to do, or to forget before the next run.
+        run: the run whose context takes requests, from its ``before_run`` until the session
+            has served them or the run has failed; None outside a run.
+        pending: whether there is anything to serve, or to forget after the next run.
         stop: the stop requested in the current run.
-        deferred_stop: a stop requested in a run that is being repeated.
-        deferred_to: the step at which that run began; the stop takes effect after a run
-            that began there or later.
+        stopped: whether a stop took effect.
+        failed_stop: the stop requested in a run that failed, and the step at which that run
+            began; it counts only if the session repeats the run.
+        deferred_stop: the same for a run that is being repeated: it takes effect after a
+            run that began at that step or later.
         save: the plugin that asked for a checkpoint, and why.
         save_anyway: the same, even if the run fails.
         writes: maps each variable to the plugin that assigned it, and the value.
     """
 
+    run: SessionRunContext | None = None
     pending: bool = False
     stop: Stop | None = None
-    deferred_stop: Stop | None = None
-    deferred_to: int = 0
+    stopped: bool = False
+    failed_stop: tuple[Stop, int] | None = None
+    deferred_stop: tuple[Stop, int] | None = None
     save: tuple[str, str] | None = None
     save_anyway: tuple[str, str] | None = None
     writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
     _writers: dict[str, str] = attrs.field(factory=dict)
+    _is_closed: bool = False
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
-    def new_run(self) -> None:
-        """Forget the requests of a run that failed, and the writers of variables."""
-        self.stop = self.save = None
-        if self._writers:
-            self._writers.clear()
-            self.writes = {}
-        self.pending = bool(self.save_anyway or self.deferred_stop)
+    def request_stop(
+        self, who: str, why: str, run: SessionRunContext | None = None
+    ) -> None:
+        """Ask for the end of the session; the outcome names the first hook that asked.
 
-    def request_stop(self, who: str, why: str) -> None:
-        """Ask for the end of the session; the outcome names the first hook that asked."""
-        self.pending = True
-        if self.stop is None:
-            self.stop = Stop(who, why)
+        Args:
+            who: the plugin that asks.
+            why: the reason, in words.
+            run: the run through whose context it asks; None for a request outside a run.
 
-    def request_save(self, who: str, why: str, anyway: bool = False) -> None:
+        Raises:
+            UsageError: the run is over, or the session serves no further request.
+        """
+        with self._lock:
+            self._admit(who, "run_context.request_stop()", run)
+            if self.stop is None:
+                self.stop = Stop(who, why)
+
+    def request_save(
+        self, who: str, why: str, run: SessionRunContext | None = None
+    ) -> None:
         """Ask for a checkpoint; several requests write one.
 
-        *anyway* asks for it even if the run fails.
+        Outside a run (*run* is None) it is written even if the current run fails.
+
+        Raises:
+            UsageError: the run is over, or the session serves no further request.
         """
-        self.pending = True
-        if anyway and self.save_anyway is None:
-            self.save_anyway = (who, why)
-        if self.save is None:
-            self.save = (who, why)
+        with self._lock:
+            asked = "checkpoints" if run is None else "run_context"
+            self._admit(who, f"{asked}.request_save()", run)
+            if run is None and self.save_anyway is None:
+                self.save_anyway = (who, why)
+            if self.save is None:
+                self.save = (who, why)
 
-    def assign(self, who: str, values: Mapping[str, Any]) -> None:
-        """Ask for variables to be written, each by one party per run."""
-        self.pending = True
-        for name, value in values.items():
-            other = self._writers.setdefault(name, who)
-            if other != who:
-                raise WriteConflictError(
-                    f"variable {name!r} is written by two parties in one run: "
-                    f"{other!r} and {who!r}; switch one of them off"
-                )
-            self.writes[name] = (who, value)
+    def assign(self, who: str, values: Mapping[str, Any], run: SessionRunContext) -> None:
+        """Ask for variables to be written, each by one party per run.
 
-    def defer_stop(self, began: int) -> None:
-        """Keep a stop from a run that began at *began* and is repeated."""
-        if self.stop is not None and (
-            self.deferred_stop is None or began < self.deferred_to
-        ):
-            self.deferred_stop, self.deferred_to, self.pending = self.stop, began, True
+        Raises:
+            UsageError: the run is over.
+            WriteConflictError: another party writes the same variable.
+        """
+        with self._lock:
+            self._admit(who, "run_context.assign()", run)
+            for name, value in values.items():
+                other = self._writers.setdefault(name, who)
+                if other != who:
+                    raise WriteConflictError(
+                        f"variable {name!r} is written by two parties in one run: "
+                        f"{other!r} and {who!r}; switch one of them off"
+                    )
+                self.writes[name] = (who, value)
 
-    def due_stop(self, began: int) -> Stop | None:
+    def fail_run(self) -> None:
+        """Forget the requests of a run that failed; keep its stop, for a repetition."""
+        with self._lock:
+            run, self.run = self.run, None
+            if run is None:
+                return
+            if self.stop is not None:
+                self.failed_stop = self.stop, run.global_step
+            self.stop = self.save = None
+            self.writes = {}
+            self._settle()
+
+    def repeat_run(self) -> None:
+        """Keep the stop of the failed run; its repetition asks for the rest again."""
+        with self._lock:
+            failed, kept = self.failed_stop, self.deferred_stop
+            if failed is not None and (kept is None or failed[1] < kept[1]):
+                self.deferred_stop = failed
+            self.failed_stop = None
+            self._settle()
+
+    def take_stop(self, began: int) -> Stop | None:
         """Return the stop that takes effect after a run that began at *began*."""
-        if self.stop is None and began >= self.deferred_to:
-            return self.deferred_stop
-        return self.stop
+        with self._lock:
+            due, deferred = self.stop, self.deferred_stop
+            if due is None and deferred is not None and began >= deferred[1]:
+                due = deferred[0]
+            if due is not None:
+                self.stop, self.deferred_stop, self.stopped = None, None, True
+            return due
 
     def take_save(self) -> tuple[str, str] | None:
         """Return who asked for a checkpoint and why, and forget it."""
-        save = self.save or self.save_anyway
-        self.save = self.save_anyway = None
-        return save
+        with self._lock:
+            save = self.save or self.save_anyway
+            self.save = self.save_anyway = None
+            return save
 
     def take_writes(self) -> dict[str, tuple[str, Any]]:
         """Return the pending writes, (plugin, value) by variable, and forget them."""
-        writes, self.writes = self.writes, {}
-        return writes
+        with self._lock:
+            writes, self.writes = self.writes, {}
+            return writes
+
+    def served(self) -> None:
+        """Record that the session has acted; what remains waits for its next act."""
+        with self._lock:
+            self.save, self.save_anyway = None, self.save_anyway or self.save
+            self.failed_stop = None
+            self._settle()
+
+    def close(self) -> None:
+        """Refuse all further requests: the session does nothing that could serve them."""
+        with self._lock:
+            self.run, self._is_closed = None, True
+
+    def _settle(self) -> None:
+        self._writers.clear()
+        left = self.stop, self.failed_stop, self.deferred_stop, self.save_anyway
+        self.pending = bool(self.writes) or any(left)
+
+    def _admit(self, who: str, what: str, run: SessionRunContext | None) -> None:
+        """Refuse a request that could have no effect."""
+        asker = "the caller" if who == NOBODY else f"hook {who!r}"
+        if run is not None and run is not self.run:
+            raise UsageError(
+                f"{asker} called {what} after the run of this context; ask during the run, "
+                "through its own context"
+            )
+        if self._is_closed:
+            raise UsageError(
+                f"{asker} called {what} after the last end(); the session serves no "
+                "further request: ask in end() at the latest"
+            )
+        self.pending = True
 
 
 class RunServices(Protocol):
@@ -117,8 +197,6 @@ class RunServices(Protocol):
     session: Session
     requests: Requests
     current_hook: CurrentHook
-    current_run: SessionRunContext | None
-    """The current run; requests through the context of another one have no effect."""
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""
@@ -160,7 +238,12 @@ class SessionRunContext:
         self.session = services.session
         self.global_step = global_step
         self.kind = kind
-        services.current_run = self
+        services.requests.run = self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run failed, or its requests are served; it takes no more then."""
+        return self._services.requests.run is not self
 
     @property
     def original_args(self) -> SessionRunArgs:
@@ -175,32 +258,42 @@ class SessionRunContext:
     @property
     def stop_requested(self) -> bool:
         """Whether a hook has asked to stop."""
-        return self._services.requests.stop is not None
+        requests = self._services.requests
+        return requests.stopped or requests.stop is not None
 
     def request_stop(self, reason: str = "asked to stop") -> None:
         """Ask for the end of the session after this run.
 
         All hooks still get this run's ``after_run``. The request cannot be withdrawn.
-        Through the context of an earlier run it has no effect, like every request.
+
+        Raises:
+            UsageError: the run is over: it failed, or the session has served its requests.
         """
         services = self._services
-        if services.current_run is self:
-            services.requests.request_stop(services.current_hook.name, reason)
+        services.requests.request_stop(services.current_hook.name, reason, self)
 
     def request_save(self, why: str = "asked to save") -> None:
-        """Ask for a checkpoint after the last ``after_run`` of this run."""
+        """Ask for a checkpoint after the last ``after_run`` of this run.
+
+        ``before_save`` and ``saving`` ask for the checkpoint that is being written;
+        ``after_save`` asks for one after the next run.
+
+        Raises:
+            UsageError: the run is over: it failed, or the session has served its requests.
+        """
         services = self._services
-        if services.current_run is self:
-            services.requests.request_save(services.current_hook.name, why)
+        services.requests.request_save(services.current_hook.name, why, self)
 
     def assign(self, values: Mapping[Node | str, Any]) -> None:
         """Ask for variables to be set.
 
         An assignment from ``before_run`` is committed with the run's own updates and is
         not visible to its reads. An assignment from ``after_run`` is committed before the
-        next run and before any save.
+        next run and before any save; one from ``before_save`` or ``saving`` before that
+        checkpoint is written, and one from ``after_save`` before the next run.
 
         Raises:
+            UsageError: the run is over: it failed, or the session has served its requests.
             UnknownNodeError: there is no node of that name.
             GraphError: a node is not a variable, or is the global step, or the value has
                 another shape than the variable.
@@ -208,8 +301,7 @@ class SessionRunContext:
         """
         services = self._services
         named = {services.writable(node, value): value for node, value in values.items()}
-        if services.current_run is self:
-            services.requests.assign(services.current_hook.name, named)
+        services.requests.assign(services.current_hook.name, named, self)
 
     def wait(self, seconds: float) -> bool:
         """Wait inside the run; return whether the whole time passed.

@@ -34,6 +34,7 @@ def finish(state: SessionState, reached: BaseException | None) -> None:
         BaseExceptionGroup: errors of several hooks.
     """
     began, state.phase = state.phase is not Phase.NEW, Phase.CLOSED
+    state.requests.fail_run()  # a run that is left in the middle
     error, clean = _decide(state, reached)
     if clean:
         outcome = clean_outcome(state.stop, state.input_end, state.global_step)
@@ -46,6 +47,7 @@ def finish(state: SessionState, reached: BaseException | None) -> None:
             if clean:
                 failures += _end_well(state, outcome)
             elif error is not None:
+                state.requests.close()
                 _tell_exception(state, error, outcome)
         finally:
             thread_error = _close_backend(state)
@@ -90,8 +92,12 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     session, saver = state.backend.session, state.saver
     who = saver.checkpoints.enabled_by
     failures = [error for _, error in _tell(state, "end", session, outcome)]
+    requested = state.requests.take_save()
+    state.requests.close()
     if who is not None:
-        failures += _attempt(lambda: save(state, who, f"end: {outcome.kind}", None))
+        requested = who, f"end: {outcome.kind}"
+    if requested is not None:
+        failures += _attempt(lambda: save(state, *requested, None))
     failures += [error for _, error in _tell(state, "finished", session, outcome)]
     # A session that ran nothing keeps the mark of the previous one. The end of input, and a
     # call that had nothing left to do, are marked: no later session may continue them.

@@ -198,9 +198,11 @@ class MonitoredSession:
             done = values, backend.session.global_step
             if state.requests.pending or state.recovering or state.signals.received:
                 act_after_run(state, context)
+            state.requests.run = None
             return values
-        except Exception as error:
-            cause = recoverable(state, error)
+        except BaseException as error:
+            state.requests.fail_run()
+            cause = recoverable(state, error) if isinstance(error, Exception) else None
             if cause is None:
                 raise
         request = (fetches, feed_dict, options, run_metadata, kind)
@@ -234,6 +236,7 @@ class MonitoredSession:
                 run_metadata: RunMetadata | None = None,
                 kind: Kind | None = None,
             ) -> Any:
+                self._refuse_inside_event()
                 state.usable(kind)
                 kind = kind or state.kind
                 return self._run_on(
@@ -425,8 +428,14 @@ class MonitoredSession:
         return self._state.phase is Phase.CLOSED
 
     def _run_on(self, backend: HookedSession, *request: Any) -> Any:
-        values, context = backend.run(*request)
-        act_after_run(self._state, context)
+        requests = self._state.requests
+        try:
+            values, context = backend.run(*request)
+            act_after_run(self._state, context)
+        except BaseException:
+            requests.fail_run()
+            raise
+        requests.run = None
         return values
 
     def _refuse_inside_event(self) -> None:

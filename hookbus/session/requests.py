@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookbus.hooks.context import SessionRunContext
 from hookbus.logs import log
-from hookbus.session.state import SessionState
+from hookbus.session.state import Phase, SessionState
 
 
 def act(
@@ -14,27 +14,34 @@ def act(
 
     A request for a checkpoint stays unless *saving*.
     """
-    assert state.backend is not None
-    requests, session = state.requests, state.backend.session
-    writes = requests.take_writes()
-    if writes:
-        session.write({name: value for name, (_, value) in writes.items()})
-        for name, (who, _) in writes.items():
-            log.debug("variable assigned", variable=name, by=who)
+    requests = state.requests
+    commit(state)
     requested = requests.take_save() if saving else None
     if requested is not None:
         save(state, *requested, context)
-    began = session.global_step - 1 if context is None else context.global_step
-    stop = requests.due_stop(began)
+        commit(state)  # the assignments of after_save, and those before a refusal
+    began = state.global_step - 1 if context is None else context.global_step
+    stop = requests.take_stop(began)
     if stop is not None:
         state.take_stop(stop)
+    requests.served()
+
+
+def commit(state: SessionState) -> None:
+    """Commit the assignments of hooks."""
+    assert state.backend is not None
+    writes = state.requests.take_writes()
+    if writes:
+        state.backend.session.write({name: value for name, (_, value) in writes.items()})
+        for name, (who, _) in writes.items():
+            log.debug("variable assigned", variable=name, by=who)
 
 
 def act_after_run(state: SessionState, context: SessionRunContext) -> None:
     """Serve the requests of hooks, or of a signal, after a successful run."""
     if state.signals.came() and state.stop is None:
         state.stop_by_signal()
-        state.requests.request_save(state.signals.name, "a signal came")
+        state.requests.request_save(state.signals.name, "a signal came", context)
     if state.requests.pending:
         act(state, context)
     if state.recovery is not None and state.recovering:
@@ -44,9 +51,13 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
 def save(
     state: SessionState, who: str, why: str, context: SessionRunContext | None
 ) -> None:
-    """Write a checkpoint, unless the last one is up to date or a hook refuses."""
+    """Write a checkpoint, unless the last one is up to date or a hook refuses.
+
+    The checkpoint contains what hooks assign until it is written.
+    """
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
+    requests = state.requests
     step = session.global_step
     if saver.is_safe(session):
         return
@@ -61,9 +72,19 @@ def save(
         if refusals:
             refuser, reason = refusals[0]
             log.warning("checkpoint refused", step=step, by=refuser, why=reason)
+            requests.take_save()  # the refusal is also the answer to these requests
             return
     bus.caller("saving").collect(session, step)
+    commit(state)
+    requests.take_save()  # who asked meanwhile gets this checkpoint
     path = saver.write(session, snapshot, who, why)
     answers = bus.caller("after_save").collect(session, step, path)
-    if answers and context is not None:
-        state.requests.request_stop(answers[0][0], str(answers[0][1]))
+    if not answers:
+        return
+    who, reason = answers[0]
+    if context is not None:
+        requests.request_stop(who, str(reason))
+    elif state.phase is not Phase.CLOSED:
+        log.info(
+            "a stop is ignored: no run came before the checkpoint", by=who, why=str(reason)
+        )

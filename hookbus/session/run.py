@@ -83,7 +83,6 @@ class HookedSession:
         coord: stops and joins the threads that hooks registered.
         requests: collects the requests of hooks.
         current_hook: names the hook that is being called.
-        current_run: the context of the current run, or of the last one.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class HookedSession:
         self.coord = Coordinator(clean_stop_exception_types=())
         self.requests = requests
         self.current_hook = bus.current
-        self.current_run: SessionRunContext | None = None
         self.emit = bus.emit
         self._bus = bus
         self._signals = signals
@@ -126,8 +124,6 @@ class HookedSession:
         context = SessionRunContext(
             self, fetches, feed_dict, self.session.global_step, kind
         )
-        if self.requests.pending:
-            self.requests.new_run()
         bus = self._bus
         before_run = bus.callers.get(("before_run", kind)) or bus.caller("before_run", kind)
         asked = before_run.collect(context)

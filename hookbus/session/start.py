@@ -129,6 +129,7 @@ def begin(state: SessionState) -> None:
     _call_begin(state)
     creator.scaffold.finalize()
     saved_names, graph = creator.scaffold.saved_names, creator.graph
+    state.saver.checkpoints.settle()
     state.saver.prepare(saved_names, graph.unsaved, graph.owners)
     open_backend(state)
     state.first_step = state.global_step
@@ -169,9 +170,7 @@ def recover(state: SessionState, cause: BaseException) -> HookedSession:
     old, recovery = state.backend, state.recovery
     assert old is not None
     assert recovery is not None
-    run = old.current_run
-    state.requests.defer_stop(old.session.global_step if run is None else run.global_step)
-    state.requests.new_run()  # the repeated run asks for the rest again
+    state.requests.repeat_run()
     left = old.close(state.grace)
     if left is not None and not isinstance(left, old.session.preemption_errors):
         raise left

@@ -111,17 +111,39 @@ class Step:
         # A value that would be lost still gets its step, even after a signal.
         backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
         state.saver.tracking.check()
-        act(state, None)
+        if state.requests.pending:
+            session = backend.session
+            # The first checkpoint; or what a cancelled step left. After a checkpoint, its
+            # own after_save may have asked for the next one, which comes after this step.
+            is_first = session.global_step == state.first_step
+            act(state, None, saving=is_first or not state.saver.is_safe(session))
         self._reports, self._cancelled = Reports(state.saver.tracking), False
-        self._pending = pending = backend.ask([], None, None, None, self._kind)
-        self.feeds, state.block = pending[2], "step"
+        try:
+            pending = backend.ask([], None, None, None, self._kind)
+        except BaseException:
+            state.requests.fail_run()
+            raise
+        self._pending, self.feeds, state.block = pending, pending[2], "step"
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pending, self._pending = self._pending, None
         state, state.block = self._state, None
-        if error is not None or pending is None:
+        if pending is None:
             return
+        if error is not None:
+            state.requests.fail_run()
+            return
+        try:
+            self._leave(pending)
+        except BaseException:
+            state.requests.fail_run()
+            raise
+        state.requests.run = None
+
+    def _leave(self, pending: PendingRun) -> None:
+        """Count the step, call the hooks and serve their requests."""
+        state = self._state
         if self._kind == state.kind:
             state.saver.epochs.step_done()
         backend = state.usable("aux")

@@ -145,7 +145,8 @@ class EarlyStoppingHook(SessionRunHook):
         self._rule.take(number(metrics[metric], metric), global_step)
         self._why = self._rule.reason
         if self._why is not None and self._run is not None:
-            self._ask(self._run, self._why)
+            if not self._run.is_over:  # otherwise the next after_run asks
+                self._ask(self._run, self._why)
         elif self._why is not None and self._coord is not None:
             # An uninterrupted training would have stopped in the run that was saved.
             hookbus.log.info("requesting early stopping", step=global_step, why=self._why)

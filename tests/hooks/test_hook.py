@@ -276,18 +276,6 @@ def test_a_stop_is_asked_for_in_either_phase_and_all_hooks_go_on(graph: Graph) -
     assert running.outcome == Outcome("stopped", "probe", "enough", 0)
 
 
-def test_a_finished_context_can_do_nothing(graph: Graph) -> None:
-    """Requests on the context of a run that is over do nothing."""
-    probe = Probe()
-    with session(graph, probe) as running:
-        running.run("w")
-        probe.contexts[0].request_stop("too late")
-        probe.contexts[0].assign({"b": 9.0})
-        assert running.run(["w", "b"]) == [2.0, 0.0]
-        assert not running.should_stop()
-        assert running.run("b") == 0.0
-
-
 def test_an_assignment_before_the_run_is_not_seen_by_its_reads(graph: Graph) -> None:
     """Assign in before_run is committed with the run's own updates."""
     probe = Probe("b")

@@ -247,23 +247,6 @@ def test_a_stop_asked_for_in_a_run_that_fails_is_lost():
     assert session.outcome.kind == "completed"
 
 
-def test_a_stop_asked_for_through_an_old_context_does_nothing():
-    """A context is good for its own run only."""
-
-    class Keeps(SessionRunHook):
-        context: Any = None
-
-        def before_run(self, run_context):
-            self.context = self.context or run_context
-
-    hook = Keeps()
-    with session_of(hook) as session:
-        session.run("train")
-        hook.context.request_stop("too late")
-        session.run("train")
-        assert not session.should_stop()
-
-
 def test_a_stop_of_the_coordinator_ends_the_loop_but_blocks_no_run():
     """Threads stop the loop through the coordinator; runs stay possible."""
 

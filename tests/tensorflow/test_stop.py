@@ -99,11 +99,12 @@ def test_one_hook_is_enough_to_stop(open_session):
 
 
 def test_a_finished_context_stops_nothing(open_session):
-    """A hook that keeps a context and asks through it later does nothing."""
+    """A hook that keeps a context and asks through it later gets an error."""
     looks = Looks()
     with open_session(looks) as session:
         session.run("train")
-        looks.contexts[0].request_stop("too late")
+        with pytest.raises(hookbus.UsageError, match="after the run of this context"):
+            looks.contexts[0].request_stop("too late")
         assert not session.should_stop()
         session.run("train")
         assert not session.should_stop()
