@@ -192,16 +192,17 @@ class MonitoredSession:
         if backend is None or not usual:
             backend = state.usable(kind)
         kind = kind or state.kind
+        requests = state.requests
         done: Done | None = None
         try:
             values, context = backend.run(fetches, feed_dict, options, run_metadata, kind)
             done = values, backend.session.global_step
-            if state.requests.pending or state.recovering or state.signals.received:
+            if requests.pending or state.recovering or state.signals.received:
                 act_after_run(state, context)
-            state.requests.run = None
+            requests.run = None
             return values
         except BaseException as error:
-            state.requests.fail_run()
+            requests.fail_run()
             cause = recoverable(state, error) if isinstance(error, Exception) else None
             if cause is None:
                 raise
