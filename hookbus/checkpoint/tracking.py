@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from hookbus.backend import random_state
 from hookbus.errors import CheckpointMismatchError, UsageError
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+Faults: TypeAlias = Iterator[str]
+"""Ways in which a saved state does not fit the object of today."""
+
+
+def _no_faults(_: Any) -> Faults:
+    return iter(())
 
 
 @attrs.frozen(eq=False)
@@ -19,6 +28,7 @@ class Tracked:
         get: returns the state to save.
         put: takes a state from a checkpoint and returns the value for the caller.
         value: the value for the caller if nothing is restored.
+        faults: takes a state from a checkpoint and says why it does not fit.
         fork: for a random generator, returns the state of a separate stream; otherwise
             None.
     """
@@ -26,6 +36,7 @@ class Tracked:
     get: Callable[[], Any]
     put: Callable[[Any], Any]
     value: Any
+    faults: Callable[[Any], Faults] = _no_faults
     fork: Callable[[], Any] | None = None
 
     @classmethod
@@ -39,23 +50,32 @@ class Tracked:
         if stateful and not isinstance(thing, type):
             return cls(thing.state_dict, lambda state: _loaded(thing, state), thing)
         if hasattr(thing, "bit_generator"):
-            return cls._generator(thing)
+            return cls._generator(name, thing)
         if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
             get, put = thing
             return cls(get, lambda state: (put(state), get())[1], get())
-        if hasattr(thing, "dtype") and hasattr(thing, "shape"):
-            return cls._array(thing)
-        raise UsageError(
-            f"cannot track {name!r}, which is of type {type(thing).__name__}: give an "
-            "object with state_dict and load_state_dict, an array, a NumPy Generator, or a "
-            "pair of functions (get, set)"
-        )
+        if isinstance(thing, dict | list) or _is_array(thing):
+            _check_trackable(name, thing)
+            return cls(
+                lambda: thing,
+                lambda state: restored_in_place(thing, state),
+                thing,
+                lambda state: faults_of(name, thing, state),
+            )
+        raise _untrackable(name, thing)
 
     @classmethod
-    def _generator(cls, generator: Any) -> Tracked:
+    def _generator(cls, name: str, generator: Any) -> Tracked:
         def put(state: Any) -> Any:
             generator.bit_generator.state = state
             return generator
+
+        def faults(state: Any) -> Faults:
+            here, saved = generator.bit_generator.state["bit_generator"], None
+            if isinstance(state, Mapping):
+                saved = state.get("bit_generator")
+            if here != saved:
+                yield f"{name!r} is a generator of the kind {here}, and was {saved}"
 
         def fork() -> Any:
             bits = generator.bit_generator
@@ -64,17 +84,7 @@ class Tracked:
             bits.state = before
             return type(bits)(seed).state
 
-        return cls(lambda: generator.bit_generator.state, put, generator, fork)
-
-    @classmethod
-    def _array(cls, array: Any) -> Tracked:
-        held = [array]
-
-        def put(state: Any) -> Any:
-            held[0] = state
-            return state
-
-        return cls(lambda: held[0], put, array)
+        return cls(lambda: generator.bit_generator.state, put, generator, faults, fork)
 
 
 class Tracking:
@@ -89,22 +99,37 @@ class Tracking:
         """Restore objects from *saved* when they are tracked."""
         self._saved = saved
 
-    def add(self, name: str, thing: Any) -> Any:
-        """Track one object; return it, restored if the checkpoint has it.
+    def add(self, things: Mapping[str, Any]) -> dict[str, Any]:
+        """Track objects; return them by name, restored if the checkpoint has them.
 
         Raises:
-            UsageError: the name is already used, or the object cannot be tracked.
+            UsageError: a name is already used, or an object cannot be tracked.
+            CheckpointMismatchError: a saved state does not fit; nothing is restored.
         """
-        if name in self._tracked:
-            raise UsageError(f"{name!r} is already tracked; track each object once")
-        if self._checked:
-            raise UsageError(
-                f"{name!r} is tracked too late: track it before the first step"
+        for name in things:
+            if name in self._tracked:
+                raise UsageError(f"{name!r} is already tracked; track each object once")
+            if self._checked:
+                raise UsageError(
+                    f"{name!r} is tracked too late: track it before the first step"
+                )
+        added = {name: Tracked.of(name, thing) for name, thing in things.items()}
+        saved = {} if self._saved is None else self._saved
+        both = added.keys() & saved.keys()
+        faults = [
+            f for name in added if name in both for f in added[name].faults(saved[name])
+        ]
+        if faults:
+            raise CheckpointMismatchError(
+                "the tracked objects do not fit the restored checkpoint: "
+                f"{'; '.join(faults)}. Track the same objects as before, or give another "
+                "checkpoint_dir"
             )
-        tracked = self._tracked[name] = Tracked.of(name, thing)
-        if self._saved is not None and name in self._saved:
-            return tracked.put(self._saved[name])
-        return tracked.value
+        self._tracked.update(added)
+        return {
+            name: tracked.put(saved[name]) if name in both else tracked.value
+            for name, tracked in added.items()
+        }
 
     def check(self) -> None:
         """Check, at the first step, that a restored checkpoint has the same names.
@@ -135,14 +160,17 @@ class Tracking:
         """Return the state of each object by name."""
         return {name: tracked.get() for name, tracked in self._tracked.items()}
 
+    def generators(self) -> dict[str, Any]:
+        """Return the states of the tracked generators, by name."""
+        return {name: tracked.get() for name, tracked in self._generators()}
+
     def capture(self) -> dict[str, Any]:
         """Return the states of all generators that an input may draw from.
 
         With :meth:`restore` and :meth:`fork` this serves as an input's generators: those
         of the process and those that are tracked.
         """
-        tracked = {name: t.get() for name, t in self._generators()}
-        return {**random_state.capture(), "tracked": tracked}
+        return {**random_state.capture(), "tracked": self.generators()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put the generators back to states that :meth:`capture` returned."""
@@ -158,6 +186,104 @@ class Tracking:
 
     def _generators(self) -> list[tuple[str, Tracked]]:
         return [(name, t) for name, t in self._tracked.items() if t.fork is not None]
+
+
+def restored_in_place(here: Any, saved: Any) -> Any:
+    """Return *saved* as *here*, whose arrays, dicts and lists stay the same objects.
+
+    Values that cannot be changed, like numbers, are replaced in their dict or list.
+    """
+    if _is_array(here) and _is_writable(here):
+        here[...] = saved
+        return here
+    if isinstance(here, dict):
+        for key, value in saved.items():
+            here[key] = restored_in_place(here[key], value) if key in here else value
+        return here
+    if isinstance(here, list | tuple) and isinstance(saved, list | tuple):
+        both = map(restored_in_place, here, saved)
+        items = [*both, *saved[len(here) :]]
+        if isinstance(here, tuple):
+            return tuple(items)
+        here[:] = items
+        return here
+    return saved
+
+
+def faults_of(path: str, here: Any, saved: Any) -> Faults:
+    """Yield why *saved* cannot be restored into *here*.
+
+    Everything that is here must be in the checkpoint, with the same shape and dtype. A dict
+    or list may have grown during the training.
+    """
+    if _is_array(here):
+        if _form(here) != _form(saved):
+            yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
+    elif isinstance(here, dict | list | tuple):
+        kinds = (dict,) if isinstance(here, dict) else (list, tuple)
+        if not isinstance(saved, kinds):
+            yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
+            return
+        known = saved.keys() if isinstance(saved, dict) else range(len(saved))
+        for key, value in _items(here):
+            if key in known:
+                yield from faults_of(f"{path}.{key}", value, saved[key])
+            elif isinstance(here, dict) or not _is_plain(value):
+                yield f"'{path}.{key}' is not in the checkpoint"
+
+
+def _check_trackable(
+    name: str, thing: Any, path: str = "", inside: tuple[int, ...] = ()
+) -> None:
+    """Raise UsageError unless *thing* can be restored in place, with everything in it."""
+    if _is_array(thing):
+        if not inside and not _is_writable(thing):
+            raise _untrackable(name, thing, path)
+    elif isinstance(thing, dict | list | tuple) and id(thing) not in inside:
+        for key, value in _items(thing):
+            _check_trackable(name, value, f"{path}.{key}", (*inside, id(thing)))
+    elif not inside or not _is_plain(thing):
+        raise _untrackable(name, thing, path)
+
+
+def _untrackable(name: str, thing: Any, path: str = "") -> UsageError:
+    what = f"{name!r}: '{name}{path}'" if path else f"{name!r}, which"
+    if isinstance(thing, dict | list):
+        why = "contains itself"
+    elif hasattr(getattr(thing, "flags", None), "writeable") and _is_array(thing):
+        why = "is a read-only array"
+    else:
+        why = f"is of type {type(thing).__name__}"
+    return UsageError(
+        f"cannot track {what} {why} and cannot be restored in place: give an array, a dict "
+        "or list of arrays and numbers, an object with state_dict and load_state_dict, a "
+        "NumPy Generator, or a pair of functions (get, set)"
+    )
+
+
+def _items(container: Any) -> list[tuple[Any, Any]]:
+    """Return the keys or indices of a dict, list or tuple with the values."""
+    return list(container.items() if isinstance(container, dict) else enumerate(container))
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether *value* is an array of any library, not a scalar or a class."""
+    return all(hasattr(value, part) for part in ("dtype", "shape", "__setitem__"))
+
+
+def _is_writable(array: Any) -> bool:
+    return bool(getattr(getattr(array, "flags", None), "writeable", False))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether *value* is a number, a string, or None: it has no parts."""
+    return isinstance(value, _PLAIN) or (hasattr(value, "dtype") and not _is_array(value))
+
+
+def _form(value: Any) -> str:
+    if _is_array(value):
+        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
+    return f"a {type(value).__name__}"
 
 
 def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:

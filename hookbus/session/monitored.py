@@ -294,22 +294,33 @@ class MonitoredSession:
     def track(self, /, **things: Any) -> Any:
         """Save objects of a custom loop with every checkpoint.
 
-        If the restored checkpoint contains them, they are restored immediately.
+        If the restored checkpoint contains them, they are restored immediately, in place:
+        each stays the same object and gets the saved state.
 
         Args:
-            things: the objects by name: anything with ``state_dict`` and
-                ``load_state_dict``, an array, a NumPy Generator, or a pair of functions
-                ``(get, set)``.
+            things: the objects by name: an array that can be written into; a dict or list
+                of arrays, numbers, strings and further dicts, lists and tuples; a NumPy
+                Generator; anything with ``state_dict`` and ``load_state_dict``; or a pair
+                of functions ``(get, set)``.
 
         Returns:
-            The value to continue with, restored or not; for several objects a dict by name.
+            The object, or for several objects a dict by name. For a pair, the result of
+            ``get``.
 
         Raises:
-            UsageError: an object cannot be tracked, or its name is already used.
+            UsageError: an object cannot be restored in place, or its name is already used.
+            CheckpointMismatchError: the checkpoint holds another shape, dtype or structure;
+                none of the objects is changed.
+
+        >>> import numpy as np
+        >>> from hookbus import Config, MonitoredSession
+        >>> w = np.zeros(2)
+        >>> with MonitoredSession(config=Config(autoload=False)) as session:
+        ...     session.track(w=w) is w
+        True
         """
         self._check_custom_loop("track()")
-        tracking = self._state.saver.tracking
-        values = {name: tracking.add(name, thing) for name, thing in things.items()}
+        values = self._state.saver.tracking.add(things)
         return next(iter(values.values())) if len(values) == 1 else values
 
     def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:

@@ -63,6 +63,123 @@ def test_an_object_with_state_comes_back_restored(saved):
         assert session.global_step == 3
 
 
+def test_an_array_is_restored_in_place(saved):
+    """track() writes the saved values into the array that the loop goes on changing."""
+    for total in (6, 10):
+        w = np.zeros(3)
+        with saved() as session:
+            assert session.track(w=w) is w
+            for _ in range(session.global_step, total):
+                with session.step():
+                    w += 1
+
+    assert w.tolist() == [10.0, 10.0, 10.0]
+    with saved() as session:
+        assert session.track(w=np.zeros(3)).tolist() == [10.0, 10.0, 10.0]
+
+
+def test_arrays_in_dicts_and_lists_are_restored_in_place(saved):
+    """Every array, dict and list at any depth stays the same object."""
+    for _ in range(2):
+        w, b, losses = np.zeros(2), np.zeros(()), []
+        layer = {"w": w, "more": [b, (w, 2)]}
+        state = {"layer": layer, "losses": losses, "rate": 1.0, "best": None}
+        with saved() as session:
+            assert session.track(state=state) is state
+            with session.step():
+                w += 1
+                b[...] += 2
+                losses.append(len(losses))
+                state["rate"] /= 2
+                state["best"] = np.ones(1) * session.global_step
+                state[session.global_step] = "done"
+
+    assert (w.tolist(), b.item(), losses) == ([2.0, 2.0], 4.0, [0, 1])
+    assert state["layer"] is layer
+    assert layer["w"] is w
+    assert layer["more"][0] is b
+    assert (layer["more"][1][0] is w, layer["more"][1][1]) == (True, 2)
+    assert state["losses"] is losses
+    assert (state["rate"], state["best"].tolist()) == (0.25, [1.0])
+    assert (state[0], state[1]) == ("done", "done")
+
+
+def test_a_dict_takes_new_arrays(saved):
+    """An entry that the loop replaces is saved and restored as its newest value."""
+    for _ in range(2):
+        state = {"w": np.zeros(2)}
+        with saved() as session:
+            session.track(state=state)
+            with session.step():
+                state["w"] = state["w"] + 1
+
+    assert state["w"].tolist() == [2.0, 2.0]
+
+
+READ_ONLY = np.zeros(2)
+READ_ONLY.flags.writeable = False
+
+
+def test_a_read_only_array_in_a_dict_is_replaced(saved):
+    """What cannot be written into is replaced where it is kept."""
+    for _ in range(2):
+        state = {"w": READ_ONLY}
+        with saved() as session:
+            session.track(state=state)
+            with session.step():
+                state["w"] = state["w"] + 1
+
+    assert (state["w"].tolist(), READ_ONLY.tolist()) == ([2.0, 2.0], [0.0, 0.0])
+
+
+FITTING = {"w": np.zeros(2), "b": [np.zeros(1)], "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("things", "fault"),
+    [
+        ({"w": np.zeros(3)}, "'w' is an array of shape (3,) and dtype float64 here and an"),
+        ({"w": np.zeros((1, 2))}, "and an array of shape (2,) and dtype float64 in the"),
+        ({"w": np.zeros(2, "f4")}, "'w' is an array of shape (2,) and dtype float32 here"),
+        ({"w": np.zeros(2, ">f8")}, "dtype >f8 here"),
+        ({"w": [np.zeros(2)]}, "'w' is a list here and an array of shape (2,)"),
+        ({"it": {**FITTING, "w": np.zeros(5)}}, "'it.w' is an array of shape (5,)"),
+        ({"it": {**FITTING, "b": [np.zeros(1)] * 2}}, "'it.b.1' is not in the checkpoint"),
+        ({"it": {**FITTING, "b": {}}}, "'it.b' is a dict here and a list in the"),
+        ({"it": {**FITTING, "n": np.zeros(1)}}, "(1,) and dtype float64 here and a int in"),
+        ({"it": {**FITTING, "new": 1}}, "'it.new' is not in the checkpoint"),
+        (
+            {"draw": np.random.Generator(np.random.MT19937(1))},
+            "'draw' is a generator of the kind MT19937, and was PCG64",
+        ),
+    ],
+)
+def test_another_form_than_in_the_checkpoint_changes_nothing(saved, things, fault):
+    """Another shape, dtype or structure is an error before anything is restored."""
+    with saved() as session:
+        it = {**FITTING, "w": np.ones(2), "b": [np.ones(1)]}
+        one_step(session, w=np.ones(2), it=it, draw=np.random.default_rng(1))
+    first = {"it": {"w": np.zeros(2), "b": [np.zeros(1)], "n": 1}, "w": np.zeros(2)}
+
+    with pytest.raises(CheckpointMismatchError) as caught, saved() as session:
+        session.track(**{**first, **things})
+
+    assert fault in str(caught.value)
+    assert "the tracked objects do not fit the restored checkpoint" in str(caught.value)
+    assert "give another checkpoint_dir" in str(caught.value)
+    assert first["w"].tolist() == [0.0, 0.0]
+    assert first["it"]["w"].tolist() == [0.0, 0.0]
+
+
+def test_a_list_of_numbers_may_have_any_length(saved):
+    """A list that the loop lengthens or shortens gets the saved items."""
+    for items, expected in (([1, 2, 3], [1, 2, 3]), ([5], [1, 2]), ([7, 8, 9], [1])):
+        with saved() as session:
+            assert session.track(items=items) == expected
+            with session.step():
+                items.pop()
+
+
 def test_an_array_comes_back_as_the_one_to_go_on_with(saved):
     """A tracked array is saved as it is then; the next session returns its values."""
     with saved() as session:
@@ -136,6 +253,35 @@ def test_several_objects_come_back_by_name(saved):
         assert session.track() == {}
 
 
+ENDLESS: list = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("thing", "what"),
+    [
+        (7, "'it', which is of type int"),
+        (np.float64(7), "'it', which is of type float64"),
+        ((1, 2), "'it', which is of type tuple"),
+        ((np.zeros(1),), "'it', which is of type tuple"),
+        (READ_ONLY, "'it', which is a read-only array"),
+        (np.broadcast_to(np.zeros(1), 3), "'it', which is a read-only array"),
+        ({"a": {1: {1, 2}}}, "'it': 'it.a.1' is of type set"),
+        ([Model()], "'it': 'it.0' is of type Model"),
+        ({"draw": np.random.default_rng(1)}, "'it': 'it.draw' is of type Generator"),
+        (ENDLESS, "'it': 'it.0' contains itself"),
+    ],
+)
+def test_what_cannot_be_restored_in_place_is_refused(own, thing, what):
+    """The error of track() names the value, and the forms that work."""
+    with own() as session, pytest.raises(UsageError) as caught:
+        session.track(w=np.zeros(1), it=thing)
+
+    assert f"cannot track {what} and cannot be restored in place" in str(caught.value)
+    assert "an array, a dict or list of arrays and numbers" in str(caught.value)
+    assert "(get, set)" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "thing",
     [
@@ -143,8 +289,6 @@ def test_several_objects_come_back_by_name(saved):
         7,
         "text",
         None,
-        [1, 2],
-        {"a": 1},
         (lambda: 1,),
         (lambda: 1, 2),
         Model,
