@@ -7,6 +7,8 @@ array as the C-ordered array with the same memory layout, and transposes it when
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +20,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from hookbus import CheckpointError
+from hookbus import CheckpointError, UsageError
 
 _ARRAYS = "arrays.safetensors"
 _TREE = "state.json"
 _TAG = "$"
+_ML_DTYPES = "ml_dtypes"
+"""The library that adds bfloat16 and float8 to NumPy; imported if an array has them."""
 _DAMAGE = (ValueError, KeyError, TypeError, struct.error, SafetensorError)
 _NATIVE = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
@@ -53,10 +57,13 @@ class SafetensorsCodec:
 
         Raises:
             CheckpointError: the files are damaged.
+            UsageError: the library that defines a dtype is not installed.
         """
         try:
             tree = json.loads((directory / _TREE).read_text("utf-8"))
             state = _decode(tree, load_file(directory / _ARRAYS))
+        except UsageError:
+            raise
         except _DAMAGE as error:
             raise CheckpointError(f"its values cannot be read: {error!r}") from error
         if not isinstance(state, dict):
@@ -131,30 +138,60 @@ class _Writer:
             "shape": [value.shape[axis] for axis in axes],
             "axes": axes,
         }
-        if np.dtype(_dtype(tree)).char != value.dtype.char:
+        if _dtype(tree).char != value.dtype.char:
             tree["char"] = value.dtype.char  # C's long and long long have one descriptor
         self.arrays[key] = _storable(dense.transpose(axes))
         return tree
 
 
 def _describe(dtype: np.dtype[Any], path: str) -> Any:
-    """Return a JSON description from which :func:`_dtype` restores the dtype."""
+    """Return a JSON description from which :func:`_from_description` makes the dtype.
+
+    Raises:
+        CheckpointError: no description of it gives the same dtype.
+    """
     if dtype.hasobject:
         raise CheckpointError(
             f"{path} is an array of Python objects, which cannot be saved"
         )
     dtype = np.lib.format.drop_metadata(dtype)
-    try:
+    description = _description(dtype)
+    if not _describes(description, dtype):
+        raise CheckpointError(
+            f"{path} has the dtype {dtype}, which cannot be saved, because it would come "
+            "back as another one; convert the array, for example with astype('float32')"
+        )
+    return description
+
+
+def _description(dtype: np.dtype[Any]) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return {"base": _description(base), "shape": list(shape)}
+    if dtype.fields is None:
+        if dtype.type.__module__ == _ML_DTYPES:
+            return {_ML_DTYPES: dtype.name}
         return np.lib.format.dtype_to_descr(dtype)
-    except ValueError:  # fields that overlap or stand in another order than in memory
-        fields: Mapping[str, Any] = dtype.fields or {}
-        names = dtype.names or ()
-        return {
-            "names": list(names),
-            "formats": [_describe(fields[name][0], path) for name in names],
-            "offsets": [fields[name][1] for name in names],
-            "itemsize": dtype.itemsize,
-        }
+    with contextlib.suppress(ValueError):
+        # Readable, but not for fields that overlap or have another order than in memory.
+        whole = np.lib.format.dtype_to_descr(dtype)
+        if _describes(whole, dtype):
+            return whole
+    fields: Mapping[str, Any] = dtype.fields
+    names = dtype.names or ()
+    return {
+        "names": list(names),
+        "formats": [_description(fields[name][0]) for name in names],
+        "offsets": [fields[name][1] for name in names],
+        "itemsize": dtype.itemsize,
+    }
+
+
+def _describes(description: Any, dtype: np.dtype[Any]) -> bool:
+    try:
+        return _from_description(description) == dtype
+    except TypeError:  # NumPy's own descriptor of a dtype that another library defines
+        return False
 
 
 def _axes_by_stride(array: np.ndarray[Any, Any]) -> list[int]:
@@ -202,12 +239,29 @@ def _dtype(tree: Mapping[str, Any]) -> np.dtype[Any]:
 
 
 def _from_description(read: Any) -> np.dtype[Any]:
-    if isinstance(read, dict):
-        formats = [_from_description(one) for one in read["formats"]]
-        spec: Any = {**read, "formats": formats}
-        made: np.dtype[Any] = np.dtype(spec)
-        return made
-    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_descriptor(read))
+    if not isinstance(read, dict):
+        dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_descriptor(read))
+        return dtype
+    if _ML_DTYPES in read:
+        return _ml_dtype(read[_ML_DTYPES])
+    spec: Any
+    if "base" in read:
+        spec = (_from_description(read["base"]), tuple(read["shape"]))
+    else:
+        spec = {**read, "formats": [_from_description(one) for one in read["formats"]]}
+    made: np.dtype[Any] = np.dtype(spec)
+    return made
+
+
+def _ml_dtype(name: str) -> np.dtype[Any]:
+    try:
+        ml_dtypes = importlib.import_module(_ML_DTYPES)
+    except ImportError as error:  # no CheckpointError: the checkpoint is good
+        raise UsageError(
+            f"the checkpoint has an array of dtype {name}, which the library ml_dtypes "
+            "defines: pip install ml_dtypes"
+        ) from error
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return dtype
 
 

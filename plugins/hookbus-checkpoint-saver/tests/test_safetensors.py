@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hookbus_safetensors import SafetensorsCodec
@@ -348,6 +350,51 @@ def test_arrays_are_readable_for_other_tools(tmp_path: Path) -> None:
     found = load_file(tmp_path / "arrays.safetensors")
     assert list(found) == ["/variables/w"]
     assert_same(weights, found["/variables/w"].copy())
+
+
+ML_DTYPES = sorted(
+    name
+    for name, kind in vars(ml_dtypes).items()
+    if isinstance(kind, type) and issubclass(kind, np.generic)
+)
+
+
+@pytest.mark.parametrize("name", ML_DTYPES)
+def test_dtypes_of_ml_dtypes_come_back(name: str) -> None:
+    """Arrays and scalars of bfloat16, float8 and the like, also in a structure."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    array = np.arange(6).astype(dtype).reshape(2, 3).T
+    structure = np.zeros(2, [("a", dtype), ("b", dtype, (2,)), ("c", [("d", dtype)])])
+    assert_same(array, round_trip(array))
+    assert_same(array[1, 1], round_trip(array[1, 1]))
+    assert_same(structure, round_trip(structure))
+
+
+def test_a_dtype_whose_library_is_missing_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is good, so the error is none of a damaged one."""
+    SafetensorsCodec().write({"w": np.zeros(1, ml_dtypes.bfloat16)}, tmp_path)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(hookbus.UsageError, match=r"dtype bfloat16.* pip install ml_dtypes"):
+        SafetensorsCodec().read(tmp_path)
+
+
+def test_a_part_of_a_structure_with_odd_offsets_may_be_an_array() -> None:
+    """Fields that overlap come back, also where one has a shape."""
+    layout = {"names": ["a", "b"], "formats": [("i4", (2,)), "i2"], "offsets": [0, 0]}
+    array = np.zeros(2, np.dtype(layout))
+    array["a"] = [[1, 2], [3, 4]]
+    assert_same(array, round_trip(array))
+
+
+def test_a_dtype_that_would_not_come_back_is_refused(tmp_path: Path) -> None:
+    """The error of the save names the place, the dtype and what to do."""
+    layout = {"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 0]}
+    odd = np.zeros(2, np.dtype({**layout, "titles": ["t", "u"]}))
+    told = r"/variables/w has the dtype .*'titles'.* cannot be saved.* astype\("
+    with pytest.raises(hookbus.CheckpointError, match=told):
+        SafetensorsCodec().write({"variables": {"w": odd}}, tmp_path)
 
 
 class Opaque:
