@@ -13,6 +13,7 @@ from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.codec import Codec, load_codec
+from hookbus.checkpoint.fingerprint import fingerprint
 from hookbus.checkpoint.hook_state import Stateful, states_of
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import Manifest
@@ -55,6 +56,21 @@ class Snapshot:
         return values
 
 
+@attrs.frozen(eq=False)
+class HeldPosition:
+    """Where the training ended: the position of input and generators, for the last save.
+
+    Attributes:
+        step: the global step; after a further step the position is not valid.
+        position: the part of a checkpoint that contains it.
+        generators: the states of the tracked generators.
+    """
+
+    step: int
+    position: Mapping[str, Any]
+    generators: Mapping[str, Any]
+
+
 @attrs.define(eq=False)
 class Saver:
     """Writes and reads the checkpoints of one session.
@@ -87,8 +103,9 @@ class Saver:
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
-    _held: tuple[int, Mapping[str, Any]] | None = None
+    _held: HeldPosition | None = None
     _last_version: int | None = None
+    _last_fingerprint: bytes | None = None
 
     @property
     def store(self) -> Store:
@@ -145,7 +162,7 @@ class Saver:
             NoGoodCheckpointError: there are checkpoints, but none of them is good.
             CheckpointMismatchError: another graph wrote it.
         """
-        self.last_step, self._held = None, None
+        self.last_step, self._held, self._last_fingerprint = None, None, None
         restored = read_checkpoint(path) if path is not None else self._newest()
         if restored is None:
             return None
@@ -162,8 +179,11 @@ class Saver:
         Called when the training has ended. Evaluations and hooks may still pull values and
         draw numbers, and a resumed session must not miss those.
         """
-        if self.checkpoints.enabled_by is not None:
-            self._held = session.version, self._position(session)
+        step = session.global_step
+        held = self._held is not None and self._held.step == step
+        if self.checkpoints.enabled_by is not None and not held:
+            position, generators = self._position(session), self.tracking.generators()
+            self._held = HeldPosition(step, position, generators)
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
@@ -186,17 +206,16 @@ class Saver:
         if self._codec is None:
             self._codec = load_codec()
         name, codec = self._codec
-        state = {
-            "variables": variables,
-            "owners": {n: who for n, who in self._owners.items() if n in variables},
-            "tracked": snapshot.tracked,
-            "hooks": states_of(self.hooks),
-            **self._position(session),
-        }
-        manifest = Manifest(step, name, who, why, {}, dict(self.versions))
+        rest = self._besides_variables(session, snapshot)
+        owners = {n: who for n, who in self._owners.items() if n in variables}
+        state = {"variables": variables, "owners": owners, **rest}
+        # As long as nothing is trained, the session before is the one that ended here.
+        again = (step, session.version) == (self.last_step, self._last_version)
+        ended = self._last_manifest.ended if again and self._last_manifest else None
+        manifest = Manifest(step, name, who, why, {}, dict(self.versions), ended)
         path, manifest = self.store.write(manifest, partial(codec.write, state))
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
-        self._last_version = session.version
+        self._last_version, self._last_fingerprint = session.version, fingerprint(rest)
         log.info("checkpoint saved", path=shown(path), step=step, by=who, why=why)
         if self.checkpoints.max_to_keep is not None:
             self.store.prune(self.checkpoints.max_to_keep, path)
@@ -210,16 +229,35 @@ class Saver:
         self.store.rewrite_manifest(self.last_path, manifest)
         self.ended = kind
 
-    def is_safe(self, session: Session) -> bool:
-        """Return whether the last checkpoint contains the current state."""
+    def is_saved(self, session: Session) -> bool:
+        """Return whether the last checkpoint has the current step and variables."""
         if (session.global_step, session.version) != (self.last_step, self._last_version):
             return False
         return self.last_path is not None and self.last_path.is_dir()
 
+    def is_safe(self, session: Session, snapshot: Snapshot) -> bool:
+        """Return whether the last checkpoint contains the current state.
+
+        The state of the first call after a restore is the restored one: hooks and tracked
+        objects have taken it over, and nothing has run since.
+        """
+        if not self.is_saved(session):
+            return False
+        current = fingerprint(self._besides_variables(session, snapshot))
+        if self._last_fingerprint is None:
+            self._last_fingerprint = current
+        return current == self._last_fingerprint
+
+    def _besides_variables(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
+        """Return the contents of a checkpoint without the variables."""
+        tracked, hooks, held = snapshot.tracked, states_of(self.hooks), self._held
+        if held is not None and held.step == session.global_step:
+            tracked = {**tracked, **held.generators}
+            return {"tracked": tracked, "hooks": hooks, **held.position}
+        return {"tracked": tracked, "hooks": hooks, **self._position(session)}
+
     def _position(self, session: Session) -> Mapping[str, Any]:
-        """Return the position of input and generators, or the one that is kept."""
-        if self._held is not None and self._held[0] == session.version:
-            return self._held[1]
+        """Return the current position of input and generators."""
         return {
             "inputs": session.positions(),
             "passes": self.epochs.state_dict(),

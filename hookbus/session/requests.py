@@ -59,14 +59,14 @@ def save(
     session, saver, bus = state.backend.session, state.saver, state.bus
     requests = state.requests
     step = session.global_step
-    if saver.is_safe(session):
-        return
     if saver.checkpoints.enabled_by is None:
         log.info(
             "a checkpoint was requested, but no plugin saves checkpoints", by=who, why=why
         )
         return
     snapshot, veto = saver.snapshot(session), bus.caller("before_save")
+    if saver.is_safe(session, snapshot):
+        return
     if not veto.reaches_nobody:
         refusals = veto.collect(session, snapshot.values(), step, context)
         if refusals:

@@ -116,7 +116,7 @@ class Step:
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
             is_first = session.global_step == state.first_step
-            act(state, None, saving=is_first or not state.saver.is_safe(session))
+            act(state, None, saving=is_first or not state.saver.is_saved(session))
         self._reports, self._cancelled = Reports(state.saver.tracking), False
         try:
             pending = backend.ask([], None, None, None, self._kind)

@@ -107,3 +107,64 @@ def test_runs_that_do_not_read_do_not_move_the_position(tmp_path, killed, opened
     with opened(tmp_path, graph=counting(10, increment=5)) as session:
         assert session.global_step == 10
     assert next_batch(opened, tmp_path, counting) == 2
+
+
+def stopped_graph(counting):
+    """Return a graph with a metric whose update reads the batch, and a free variable."""
+    graph = counting(20)
+    hookbus.metrics.mean(graph.resolve("batch"), name="metric")
+    graph.variable("other", 0)
+    return graph
+
+
+def test_runs_after_a_stop_do_not_move_the_position(tmp_path, opened, counting):
+    """A metric that is updated after the stop reads batches that are trained on later."""
+    graph = stopped_graph(counting)
+    with opened(tmp_path, Stopper(5), graph=graph, save_checkpoint_steps=100) as session:
+        list(session.loop())
+        for _ in range(3):
+            session.run("metric/update", kind="aux")
+    assert (session.outcome.kind, session.global_step) == ("stopped", 5)
+    with opened(tmp_path, graph=stopped_graph(counting)) as session:
+        session.run("train")
+        assert session.run("seen") == 5
+
+
+class Writer(Stopper):
+    """Pulls a batch and writes a variable in an event after the training."""
+
+    def __init__(self, event):
+        super().__init__(4)
+        self.event = event
+
+    def come(self, event, session):
+        if event == self.event and session.global_step == 4:
+            session.run("batch")
+            session.write({"other": 7})
+
+    def end(self, session):
+        self.come("end", session)
+
+    @hookbus.hookimpl
+    def saving(self, session):
+        self.come("saving", session)
+
+
+@pytest.mark.parametrize("event", ["end", "saving"])
+def test_writes_at_the_end_do_not_move_the_position(event, tmp_path, opened, counting):
+    """A hook may write a variable in the last events; the input stays where it was."""
+    graph, hook = stopped_graph(counting), Writer(event)
+    with opened(tmp_path, hook, graph=graph, save_checkpoint_steps=100) as session:
+        list(session.loop())
+    with opened(tmp_path, graph=stopped_graph(counting)) as session:
+        assert session.run("other") == 7
+        session.run("train")
+        assert session.run("seen") == 4
+
+
+def test_training_after_a_stop_moves_the_position(tmp_path, opened, counting):
+    """What is trained on after the stop is not read again."""
+    with opened(tmp_path, Stopper(4), graph=counting(10)) as session:
+        list(session.loop())
+        session.run("train", kind="aux")
+    assert next_batch(opened, tmp_path, counting) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -308,3 +309,75 @@ def test_a_directory_that_is_removed_after_the_last_save_gets_the_last_checkpoin
         shutil.rmtree(directory)
     assert names(directory) == ["ckpt-1"]
     assert json.loads((directory / "outcome.json").read_text())["step"] == 1
+
+
+class Counter(Asker):
+    """Counts the runs that it has seen, those without a step too, and keeps the count."""
+
+    def __init__(self, asks=True):
+        self.asks, self.count, self.saves = asks, 0, []
+
+    def after_run(self, run_context):
+        self.count += 1
+        if self.asks:
+            run_context.request_save("a run")
+
+    @hookbus.hookimpl
+    def saving(self):
+        self.saves.append(self.count)
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asked", "at the end"])
+def test_a_hooks_state_that_changed_is_saved_at_the_same_step(asks, tmp_path, opened):
+    """Runs that advance no step change hooks; their states are saved all the same."""
+    hook = Counter(asks)
+    with opened(tmp_path, hook) as session:
+        session.run("train")
+        for _ in range(5):
+            session.run("w")
+    assert hook.saves == ([0, 1, 2, 3, 4, 5, 6] if asks else [0, 1, 6])
+
+    again = Counter()
+    with opened(tmp_path, again) as session:
+        assert (session.global_step, again.count) == (1, 6)
+    assert again.saves == []
+
+
+def test_an_input_that_moved_is_saved_at_the_same_step(tmp_path, opened):
+    """A run that only reads input asks for a checkpoint, and the next session reads on."""
+    with contextlib.suppress(ZeroDivisionError), opened(tmp_path, Counter()) as session:
+        session.run("train")
+        session.run("batch")
+        raise ZeroDivisionError
+    with opened(tmp_path, Counter()) as session:
+        session.run("train")
+        assert session.run("seen") == 2
+
+
+def test_a_checkpoint_replaced_by_an_idle_session_keeps_its_end(tmp_path, opened, trained):
+    """A session that trains nothing leaves it noted how the one before ended."""
+    trained(tmp_path, 3)
+    with contextlib.suppress(ZeroDivisionError), opened(tmp_path, Counter()) as session:
+        session.run("w")
+        raise ZeroDivisionError
+    assert kept_state(tmp_path, 3)["hooks"] == {"counter": {"count": 1}}
+    manifest = json.loads((tmp_path / "ckpt-3" / "manifest.json").read_text())
+    assert (manifest["saved_by"], manifest["ended"]) == ("counter", "completed")
+
+
+def test_the_last_checkpoint_is_not_written_again(tmp_path, trained, opened):
+    """If nothing changed since the last save, the end only notes how the session ended."""
+    hook = Counter(asks=False)
+    trained(tmp_path, 3, hook)
+    assert hook.saves == [0, 1, 2, 3]
+    inode = (tmp_path / "ckpt-3" / "state.json").stat().st_ino
+    with opened(tmp_path, hook):
+        pass
+    assert hook.saves == [0, 1, 2, 3]
+    assert (tmp_path / "ckpt-3" / "state.json").stat().st_ino == inode
