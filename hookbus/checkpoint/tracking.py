@@ -156,6 +156,11 @@ class Tracking:
                 "checkpoint_dir"
             )
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the first step has begun, after which no further object is tracked."""
+        return self._checked
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each object by name."""
         return {name: tracked.get() for name, tracked in self._tracked.items()}

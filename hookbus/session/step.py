@@ -228,8 +228,7 @@ class Evaluation:
         step = backend.session.global_step
         log_evaluation(self.metrics, step, self.name)
         backend.emit("evaluated", metrics=self.metrics, global_step=step, name=self.name)
-        # All objects are tracked only after the first step has begun.
-        act(state, None, saving=backend.current_run is not None)
+        act(state, None, saving=state.saver.tracking.is_complete)
 
 
 def _number(name: str, value: Any) -> float:
