@@ -54,6 +54,15 @@ def declared_settings(plugin: Installed) -> DeclaredSettings | None:
     return None if cls is None else _of_class(cls, classes)
 
 
+def unknown_field(plugin: Installed, field: str) -> tuple[str, ...] | None:
+    """Return the settings that a plugin has, if *field* is certainly none of them."""
+    declared = declared_settings(plugin)
+    if declared is None or not field:
+        return None
+    known = (*declared.fields, ON_ERROR)
+    return None if field in known else known
+
+
 def is_switch(flag: str, modules: Iterable[str] = ()) -> bool:
     """Return whether a flag takes no value: a boolean setting of a plugin, or ``--no-``.
 
@@ -195,12 +204,3 @@ def _text(annotation: ast.expr) -> str:
 
 def _last_word(expression: ast.expr) -> str:
     return ast.unparse(expression).rsplit(".", 1)[-1]
-
-
-def unknown_field(plugin: Installed, field: str) -> tuple[str, ...] | None:
-    """Return the settings that a plugin has, if *field* is certainly none of them."""
-    declared = declared_settings(plugin)
-    if declared is None or not field:
-        return None
-    known = (*declared.fields, ON_ERROR)
-    return None if field in known else known
