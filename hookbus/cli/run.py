@@ -123,7 +123,9 @@ def _script(parsed: ParsedFlags) -> _Program:
     script = Path(name)
     if not script.is_file():
         what = "is a directory" if script.is_dir() else "does not exist"
-        raise UsageError(f"the script {script} {what} (looked in {Path.cwd()})")
+        alone = [f.name for f in parsed.flags[-1:] if f.following == (name,)]
+        hint = "".join(f"; the flag {flag} before it takes true or false" for flag in alone)
+        raise UsageError(f"the script {script} {what} (looked in {Path.cwd()}){hint}")
     # Python does not resolve links here.
     return _Program(os.path.abspath(script), arguments, name)  # noqa: PTH100
 

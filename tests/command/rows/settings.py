@@ -149,7 +149,7 @@ REFUSED = [
         "text for a boolean",
         "--clipper-strict maybe",
         code=4,
-        tells="ERROR: --clipper-strict maybe: 'maybe' is not true or false",
+        tells="ERROR: the script maybe …; the flag --clipper-strict before it takes true",
     ),
     Row(
         "a number that the plugin does not take",
