@@ -160,6 +160,10 @@ class EmbeddedSession:
             if name in self._inputs:
                 self._inputs[name].load_state_dict(position)
 
+    def pulled(self) -> int:
+        """Return how many values were pulled from inputs, those before a seek included."""
+        return sum(source.pulled for source in self._inputs.values())
+
     def remaining(self) -> int | None:
         """Return how many steps of a loop are left until an input ends, if known."""
         trains = loop_ops(self.graph)

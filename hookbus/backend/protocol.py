@@ -105,6 +105,9 @@ class Session(Protocol):
     def seek(self, positions: Mapping[str, Any]) -> None:
         """Move the named inputs to positions."""
 
+    def pulled(self) -> int:
+        """Return how many values were pulled from inputs, those before a seek included."""
+
     def remaining(self) -> int | None:
         """Return how many steps of a loop are left until an input ends, if known."""
 

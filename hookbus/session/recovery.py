@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import attrs
 
+from hookbus.backend.protocol import Session
 from hookbus.hooks.timer import pause
 from hookbus.logs import log
 from hookbus.validation import numeric
@@ -13,16 +15,20 @@ from hookbus.validation import numeric
 _LONGEST_WAIT = 60.0
 _NOT_NEGATIVE = numeric(least=0)
 
+Progress: TypeAlias = tuple[int, int]
+"""The global step, and the number of values that were pulled from inputs."""
 
-@attrs.define(eq=False)
+
+@attrs.frozen
 class Recovery:
-    """Counts the preemptions in a row and waits longer after each.
+    """Sets how often a preempted session is opened again. One object may serve several.
 
-    Attributes:
-        most: the maximum number of recoveries in a row; a successful run resets the count.
+    Args:
+        most: the maximum number of recoveries in a row. A session that gets further than
+            ever before starts to count anew; a step that is only repeated does not count
+            as progress.
         first_wait: the seconds to wait after the first preemption; doubled after each
             further one, up to a minute.
-        in_a_row: the number of preemptions since the last successful run.
 
     Raises:
         UsageError: *most* or *first_wait* is negative.
@@ -30,7 +36,22 @@ class Recovery:
 
     most: int = attrs.field(default=5, validator=_NOT_NEGATIVE)
     first_wait: float = attrs.field(default=1.0, validator=_NOT_NEGATIVE)
-    in_a_row: int = attrs.field(default=0, init=False)
+
+
+@attrs.define(eq=False)
+class Preemptions:
+    """Counts the preemptions of one session in a row, and waits longer after each.
+
+    Attributes:
+        recovery: the limits.
+        in_a_row: the number of preemptions since the session got further than before.
+        furthest: the furthest point that the session has reached at a preemption.
+    """
+
+    recovery: Recovery
+    in_a_row: int = 0
+    furthest: Progress = (0, 0)
+    _lost_progress: bool = False
 
     def wait(self, error: BaseException, hurry: Callable[[], bool]) -> None:
         """Wait before a recovery, or give up.
@@ -42,10 +63,11 @@ class Recovery:
         Raises:
             BaseException: *error* itself, after the maximum number of recoveries.
         """
-        if self.in_a_row >= self.most:
-            error.add_note(f"hookbus: gave up after {self.most} recoveries in a row")
+        most, first_wait = self.recovery.most, self.recovery.first_wait
+        if self.in_a_row >= most:
+            error.add_note(f"hookbus: gave up after {most} recoveries in a row")
             raise error
-        seconds = min(_LONGEST_WAIT, self.first_wait * 2.0 ** min(self.in_a_row, 60))
+        seconds = min(_LONGEST_WAIT, first_wait * 2.0 ** min(self.in_a_row, 60))
         self.in_a_row += 1
         log.warning(
             "preempted; reopening the session",
@@ -54,3 +76,25 @@ class Recovery:
             wait_secs=seconds,
         )
         pause(seconds, hurry)
+
+    def closed(self, session: Session) -> None:
+        """Note how far a session came that was preempted."""
+        self.furthest = max(self.furthest, _progress(session))
+
+    def opened(self, session: Session) -> None:
+        """Note whether a new session has to repeat work that was done before."""
+        self._lost_progress = _progress(session) < self.furthest
+
+    def are_over(self, session: Session) -> bool:
+        """Forget them and return True if a run has led further than ever before.
+
+        If nothing was lost, the repeated run alone is progress: it had not succeeded.
+        """
+        if self._lost_progress and _progress(session) <= self.furthest:
+            return False
+        self.in_a_row = 0
+        return True
+
+
+def _progress(session: Session) -> Progress:
+    return session.global_step, session.pulled()

@@ -44,8 +44,10 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
         state.requests.request_save(state.signals.name, "a signal came", context)
     if state.requests.pending:
         act(state, context)
-    if state.recovery is not None and state.recovering:
-        state.recovery.in_a_row, state.recovering = 0, False
+    if state.recovering:
+        assert state.backend is not None
+        assert state.preemptions is not None
+        state.recovering = not state.preemptions.are_over(state.backend.session)
 
 
 def save(

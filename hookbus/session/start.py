@@ -26,7 +26,7 @@ from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import NOBODY, failed_outcome, was_cut_short
 from hookbus.plugin.roster import versions
 from hookbus.session.creators import SessionCreator
-from hookbus.session.recovery import Recovery
+from hookbus.session.recovery import Preemptions, Recovery
 from hookbus.session.requests import act
 from hookbus.session.run import HookedSession
 from hookbus.session.signals import SignalWatch
@@ -70,7 +70,8 @@ def new_session(
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
 
-    *hooks* are registered in their order. The other arguments are attributes of the state.
+    *hooks* are registered in their order. *recovery* sets how often a preempted session is
+    opened again; None for never. The other arguments are attributes of the state.
 
     Raises:
         UsageError, PluginError: a hook is invalid.
@@ -105,7 +106,7 @@ def new_session(
         saver=saver,
         signals=SignalWatch(),
         # Only the caller of a custom loop could repeat its step.
-        recovery=None if custom_loop else recovery,
+        preemptions=None if custom_loop or recovery is None else Preemptions(recovery),
         grace=grace,
         custom_loop=custom_loop,
         shows_backend=shows_backend,
@@ -159,23 +160,23 @@ def open_backend(state: SessionState) -> HookedSession:
         cause = _try_to_open(state)
         if cause is None:
             assert state.backend is not None
+            if state.preemptions is not None:
+                state.preemptions.opened(state.backend.session)
             return state.backend
-        if state.recovery is None:
-            raise cause
-        state.recovery.wait(cause, state.signals.came)
+        _wait_to_reopen(state, cause)
 
 
 def recover(state: SessionState, cause: BaseException) -> HookedSession:
     """Replace the backend session, which was preempted, by a new one, restored."""
-    old, recovery = state.backend, state.recovery
+    old, preemptions = state.backend, state.preemptions
     assert old is not None
-    assert recovery is not None
+    assert preemptions is not None
+    preemptions.closed(old.session)
     state.requests.repeat_run()
     left = old.close(state.grace)
     if left is not None and not isinstance(left, old.session.preemption_errors):
         raise left
-    recovery.wait(cause, state.signals.came)
-    state.recovering = True
+    _wait_to_reopen(state, cause)
     return open_backend(state)
 
 
@@ -213,11 +214,19 @@ def recoverable(state: SessionState, error: BaseException) -> BaseException | No
     A session that shows its backend raises the preemption instead.
     """
     found = state.backend.preemption(error) if state.backend is not None else None
-    if state.recovery is not None:
+    if state.preemptions is not None:
         return found
     if state.shows_backend and found is not None and found is not error:
         raise found from error
     return None
+
+
+def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
+    """Wait before a backend session is opened again, or raise the preemption."""
+    if state.preemptions is None:
+        raise cause
+    state.preemptions.wait(cause, state.signals.came)
+    state.recovering = True
 
 
 def _call_begin(state: SessionState) -> None:

@@ -23,7 +23,7 @@ from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome, Stop
 from hookbus.logs import log
 from hookbus.session.creators import SessionCreator
-from hookbus.session.recovery import Recovery
+from hookbus.session.recovery import Preemptions
 from hookbus.session.run import HookedSession
 from hookbus.session.signals import KINDS, SignalWatch
 
@@ -62,7 +62,7 @@ class SessionState:
         requests: the requests of hooks that are not served yet.
         saver: writes and reads checkpoints.
         signals: notices SIGINT and SIGTERM.
-        recovery: decides how often a preempted session is opened again; None for never.
+        preemptions: counts the preemptions; None if the session recovers from none.
         grace: the seconds to wait for threads when a backend session is closed.
         custom_loop: whether the caller computes the steps, without a graph.
         block: the block of a custom loop that is entered; None between two blocks.
@@ -75,7 +75,7 @@ class SessionState:
         backend: the current backend session; None before the first one.
         stop: why it stops, once a stop took effect.
         input_end: the end of input, once it was reached.
-        recovering: whether no run succeeded since the last recovery.
+        recovering: whether it has made no progress since the last preemption.
         pristine: the states of hooks and generators before the first backend session.
         begun: the names of the hooks whose ``begin`` was called.
         first_step: the global step at which the first run could begin; None before that.
@@ -89,7 +89,7 @@ class SessionState:
     requests: Requests
     saver: Saver
     signals: SignalWatch
-    recovery: Recovery | None
+    preemptions: Preemptions | None
     grace: float
     custom_loop: bool
     shows_backend: bool = False

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus import AbortedError, Config, Graph, MonitoredSession, UnavailableError
-from hookbus.session.recovery import Recovery
+from hookbus import (
+    AbortedError,
+    Config,
+    Graph,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    UnavailableError,
+)
+from hookbus.session.recovery import Preemptions, Recovery
 
 OFF = Config(autoload=False)
 
@@ -26,10 +33,12 @@ def waits_in(text: str) -> list[float]:
     return [float(secs) for secs in re.findall(r"wait_secs=([\d.e+]+)", text)]
 
 
-def tried(recovery: Recovery, times: int) -> None:
+def tried(recovery: Recovery, times: int) -> Preemptions:
     """Recover so often in a row."""
+    preemptions = Preemptions(recovery)
     for _ in range(times):
-        recovery.wait(AbortedError("gone"), at_once)
+        preemptions.wait(AbortedError("gone"), at_once)
+    return preemptions
 
 
 @pytest.mark.parametrize(
@@ -51,14 +60,13 @@ def test_each_wait_is_twice_the_one_before_up_to_a_minute(first, expected, capsy
 @given(st.integers(0, 40), st.floats(0.0, 1e9))
 def test_it_gives_up_after_so_many_in_a_row(most, first):
     """The error that was one too many leaves as itself, with a note that says so."""
-    recovery = Recovery(most, first)
-    tried(recovery, most)
+    preemptions = tried(Recovery(most, first), most)
     error = UnavailableError("still gone")
     with pytest.raises(UnavailableError) as caught:
-        recovery.wait(error, at_once)
+        preemptions.wait(error, at_once)
     assert caught.value is error
     assert error.__notes__ == [f"hookbus: gave up after {most} recoveries in a row"]
-    assert recovery.in_a_row == most
+    assert preemptions.in_a_row == most
 
 
 def test_the_number_of_tries_has_no_upper_limit(capsys):
@@ -69,18 +77,16 @@ def test_the_number_of_tries_has_no_upper_limit(capsys):
 
 def test_by_default_it_tries_five_times_from_one_second_on(capsys):
     """Five tries, after 1, 2, 4, 8 and 16 seconds."""
-    recovery = Recovery()
-    tried(recovery, 5)
     with pytest.raises(AbortedError):
-        tried(recovery, 1)
+        tried(Recovery(), 6)
     assert waits_in(capsys.readouterr().err) == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
 def test_a_log_line_says_what_happened_and_how_often(capsys):
     """It is a warning with the error, the number in a row and the wait."""
-    recovery = Recovery()
-    recovery.wait(AbortedError("the machine was taken"), at_once)
-    recovery.wait(UnavailableError("no route"), at_once)
+    preemptions = Preemptions(Recovery())
+    preemptions.wait(AbortedError("the machine was taken"), at_once)
+    preemptions.wait(UnavailableError("no route"), at_once)
     first, second = capsys.readouterr().err.splitlines()
     assert "warning" in first
     assert "why='AbortedError: the machine was taken'" in first
@@ -92,15 +98,16 @@ def test_a_log_line_says_what_happened_and_how_often(capsys):
 def test_it_asks_again_and_again_whether_to_hurry():
     """A long wait ends when it must, not when it is over."""
     answers = iter([False, False, True])
-    Recovery(first_wait=50.0).wait(AbortedError("gone"), lambda: next(answers))
+    preemptions = Preemptions(Recovery(first_wait=50.0))
+    preemptions.wait(AbortedError("gone"), lambda: next(answers))
     assert list(answers) == []
 
 
 def test_a_wait_that_is_over_is_over():
     """Without a hurry it returns when the time has passed."""
-    recovery = Recovery(first_wait=0.001)
-    recovery.wait(AbortedError("gone"), lambda: False)
-    assert recovery.in_a_row == 1
+    preemptions = Preemptions(Recovery(first_wait=0.001))
+    preemptions.wait(AbortedError("gone"), lambda: False)
+    assert preemptions.in_a_row == 1
 
 
 def failing(fails: Callable[[int], bool]) -> tuple[Graph, list[int]]:
@@ -118,11 +125,13 @@ def failing(fails: Callable[[int], bool]) -> tuple[Graph, list[int]]:
     return graph, calls
 
 
-def test_a_run_that_succeeds_starts_the_count_anew():
+def test_a_run_that_leads_further_starts_the_count_anew():
     """Preemptions far apart never add up to giving up."""
     graph, calls = failing(lambda call: call % 2 == 1)
-    recovery = Recovery(most=1, first_wait=0.0)
-    with MonitoredSession(graph, config=OFF, recovery=recovery) as session:
+    given = {"recovery": Recovery(most=1, first_wait=0.0), "config": OFF}
+    with MonitoredTrainingSession(
+        graph, checkpoint_dir="runs", save_checkpoint_steps=1, **given
+    ) as session:
         for _ in range(6):
             session.run("train")
     assert len(calls) == 12

@@ -350,7 +350,7 @@ def test_a_stop_takes_effect_at_the_step_at_which_it_was_asked_for(hook, make_gr
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_recoveries_in_a_row_are_bounded(most, hook, graph):
-    """After *most* of them without a run that succeeds, the error leaves as itself."""
+    """After *most* of them without progress, the error leaves as itself."""
     errors = [AbortedError(str(number)) for number in range(9)]
     session = hookbus.MonitoredSession(
         graph,
@@ -366,18 +366,20 @@ def test_recoveries_in_a_row_are_bounded(most, hook, graph):
     assert session.outcome.kind == "failed"
 
 
-def test_a_run_that_succeeds_starts_the_count_anew(hook, graph):
+def test_a_run_that_leads_further_starts_the_count_anew(hook, graph):
     """Only preemptions in a row count against the bound."""
     errors = [AbortedError("1"), None, AbortedError("2"), None, AbortedError("3"), None]
-    with hookbus.MonitoredSession(
+    with MonitoredTrainingSession(
         graph,
+        checkpoint_dir="runs",
+        save_checkpoint_steps=1,
         hooks=[hook("a", before=errors)],
         recovery=Recovery(most=1, first_wait=0),
         config=OFF,
     ) as session:
         for _ in range(3):
             session.run("train")
-        assert session.global_step == 1
+        assert session.global_step == 3
 
 
 def test_the_waits_grow_from_one_recovery_to_the_next(hook, graph, capsys):
