@@ -40,6 +40,7 @@ from hookbus.errors import PluginError as PluginError
 from hookbus.errors import RunAfterStopError as RunAfterStopError
 from hookbus.errors import SessionClosedError as SessionClosedError
 from hookbus.errors import SessionInterruptedError as SessionInterruptedError
+from hookbus.errors import SessionStoppedError as SessionStoppedError
 from hookbus.errors import ThreadsStillRunningError as ThreadsStillRunningError
 from hookbus.errors import TrainingError as TrainingError
 from hookbus.errors import UnavailableError as UnavailableError

@@ -18,6 +18,7 @@
     ├── WriteConflictError             RuntimeError
     ├── SessionClosedError             RuntimeError
     ├── RunAfterStopError              RuntimeError
+    │   └── SessionStoppedError                        leaves a custom loop after a stop
     ├── ThreadsStillRunningError       RuntimeError
     ├── NotReadyError                  RuntimeError
     ├── DeadlineExceededError          TimeoutError
@@ -145,6 +146,10 @@ class SessionClosedError(HookbusError, RuntimeError):
 
 class RunAfterStopError(HookbusError, RuntimeError):
     """``run`` is called although a hook asked to stop."""
+
+
+class SessionStoppedError(RunAfterStopError):
+    """Leaves a custom loop that continues after a stop; the session's block handles it."""
 
 
 class ThreadsStillRunningError(HookbusError, RuntimeError):

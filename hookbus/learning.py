@@ -112,8 +112,8 @@ def train(
             *log_every_n_steps*.
         log_every_n_steps: global steps between two log lines with the loss; None or 0 logs
             none.
-        number_of_steps: the global step to stop at. It is checked after each step, so a
-            training that has reached it does one more. No flag switches it off.
+        number_of_steps: the global step to stop at; if the model has reached it, the call
+            does no step. No flag switches it off.
         is_chief: whether this process initializes, restores and saves.
         startup_delay_steps: a process that is not chief waits for the chief's checkpoint of
             this step in *logdir*, or of *number_of_steps* if that is less.

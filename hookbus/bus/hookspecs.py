@@ -3,8 +3,8 @@
 A hook implements an event as a method (or, in a module plugin, a function) of the
 event's name, and takes only the arguments that it names. The order of one session is::
 
-    addhooks · configure · begin · after_create_session · (before_run · after_run)* · end ·
-    finished
+    addhooks · configure · begin · after_create_session · before_first_run ·
+    (before_run · after_run)* · end · finished
 
 with ``on_exception`` instead of the last two if an error ends it. ``addoption`` is called
 before all of them, when the plugin's settings are read.
@@ -70,6 +70,15 @@ def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind) -> None:
 @hookspec
 def after_create_session(session: Session, coord: Coordinator) -> None:
     """Called after each creation of a backend session, when its state is restored."""
+
+
+@hookspec(firstresult=True)
+def before_first_run(session: Session) -> str | None:
+    """Called before the first run of a training; return a reason to stop without a run.
+
+    A training that continues after a preemption asks again. The first reason decides; the
+    hooks after it are not called.
+    """
 
 
 @hookspec

@@ -28,6 +28,7 @@ from hookbus.errors import (
 )
 from hookbus.graph.node import owned_by
 from hookbus.hooks.checkpoints import Checkpoints
+from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log, shown
 
 
@@ -220,6 +221,12 @@ class Saver:
         if self.checkpoints.max_to_keep is not None:
             self.store.prune(self.checkpoints.max_to_keep, path)
         return path
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the last checkpoint is that of a session that ended by itself."""
+        manifest = self._last_manifest
+        return manifest is not None and not was_cut_short(manifest.ended)
 
     def mark_ended(self, step: int, kind: str) -> None:
         """Record in the checkpoint of *step* that the session ended there, and how."""

@@ -17,7 +17,6 @@ from hookbus.checkpoint.reader import CheckpointInfo
 from hookbus.estimator.model_fn import EstimatorSpec, number_of
 from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
-from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome, was_cut_short
@@ -54,13 +53,11 @@ class StopTrainingHook(StopAtLastStepHook):
         """Return whether nothing is left to do after a checkpoint."""
         return self.is_reached(newest.global_step)
 
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Turn a number of steps into a last step, once; stop if it is reached already."""
+    def after_create_session(self, session: Session) -> None:
+        """Turn a number of steps into a last step, once."""
         self.first_step = session.global_step
         if self.steps is not None and self.last_step is None:
             self.last_step = session.global_step + self.steps
-        if self.is_reached(session.global_step):
-            coord.request_stop()
 
     def end(self, outcome: Outcome) -> None:
         """Note how it ended."""

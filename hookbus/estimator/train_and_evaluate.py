@@ -17,7 +17,6 @@ from hookbus.estimator.exporter import Exporter
 from hookbus.estimator.hooks import StopTrainingHook
 from hookbus.estimator.model_fn import hooks_field
 from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
-from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log
 from hookbus.slim.hooks import EvaluationEmitter
@@ -177,9 +176,9 @@ class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
                 "checkpoint-saver is off: switch it on, or call train()"
             )
 
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+    def after_create_session(self, session: Session) -> None:
         """Evaluate the checkpoint that a training which was cut short goes on from."""
-        super().after_create_session(session, coord)
+        super().after_create_session(session)
         if self.goes_on:
             self.listener.evaluate_if_due(session.global_step)
 

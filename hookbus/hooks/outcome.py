@@ -6,7 +6,13 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from hookbus.errors import END_OF_INPUT, SessionInterruptedError, culprit_of
+from hookbus.errors import (
+    END_OF_INPUT,
+    RunAfterStopError,
+    SessionInterruptedError,
+    SessionStoppedError,
+    culprit_of,
+)
 
 NOBODY = "caller"
 """The name of the current hook while no hook is called."""
@@ -55,7 +61,7 @@ class StepFnStop(StopIteration):
 
 
 SWALLOWED = (*END_OF_INPUT, SessionInterruptedError)
-"""The exceptions that end a session's block cleanly, and that it catches."""
+"""The exceptions that end any session's block cleanly, and that it catches."""
 
 
 @attrs.frozen
@@ -67,15 +73,24 @@ class Stop:
     kind: OutcomeKind = "stopped"
 
 
-def is_clean_end(error: BaseException | None) -> bool:
+def is_clean_end(error: BaseException | None, stop: Stop | None) -> bool:
     """Return whether hooks get ``end`` and not ``on_exception``.
 
-    They do for no error, end of input, a signal's stop, a closed generator, and an exit
-    with success.
+    They do for no error, end of input, a signal's stop, a closed generator, an exit with
+    success, and a run that was refused because *stop* had ended the training before.
     """
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
+    if isinstance(error, RunAfterStopError):
+        return stop is not None  # without one it is the error of another session
     return error is None or isinstance(error, (*SWALLOWED, GeneratorExit))
+
+
+def is_swallowed(error: BaseException | None, stop: Stop | None) -> bool:
+    """Return whether a session's block catches the error that leaves it."""
+    if isinstance(error, SessionStoppedError):
+        return stop is not None
+    return isinstance(error, SWALLOWED)
 
 
 def clean_outcome(stop: Stop | None, input_end: BaseException | None, step: int) -> Outcome:

@@ -70,7 +70,7 @@ def _decide(
 
     The end of a session that never became ready is not clean.
     """
-    clean = state.first_step is not None and is_clean_end(reached)
+    clean = state.first_step is not None and is_clean_end(reached, state.stop)
     backend = state.backend
     if clean and backend is not None:
         thread = backend.coord.exception
@@ -99,10 +99,13 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if requested is not None:
         failures += _attempt(lambda: save(state, *requested, None))
     failures += [error for _, error in _tell(state, "finished", session, outcome)]
-    # A session that ran nothing keeps the mark of the previous one. The end of input, and a
-    # call that had nothing left to do, are marked: no later session may continue them.
-    over = outcome.kind == "end_of_input" or (
-        state.one_call and outcome.kind in ("completed", "stopped")
+    # A session that ran nothing keeps the mark of the previous one. The end of input, a
+    # call that had nothing left to do, and a training that was killed when it had reached
+    # its end are marked: no later session may continue them.
+    over = (
+        outcome.kind == "end_of_input"
+        or (state.one_call and outcome.kind in ("completed", "stopped"))
+        or (outcome.kind == "stopped" and not saver.is_marked)
     )
     marks = who is not None and (over or session.global_step != state.first_step)
     if marks and not failures:

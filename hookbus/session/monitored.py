@@ -19,7 +19,7 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.outcome import NOBODY, SWALLOWED, Outcome
+from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import finish
@@ -171,7 +171,8 @@ class MonitoredSession:
         Raises:
             OutOfRangeError: an input has ended.
             NoValueYetError: an output of a train op is read before the op has run.
-            RunAfterStopError: a hook asked to stop before.
+            RunAfterStopError: a hook asked to stop before. If the error leaves the
+                session's block, the session still ends well, with its last checkpoint.
             SessionClosedError: the session is closed.
             SessionInterruptedError: a signal has arrived; the session's block catches the
                 error.
@@ -351,8 +352,13 @@ class MonitoredSession:
         Entering the block calls ``before_run``. Leaving it normally counts the step and
         calls ``after_run``. An error leaves the block; the step is not retried.
 
+        Entering it after a stop raises SessionStoppedError, which leaves a loop that does
+        not check :meth:`should_stop`. The session's block catches the error, and the
+        program continues behind the block.
+
         Args:
-            kind: the purpose of the step, by default the session's.
+            kind: the purpose of the step, by default the session's; an ``aux`` step is
+                allowed after a stop.
 
         Raises:
             UsageError: the session has a graph.
@@ -408,7 +414,7 @@ class MonitoredSession:
                 raise error
             return True
         recover(state, cause)  # a thread met a preemption
-        return False
+        return state.stop is not None
 
     def close(self) -> None:
         """End the session, like leaving its block without an error.
@@ -433,7 +439,7 @@ class MonitoredSession:
             raise SessionClosedError("Session is already closed.")
         if not self._is_closed:
             finish(self._state, error)
-        return isinstance(error, SWALLOWED)
+        return is_swallowed(error, self._state.stop)
 
     @property
     def _is_closed(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
-from hookbus.backend.protocol import PREEMPTION_ERRORS
+from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.backend.reports import ReportGraph
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
@@ -23,7 +23,8 @@ from hookbus.config.config import Config, SessionRecord
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.outcome import NOBODY, failed_outcome, was_cut_short
+from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
+from hookbus.logs import log
 from hookbus.plugin.roster import versions
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Recovery
@@ -272,6 +273,8 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     try:
         # The objects of a custom loop are known only at its first step.
         act(state, None, saving=not state.custom_loop)
+        if state.kind == "train" and state.stop is None:
+            _stop_before_first_run(state, session)
     except Exception as error:
         cause = recoverable(state, error)
         if cause is None:
@@ -279,6 +282,15 @@ def _try_to_open(state: SessionState) -> BaseException | None:
         backend.close(state.grace)
         return cause
     return None
+
+
+def _stop_before_first_run(state: SessionState, session: Session) -> None:
+    """Stop a training that a hook declares finished, so that it does not do another run."""
+    reasons = state.bus.caller("before_first_run").collect(session)
+    if reasons:
+        who, why = reasons[0][0], str(reasons[0][1])
+        log.info("nothing to train", step=session.global_step, by=who, why=why)
+        state.take_stop(Stop(who, why))
 
 
 def _prepare(state: SessionState, backend: HookedSession) -> None:

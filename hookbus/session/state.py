@@ -15,6 +15,7 @@ from hookbus.errors import (
     RunAfterStopError,
     SessionClosedError,
     SessionInterruptedError,
+    SessionStoppedError,
     UsageError,
     culprit_of,
 )
@@ -124,7 +125,8 @@ class SessionState:
         Raises:
             SessionClosedError: the session is closed.
             SessionInterruptedError: a signal has arrived.
-            RunAfterStopError: a hook stopped the session before.
+            RunAfterStopError: a hook stopped the session before; in a custom loop a
+                SessionStoppedError.
         """
         if self.phase is Phase.CLOSED or self.backend is None:
             raise SessionClosedError("run() on a closed session; create a new one")
@@ -135,7 +137,10 @@ class SessionState:
                 "session.should_stop()"
             )
         if self.stop is not None and kind != "aux":
-            raise RunAfterStopError(
+            # Leaves a custom loop, as a signal does. In a graph a run has a value that the
+            # code behind it needs, so there the error goes on, as in TF.
+            refusal = SessionStoppedError if self.custom_loop else RunAfterStopError
+            raise refusal(
                 f"Run called even after should_stop requested: {self.stop.who} stopped the "
                 f"session ({self.stop.why}); use: while not session.should_stop()"
             )

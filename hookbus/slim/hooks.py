@@ -224,7 +224,7 @@ def _name(fetch: Any) -> str:
 
 @attrs.define(eq=False)
 class StopAtLastStepHook(SessionRunHook):
-    """Stops a training at a global step.
+    """Stops a training at a global step, before its first run if the step is reached.
 
     The core itself takes part in a training with this hook; no flag switches it off.
 
@@ -233,6 +233,11 @@ class StopAtLastStepHook(SessionRunHook):
     """
 
     last_step: int | None
+
+    @hookimpl
+    def before_first_run(self, session: Session) -> str | None:
+        """Stop without a run if the last step is reached already."""
+        return self.reason if self.is_reached(session.global_step) else None
 
     @hookimpl
     def planned_last_step(self) -> int | None:

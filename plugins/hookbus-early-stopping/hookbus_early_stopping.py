@@ -11,10 +11,10 @@ from hookbus_early_stopping_rules import MODES, Rule, number
 import hookbus
 from hookbus import (
     ArgumentTypeError,
-    Coordinator,
     Graph,
     Node,
     SecondOrStepTimer,
+    Session,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -36,7 +36,7 @@ class EarlyStoppingHook(SessionRunHook):
 
     The value is that of a node in the training runs, or a metric of evaluations.
     Checkpoints keep its history: a session that is killed and resumed stops at the same
-    step as one that was not.
+    step as one that was not, and one that resumes where it stopped runs nothing.
 
     Args:
         metric: the node to watch, by name, or a metric of evaluations; by default ``loss``.
@@ -78,8 +78,8 @@ class EarlyStoppingHook(SessionRunHook):
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _rule: Rule | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs | None = attrs.field(default=None, init=False)
-    _goes_on: bool = attrs.field(default=False, init=False)
-    _coord: Coordinator | None = attrs.field(default=None, init=False)
+    _resumed: bool = attrs.field(default=False, init=False)
+    _stopped: bool = attrs.field(default=False, init=False)
     _run: SessionRunContext | None = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
     _evaluations: list[str | None] = attrs.field(factory=list, init=False)
@@ -107,9 +107,13 @@ class EarlyStoppingHook(SessionRunHook):
         if self.should_stop_fn is None and not self.from_evaluations:
             self._request = SessionRunArgs(self._node(graph))
 
-    def after_create_session(self, coord: Coordinator) -> None:
-        """Keep the coordinator: evaluating the restored model may be a reason to stop."""
-        self._coord = coord if self._goes_on else None
+    @hookbus.hookimpl
+    def before_first_run(self, session: Session) -> str | None:
+        """Stop a resumed session without a run if there is a reason already."""
+        if self._stopped:  # by the function, which decides again
+            self._timer.update_last_triggered_step(session.global_step)
+            self._ask_function()
+        return self._why if self._resumed else None
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the value when a check is due."""
@@ -147,15 +151,11 @@ class EarlyStoppingHook(SessionRunHook):
         if self._why is not None and self._run is not None:
             if not self._run.is_over:  # otherwise the next after_run asks
                 self._ask(self._run, self._why)
-        elif self._why is not None and self._coord is not None:
-            # An uninterrupted training would have stopped in the run that was saved.
-            hookbus.log.info("requesting early stopping", step=global_step, why=self._why)
-            self._coord.request_stop()
 
     @hookbus.hookimpl(tryfirst=True)
     def end(self) -> None:
         """Ignore later evaluations: the session ends anyway."""
-        self._coord = self._run = None
+        self._run = None
 
     @hookbus.hookimpl
     def finished(self) -> None:
@@ -168,14 +168,16 @@ class EarlyStoppingHook(SessionRunHook):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history of the value, and the time of the last check."""
+        """Return the history of the value, or the function's verdict, and its time."""
         rule = None if self._rule is None else self._rule.state_dict()
-        return {"looked": self._timer.state_dict(), "rule": rule}
+        stopped = self.should_stop_fn is not None and self._why is not None
+        return {"looked": self._timer.state_dict(), "rule": rule, "stopped": stopped}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Restore the history; continue the period of a session that was cut short."""
         self._forget()
-        self._goes_on = hookbus.was_cut_short(ended)
+        self._resumed = True
+        self._stopped = self.should_stop_fn is not None and state.get("stopped", False)
         if self._rule is not None and state["rule"] is not None:
             self._rule.load_state_dict(state["rule"])
             self._why = self._rule.reason
@@ -183,8 +185,8 @@ class EarlyStoppingHook(SessionRunHook):
 
     def _forget(self) -> None:
         self._timer.reset()
-        self._coord = self._run = self._why = None
-        self._due = self._goes_on = False
+        self._run = self._why = None
+        self._due = self._resumed = self._stopped = False
         if self._rule is not None:
             self._rule = attrs.evolve(self._rule)
 
@@ -201,10 +203,14 @@ class EarlyStoppingHook(SessionRunHook):
             value = number(run_values.results, self._rule.metric)
             self._rule.take(value, run_values.global_step)
             self._why = self._rule.reason
-        elif self.should_stop_fn is not None:
-            with hookbus.undisturbed():
-                if self.should_stop_fn():
-                    self._why = "should_stop_fn asked for it"
+        else:
+            self._ask_function()
+
+    def _ask_function(self) -> None:
+        assert self.should_stop_fn is not None
+        with hookbus.undisturbed():
+            if self.should_stop_fn():
+                self._why = "should_stop_fn asked for it"
 
     def _ask(self, run_context: SessionRunContext, why: str) -> None:
         if not run_context.stop_requested:

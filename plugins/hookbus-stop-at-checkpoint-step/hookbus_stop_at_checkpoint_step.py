@@ -9,6 +9,7 @@ import attrs
 import hookbus
 from hookbus import (
     CheckpointError,
+    Session,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
@@ -22,7 +23,7 @@ class StopAtCheckpointStepHook(SessionRunHook):
 
     It is for a worker whose chief saves. Until the chief's checkpoint exists, the worker
     continues, with a pause after each run. A signal, or a thread that asks the coordinator
-    to stop, ends a pause at once.
+    to stop, ends a pause at once. A worker that starts when both are true runs nothing.
 
     Args:
         model_dir: the directory that the chief saves into.
@@ -30,14 +31,15 @@ class StopAtCheckpointStepHook(SessionRunHook):
         wait_after_file_check_secs: seconds to pause while the checkpoint does not exist.
 
     Raises:
-        UsageError: the directory or the step is missing, or the seconds are negative.
+        UsageError: the directory or the step is missing, the step is not above 0, or the
+            seconds are negative.
     """
 
     main_setting = "last_step"
     only_observes = True
 
     model_dir: str | Path
-    last_step: int = attrs.field(validator=hookbus.numeric())
+    last_step: int = attrs.field(validator=hookbus.numeric(above=0))
     wait_after_file_check_secs: float = attrs.field(
         default=30.0, validator=hookbus.numeric(least=0)
     )
@@ -47,6 +49,12 @@ class StopAtCheckpointStepHook(SessionRunHook):
             raise UsageError("last_step must be specified.")
         if self.model_dir is None:
             raise UsageError("model_dir must be specified.")
+
+    @hookbus.hookimpl
+    def before_first_run(self, session: Session) -> str | None:
+        """Stop without a run if the last step is reached and its checkpoint is on disk."""
+        reached = session.global_step >= self.last_step
+        return self._reason(self._saved_step()) if reached else None
 
     @hookbus.hookimpl
     def planned_last_step(self) -> int:
@@ -60,8 +68,9 @@ class StopAtCheckpointStepHook(SessionRunHook):
         if run_values.global_step < self.last_step or run_context.stop_requested:
             return
         saved = self._saved_step()
-        if saved >= self.last_step:
-            run_context.request_stop(f"the checkpoint of step {saved} is on disk")
+        reason = self._reason(saved)
+        if reason is not None:
+            run_context.request_stop(reason)
             return
         hookbus.log.info(
             "waiting for the checkpoint of the last step",
@@ -71,6 +80,11 @@ class StopAtCheckpointStepHook(SessionRunHook):
             model_dir=str(self.model_dir),
         )
         run_context.wait(self.wait_after_file_check_secs)
+
+    def _reason(self, saved: int) -> str | None:
+        if saved < self.last_step:
+            return None
+        return f"the checkpoint of step {saved} is on disk"
 
     def _saved_step(self) -> int:
         try:

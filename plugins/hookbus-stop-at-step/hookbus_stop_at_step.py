@@ -15,8 +15,8 @@ from hookbus import SessionRunContext, SessionRunHook, SessionRunValues, UsageEr
 class StopAtStepHook(SessionRunHook):
     """Asks to stop as soon as the global step has reached its target.
 
-    It never prevents a run: a session that starts at or beyond the target does one run, as
-    with TensorFlow's hook.
+    A session that starts at or beyond the target runs nothing, so a job that is started
+    again does not drift. TensorFlow's hook does one run there.
 
     Args:
         num_steps: the number of steps to run from the step at which the session starts. A
@@ -24,14 +24,14 @@ class StopAtStepHook(SessionRunHook):
         last_step: the global step to stop at.
 
     Raises:
-        UsageError: neither or both are given.
+        UsageError: neither or both are given, or the number is not above 0.
     """
 
     main_setting = "last_step"
     exclusive_settings = (("num_steps", "last_step"),)
 
-    num_steps: int | None = attrs.field(default=None, validator=hookbus.numeric())
-    last_step: int | None = attrs.field(default=None, validator=hookbus.numeric())
+    num_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    last_step: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     _target: int | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -48,6 +48,11 @@ class StopAtStepHook(SessionRunHook):
             self._target = session.global_step + self.num_steps
 
     @hookbus.hookimpl
+    def before_first_run(self, session: hookbus.Session) -> str | None:
+        """Stop without a run if the target is reached already."""
+        return self._reason(session.global_step)
+
+    @hookbus.hookimpl
     def planned_last_step(self) -> int | None:
         """Return the target."""
         return self._target
@@ -56,9 +61,9 @@ class StopAtStepHook(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Ask to stop at the target."""
-        assert self._target is not None
-        if run_values.global_step >= self._target:
-            run_context.request_stop(f"step {self._target} is reached")
+        reason = self._reason(run_values.global_step)
+        if reason is not None:
+            run_context.request_stop(reason)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the target of ``num_steps``, so that a resumed session does the rest."""
@@ -68,3 +73,7 @@ class StopAtStepHook(SessionRunHook):
         """Restore the target of a session that was cut short."""
         if self.num_steps is not None and hookbus.was_cut_short(ended):
             self._target = state.get("last_step")
+
+    def _reason(self, step: int) -> str | None:
+        assert self._target is not None
+        return f"step {self._target} is reached" if step >= self._target else None

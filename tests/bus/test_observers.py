@@ -104,6 +104,7 @@ def test_each_after_run_is_told_with_its_own_results() -> None:
     assert [call.event for call in watching.calls if call.plugin is None] == [
         "begin",
         "after_create_session",
+        "before_first_run",
         "before_run",
         "after_run",
         "end",

@@ -66,11 +66,28 @@ def test_it_looks_from_the_last_step_on(increment, stops_at, open_session):
     assert session.global_step == stops_at
 
 
-def test_a_session_beyond_the_last_step_does_one_run():
-    """It never keeps a run from happening."""
+def test_a_session_beyond_the_last_step_does_no_run():
+    """In TensorFlow it does one; a job that is started again would drift."""
     run_steps(steps=9, directory="chief")
     steps = run_steps(StopAtCheckpointStepHook("chief", 3), steps=5, directory="chief")
-    assert steps.global_step == 10
+    outcome = steps.outcome
+    assert (outcome.kind, outcome.who) == ("stopped", "stop-at-checkpoint-step")
+    assert (outcome.why, outcome.step) == ("the checkpoint of step 9 is on disk", 9)
+
+
+def test_a_session_beyond_the_last_step_still_waits_for_the_checkpoint():
+    """Reaching the step alone is no reason to leave before the first run."""
+    run_steps(steps=9, directory="mine")
+    run_steps(steps=2, directory="chief")
+    steps = run_steps(StopAtCheckpointStepHook("chief", 3, 0), steps=5, directory="mine")
+    assert (steps.outcome.kind, steps.global_step) == ("completed", 14)
+
+
+@pytest.mark.parametrize("last_step", [0, -1])
+def test_a_last_step_is_above_0(last_step):
+    """A target that is reached before any step is a mistake."""
+    with pytest.raises(UsageError, match=f"invalid last_step={last_step}"):
+        StopAtCheckpointStepHook("chief", last_step)
 
 
 def test_a_checkpoint_that_cannot_be_read_counts_as_none(tmp_path):

@@ -157,14 +157,19 @@ def test_preempted_by_a_signal_it_stops_where_it_would_have_stopped(step, tmp_pa
 
 @pytest.mark.parametrize("period", [1, 5])
 @pytest.mark.parametrize("killed", [False, True])
-def test_resumed_beyond_its_stop_it_does_one_run(killed, period, tmp_path):
+def test_resumed_at_its_stop_it_runs_nothing(killed, period, tmp_path):
     """Whether the session that stopped could still say so or not."""
     given = {"directory": tmp_path, "save_checkpoint_steps": 1}
     settings = {"mode": "lower", "threshold": 9, "run_every_steps": period}
     others = [KilledAtEnd()] if killed else []
     stop = train(0, STEPS, hook(**settings), *others, **given).global_step
     steps = train(stop, STEPS, hook(**settings), **given)
-    assert (steps.outcome.kind, steps.global_step) == ("stopped", stop + 1)
+    outcome = steps.outcome
+    assert (outcome.kind, outcome.who, steps.global_step) == (
+        "stopped",
+        "early-stopping",
+        stop,
+    )
 
 
 class KilledAtEnd(hookbus.SessionRunHook):
@@ -175,7 +180,27 @@ class KilledAtEnd(hookbus.SessionRunHook):
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_function_is_asked_in_the_first_run_beyond_its_stop(killed, tmp_path):
+def test_a_function_that_still_wants_to_stop_runs_nothing(killed, tmp_path):
+    """Three more starts ask it once each, and stay at the step."""
+    given = {"directory": tmp_path, "save_checkpoint_steps": 1}
+    asked = []
+
+    def enough():
+        asked.append(len(asked))
+        return len(asked) > 2
+
+    for start in range(4):
+        function = EarlyStoppingHook(
+            should_stop_fn=enough, run_every_secs=None, run_every_steps=4
+        )
+        others = [KilledAtEnd()] if killed and not start else []
+        steps = train(0 if not start else 9, STEPS, function, *others, **given)
+        assert (steps.global_step, len(asked)) == (9, 3 + start)
+    assert steps.outcome.why == "should_stop_fn asked for it"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_function_is_asked_before_the_first_run_beyond_its_stop(killed, tmp_path):
     """It decides anew, and the period counts from there."""
     answers = [False, True, False, False]
     asked = []

@@ -114,10 +114,10 @@ def test_a_later_run_is_refused():
 
 
 @settings(deadline=None)
-@given(increment=st.sampled_from([1, 2, 5]), num_steps=st.integers(-5, 40))
+@given(increment=st.sampled_from([1, 2, 5]), num_steps=st.integers(1, 40))
 def test_it_stops_after_the_first_run_that_reaches_the_target(increment, num_steps):
-    """The true step counts, with any increment; and the first run always happens."""
-    runs = max(1, -(-num_steps // increment))
+    """The true step counts, with any increment."""
+    runs = -(-num_steps // increment)
     session = train(StopAtStepHook(num_steps=num_steps), increment=increment)
     assert session.global_step == runs * increment
 
@@ -132,10 +132,38 @@ def test_a_session_that_never_advances_never_stops():
         assert not session.should_stop()
 
 
-def test_the_first_run_is_never_prevented(tmp_path):
-    """A session that is restored beyond the target does one run, then stops."""
+@pytest.mark.parametrize("last_step", [5, 7])
+def test_a_session_that_starts_at_or_beyond_the_target_runs_nothing(last_step, tmp_path):
+    """Three more starts stay at step 7, and each is stopped by the hook."""
     train(StopAtStepHook(last_step=7), directory=tmp_path)
-    assert train(StopAtStepHook(last_step=5), directory=tmp_path).global_step == 8
+    for _ in range(3):
+        outcome = train(StopAtStepHook(last_step=last_step), directory=tmp_path).outcome
+        why = f"step {last_step} is reached"
+        assert outcome == hookbus.Outcome("stopped", "stop-at-step", why, 7)
+
+
+@pytest.mark.parametrize("flag", ["--stop-at-step", "--stop-at-step-num-steps"])
+def test_a_flag_with_a_target_below_1_is_a_usage_error(flag):
+    """A target that is reached before any step is a mistake; the message names the flag."""
+    done = run_script(flag, "0")
+    assert done.returncode == hookbus.ExitCode.USAGE
+    assert f"({flag} 0)" in done.stderr or f"{flag} 0" in done.stderr
+    assert "StopAtStepHook expects a number above 0" in done.stderr
+
+
+def test_num_steps_begins_anew_after_a_kill_at_the_target(tmp_path):
+    """Killed after the last save, nothing is left to do; the start after that does N."""
+
+    class Dies(hookbus.SessionRunHook):
+        def end(self):
+            raise OSError("killed")
+
+    with pytest.raises(OSError, match="killed"):
+        train(StopAtStepHook(num_steps=3), Dies(), directory=tmp_path)
+    reached = [
+        train(StopAtStepHook(num_steps=3), directory=tmp_path).global_step for _ in range(3)
+    ]
+    assert reached == [3, 6, 9]
 
 
 def test_num_steps_counts_from_the_restored_step(tmp_path):
@@ -188,11 +216,11 @@ def test_a_relative_target_is_fixed_once_for_a_hook_object():
     assert train(hook).global_step == 3
 
 
-def test_a_reused_hook_object_does_one_more_run_where_the_model_goes_on(tmp_path):
-    """The old target is reached already, and the first run is never prevented."""
+def test_a_reused_hook_object_runs_nothing_where_the_model_goes_on(tmp_path):
+    """The old target is reached already."""
     hook = StopAtStepHook(num_steps=3)
     train(hook, directory=tmp_path)
-    assert train(hook, directory=tmp_path).global_step == 4
+    assert train(hook, directory=tmp_path).global_step == 3
 
 
 def test_other_hooks_can_read_the_target():
