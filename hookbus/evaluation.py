@@ -87,7 +87,8 @@ def evaluate_once(
     Raises:
         CheckpointError: the checkpoint is missing, is damaged, or does not fit.
         UnknownNodeError: the graph has no node of a given name.
-        SessionInterruptedError: a signal arrived before the last run.
+        KeyboardInterrupt, SystemExit: a signal ended the evaluation.
+        SessionInterruptedError: it did, and the program handles the signal itself.
 
     >>> graph = Graph()
     >>> w = graph.variable("w", 3.0)

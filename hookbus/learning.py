@@ -96,6 +96,7 @@ def train(
     trace_every_n_steps: int | None = None,
     recovery: Recovery | None = None,
     config: Config | None = None,
+    exit_on_signal: bool = True,
 ) -> Any:
     """Train until a hook stops the training or the input ends.
 
@@ -138,6 +139,7 @@ def train(
             profiler writes.
         recovery: how often a preempted session is opened again.
         config: which plugins are on; by default the process's.
+        exit_on_signal: as in :class:`MonitoredSession`; False returns after a signal.
 
     Returns:
         The loss of the last step; None without any step.
@@ -208,6 +210,7 @@ def train(
         max_wait_secs=max_wait_secs,
         recovery=recovery,
         config=config,
+        exit_on_signal=exit_on_signal,
         **periods,
     )
     last = None

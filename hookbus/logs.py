@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,16 +39,20 @@ class Stderr:
     """A file that writes to the current ``sys.stderr``.
 
     A progress bar replaces ``sys.stderr`` while it is drawn; lines that bypassed it would
-    break the bar.
+    break the bar. A line that cannot be written is dropped: a terminal that hung up must
+    not keep a session from saving.
     """
 
     def write(self, text: str) -> int:
         """Write to the current ``sys.stderr``."""
-        return sys.stderr.write(text)
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
         """Flush the current ``sys.stderr``."""
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
@@ -75,6 +81,35 @@ def configure(log_format: str, level: int = LEVEL) -> None:
         logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
         cache_logger_on_first_use=False,
     )
+
+
+def log_in_handler(event: str, **values: str) -> None:
+    """Log a warning from a signal handler.
+
+    The handler may have interrupted another line, which holds structlog's lock or the
+    buffer of ``sys.stderr``. So this uses neither.
+    """
+    if _logs_json():
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = json.dumps({**values, "event": event, "level": "warning", "timestamp": now})
+    else:
+        named = "".join(f" {key}={value}" for key, value in values.items())
+        line = f"{time.strftime('%H:%M:%S')} [warning  ] {event}{named}"
+    with contextlib.suppress(OSError, ValueError):  # stderr is closed, or nobody reads it
+        # Not 2: if stderr was closed before the start, that is the number of another file.
+        number = -1 if sys.__stderr__ is None else sys.__stderr__.fileno()
+        # A terminal shows "^C" or a progress bar in the current line.
+        start = "\n" if os.isatty(number) else ""
+        os.write(number, f"{start}{line}\n".encode())
+
+
+def _logs_json() -> bool:
+    """Return whether structlog is configured to log JSON."""
+    structlog = sys.modules.get("structlog")  # a handler should not import it
+    if structlog is None:
+        return False
+    last = structlog.get_config()["processors"][-1:]
+    return any(isinstance(one, structlog.processors.JSONRenderer) for one in last)
 
 
 def _console(colors: bool) -> Callable[..., str]:

@@ -33,7 +33,7 @@ from hookbus import (
     metrics,
 )
 from hookbus.evaluation import StopAfterNEvalsHook, SummaryAtEndHook
-from tests.support.handlers import handlers
+from tests.support.handlers import exits_by, handlers
 from tests.support.running import started
 from tests.support.saving import RUN, counting, save
 
@@ -453,7 +453,7 @@ def test_ctrl_c_ends_a_wait(ctrl_c, wait):
 @WAITS
 def test_in_a_session_a_wait_ends_as_the_session_does(ctrl_c, wait, number, kind):
     """The signal is that session's, which its block takes in."""
-    with SingularMonitoredSession(Graph(), config=OFF) as session:
+    with exits_by(number), SingularMonitoredSession(Graph(), config=OFF) as session:
         soon(lambda: kill(number))
         try:
             wait()
@@ -519,8 +519,9 @@ def test_a_checkpoint_is_known_however_its_path_is_written(path):
     assert evaluation.wait_for_new_checkpoint(RUN, known, timeout=0) is None
 
 
-def test_an_evaluation_that_a_signal_cut_short_does_not_count(ctrl_c):
-    """It ends in good order, and so does the call, with the values before it."""
+@pytest.mark.parametrize("own_handler", [True, False])
+def test_an_evaluation_that_a_signal_cut_short_does_not_count(own_handler, ctrl_c):
+    """It ends in good order, and so does the call, with the values before it, if any."""
     kinds = []
 
     class Kills(SessionRunHook):
@@ -533,5 +534,10 @@ def test_an_evaluation_that_a_signal_cut_short_does_not_count(ctrl_c):
             save(len(kinds) + 1)
 
     save(1)
-    assert repeatedly(Kills(), eval_ops="shifted") == 1
+    if own_handler:
+        with handlers(lambda *_: None):
+            assert repeatedly(Kills(), eval_ops="shifted") == 1
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            repeatedly(Kills(), eval_ops="shifted")
     assert kinds == ["end_of_input", "interrupted"]

@@ -30,6 +30,7 @@ from hookbus import (
     UsageError,
     learning,
 )
+from tests.support.handlers import exits_by
 from tests.support.running import started
 
 OFF = Config(autoload=False)
@@ -300,8 +301,9 @@ def test_a_training_goes_on_where_its_input_stood():
 @pytest.mark.parametrize(
     ("number", "kind"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "interrupted")]
 )
-def test_a_signal_ends_it_in_good_order(ctrl_c, number, kind):
-    """The step is done, the model is saved, and the loss returned."""
+@pytest.mark.parametrize("exits", [True, False])
+def test_a_signal_ends_it_in_good_order(ctrl_c, number, kind, exits):
+    """The step is done, the model is saved, and the call exits, or returns the loss."""
 
     class Kills(SessionRunHook):
         def after_run(self, run_values):
@@ -309,7 +311,12 @@ def test_a_signal_ends_it_in_good_order(ctrl_c, number, kind):
                 signal.raise_signal(number)
 
     train_op = with_an_output(counting())
-    assert learning.train(train_op, RUN, hooks=[Kills()], config=OFF) == 3.5
+    given: dict[str, Any] = {"hooks": [Kills()], "config": OFF}
+    if exits:
+        with exits_by(number):
+            learning.train(train_op, RUN, **given)
+    else:
+        assert learning.train(train_op, RUN, exit_on_signal=False, **given) == 3.5
     assert json.loads((RUN / "outcome.json").read_text())["kind"] == kind
     assert (RUN / "ckpt-4").is_dir()
 
@@ -424,7 +431,8 @@ def test_ctrl_c_ends_the_wait_for_the_chief(ctrl_c):
 def test_in_a_session_the_wait_ends_as_the_session_does(ctrl_c):
     """The signal is that session's, which its block takes in."""
     waited = []
-    with SingularMonitoredSession(Graph(), config=OFF) as session:
+    session = SingularMonitoredSession(Graph(), config=OFF)
+    with exits_by(signal.SIGINT), session:
         interrupt_soon()
         try:
             delayed()

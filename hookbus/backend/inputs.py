@@ -243,6 +243,12 @@ class EpochIterator:
         """
         return bool(self._resume)
 
+    def remaining(self) -> int | None:
+        """Return how many steps the open pass still has, if its iterable has a length."""
+        source = self._source if self._active else None
+        left = None if source is None else source.remaining()
+        return None if left is None or source is None else left + source.pulled - self._done
+
     def step_done(self) -> None:
         """Note that the step of the last value was done."""
         if self._source is not None:

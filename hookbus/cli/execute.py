@@ -42,9 +42,14 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
     try:
         main()
     except SystemExit as error:
-        if not _is_a_plugins(error):
+        if _is_a_plugins(error):
+            return _when(error, config, report(error, f"SystemExit({error.code!r})"))
+        # `sys.exit(main())` exits with None or 0 whatever happened in main().
+        signalled = error.code in (None, ExitCode.OK, ExitCode.PREEMPTED)
+        code = _after_signal(config.records) if signalled else None
+        if code is None:
             raise
-        return _when(error, config, report(error, f"SystemExit({error.code!r})"))
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
@@ -96,12 +101,10 @@ def _verdict(records: Sequence[SessionRecord]) -> int:
 
     Only training sessions have to run steps and to save them.
     """
+    code = _after_signal(records)
+    if code is not None:
+        return code
     training = [record for record in records if record.kind == "train"]
-    endings = [record.outcome.kind for record in records]
-    if "preempted" in endings:
-        return _preempted(all(r.saved for r in training if r.outcome.kind == "preempted"))
-    if "interrupted" in endings:
-        return ExitCode.INTERRUPTED
     failed = [r.outcome for r in records if r.outcome.kind == "failed"]
     if failed:
         log.warning("a session failed, and the script went on", why=failed[-1].why)
@@ -112,9 +115,14 @@ def _verdict(records: Sequence[SessionRecord]) -> int:
     return ExitCode.OK
 
 
-def _preempted(saved: bool) -> ExitCode:
-    if saved:
-        return ExitCode.PREEMPTED
+def _after_signal(records: Sequence[SessionRecord]) -> int | None:
+    """Return the exit code if a signal ended a session, or None."""
+    preempted = [r for r in records if r.outcome.kind == "preempted"]
+    if all(r.saved for r in preempted if r.kind == "train"):
+        if preempted:
+            return ExitCode.PREEMPTED
+        interrupted = any(r.outcome.kind == "interrupted" for r in records)
+        return ExitCode.INTERRUPTED if interrupted else None
     log.warning("preempted, and nothing was saved: the next run starts where this one did")
     return ExitCode.FAILED
 

@@ -173,6 +173,7 @@ class Estimator:
             automatic=training_plugins(spec, config, directory, listeners, every),
             core=core_hooks("Estimator.train()", stop_hook, spec),
             worker=not config.is_chief,
+            exit_on_signal=config.exit_on_signal,
         )
         loss, fetches = None, [spec.train_op, spec.loss]
         with session:
@@ -260,6 +261,7 @@ class Estimator:
                 hooks={"hooks": given, "evaluation_hooks": spec.evaluation_hooks},
                 automatic=automatic,
                 core=core_hooks("Estimator.evaluate()", metrics_hook, spec),
+                exit_on_signal=self._config.exit_on_signal,
             ) as session:
                 while not session.should_stop():
                     session.run(updates)
@@ -361,6 +363,7 @@ class Estimator:
             "predict",
             hooks={"hooks": given, "prediction_hooks": spec.prediction_hooks},
             core=[Registration.of_core("Estimator.predict()", place)],
+            exit_on_signal=self._config.exit_on_signal,
         ) as session:
             while not session.should_stop():
                 yield session.run(wanted)

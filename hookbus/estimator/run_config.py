@@ -29,6 +29,9 @@ class RunConfig:
         log_step_count_steps: steps between lines with loss and speed; None logs none.
         is_chief: whether this process initializes, restores and saves.
         session_creation_timeout_secs: how many seconds a process that is not chief waits.
+        exit_on_signal: whether a call that a signal ended raises KeyboardInterrupt after
+            SIGINT and ``SystemExit(75)`` after SIGTERM and SIGHUP. With False, a training
+            returns, and a call without a result raises SessionInterruptedError.
 
     Raises:
         UsageError: a number is too small, or both periods of checkpoints are given.
@@ -52,6 +55,7 @@ class RunConfig:
     session_creation_timeout_secs: float = attrs.field(
         default=7200, validator=numeric(above=0)
     )
+    exit_on_signal: bool = True
 
     @save_checkpoints_secs.default
     def _every_ten_minutes(self) -> float | None:

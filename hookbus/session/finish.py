@@ -12,7 +12,7 @@ import attrs
 from hookbus.bus.caller import Failure
 from hookbus.checkpoint.files import replacing
 from hookbus.config.config import SessionRecord
-from hookbus.errors import END_OF_INPUT
+from hookbus.errors import END_OF_INPUT, SessionInterruptedError
 from hookbus.hooks.outcome import (
     Outcome,
     clean_outcome,
@@ -21,13 +21,16 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.logs import log, shown
 from hookbus.session.requests import save
-from hookbus.session.signals import KINDS
-from hookbus.session.start import leave_session, recoverable
+from hookbus.session.signals import KINDS, exception_for
+from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
 
-def finish(state: SessionState, reached: BaseException | None) -> None:
+def finish(state: SessionState, reached: BaseException | None) -> BaseException | None:
     """Finish the session, once; *reached* is the error that left its block, or None.
+
+    Returns:
+        What the caller raises because of a signal, unless an error is already being raised.
 
     Raises:
         BaseException: the error of one hook's ``end``, of a thread or of the input.
@@ -60,7 +63,8 @@ def finish(state: SessionState, reached: BaseException | None) -> None:
             raise error
     finally:
         leave_session(state)
-        _hand_on_signal(state, outcome)
+        exits_by = _leave_signals(state, outcome)
+    return exits_by
 
 
 def _decide(
@@ -186,14 +190,30 @@ def _raise_failures(
         raise BaseExceptionGroup("several hooks failed at the end", failures)
 
 
-def _hand_on_signal(state: SessionState, outcome: Outcome) -> None:
-    """Raise a signal again that arrived too late to end the session."""
+def _leave_signals(state: SessionState, outcome: Outcome) -> BaseException | None:
+    """Stop watching signals; return what has to be raised because of one, or None."""
     saver, signals = state.saver, state.signals
+    name, unheard, shared = signals.name, signals.unheard, signals.is_shared
     served = outcome.kind in KINDS.values()
-    if signals.unheard is not None and not served and saver.ended is not None:
-        # The program never sees this end, so the next session must continue from here.
-        saver.mark_ended(outcome.step, KINDS[signals.unheard])
-    signals.restore(served)
+    signals.restore()
+    if served and not state.exit_on_signal:
+        return None
+    if served and shared:
+        # A hook that evaluates returns, so that the hooks after it get their events.
+        return (
+            None
+            if inside_event()
+            else SessionInterruptedError(
+                f"{name} ended the session, and ends the one around it"
+            )
+        )
+    if unheard is None:
+        return None
+    if not served and saver.ended is not None:
+        # It arrived too late to end the session. The program never sees this end, so the
+        # next session must continue from here.
+        saver.mark_ended(outcome.step, KINDS[unheard])
+    return exception_for(unheard)
 
 
 def _attempt(do: Callable[[], None]) -> list[BaseException]:

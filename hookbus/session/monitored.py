@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -19,7 +20,7 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
+from hookbus.hooks.outcome import NOBODY, Outcome, is_clean_end, is_swallowed
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import finish
@@ -60,6 +61,10 @@ class MonitoredSession:
         kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
         recovery: how often a preempted session is opened again; by default
             ``Recovery()``.
+        exit_on_signal: whether leaving the block, or :meth:`close`, raises after a signal
+            ended the session: KeyboardInterrupt after SIGINT, ``SystemExit(75)`` after
+            SIGTERM and SIGHUP. False continues behind the block. It does so too if the
+            program has its own handler for the signal.
 
     Raises:
         UsageError: arguments, flags or settings are invalid.
@@ -88,6 +93,7 @@ class MonitoredSession:
         config: Config | None = None,
         kind: Kind = "train",
         recovery: Recovery | None = None,
+        exit_on_signal: bool = True,
     ) -> None:
         config = config or current_config()
         check_kind(kind)
@@ -105,6 +111,7 @@ class MonitoredSession:
                 config=config,
                 grace=stop_grace_period_secs,
                 recovery=recovery or Recovery(),
+                exit_on_signal=exit_on_signal,
             )
         )
 
@@ -115,7 +122,7 @@ class MonitoredSession:
         try:
             begin(state)
         except BaseException as error:
-            finish(state, error)
+            self._finish(error, raised=error)
             raise
 
     @property
@@ -421,10 +428,12 @@ class MonitoredSession:
 
         Raises:
             SessionClosedError: it is already closed.
+            KeyboardInterrupt, SystemExit: a signal ended the session; see
+                *exit_on_signal*.
         """
         if self._is_closed:
             raise SessionClosedError("Session is already closed.")
-        finish(self._state, None)
+        self._finish(None, raised=sys.exception())
 
     def __enter__(self) -> MonitoredSession:
         return self
@@ -437,13 +446,27 @@ class MonitoredSession:
     ) -> bool:
         if self._is_closed and error is None:
             raise SessionClosedError("Session is already closed.")
-        if not self._is_closed:
-            finish(self._state, error)
+        if self._is_closed:
+            # close() may have raised SessionInterruptedError for the block around this one.
+            return isinstance(error, END_OF_INPUT)
+        self._finish(error, raised=error)
         return is_swallowed(error, self._state.stop)
 
     @property
     def _is_closed(self) -> bool:
         return self._state.phase is Phase.CLOSED
+
+    def _finish(self, reached: BaseException | None, raised: BaseException | None) -> None:
+        """End the session, and exit by the signal that ended it.
+
+        Args:
+            reached: the error that ends the session, or None.
+            raised: the error that is being raised; if it is not part of a clean end, it
+                takes precedence over the signal.
+        """
+        exits_by = finish(self._state, reached)
+        if exits_by is not None and is_clean_end(raised, self._state.stop):
+            raise exits_by from None
 
     def _run_on(self, backend: HookedSession, *request: Any) -> Any:
         requests = self._state.requests

@@ -86,7 +86,12 @@ class HookedSession:
     """
 
     def __init__(
-        self, bus: Bus, requests: Requests, signals: SignalWatch, session: Session
+        self,
+        bus: Bus,
+        requests: Requests,
+        signals: SignalWatch,
+        session: Session,
+        remaining: Callable[[], int | None],
     ) -> None:
         self.session = session
         self.coord = Coordinator(clean_stop_exception_types=())
@@ -95,6 +100,7 @@ class HookedSession:
         self.emit = bus.emit
         self._bus = bus
         self._signals = signals
+        self._remaining = remaining
         self._plans: dict[Hashable, RunPlan] = {}
         self._same_asked: list[Result] = []
         self._same_fetches: Any = object()  # equal to no fetch
@@ -183,7 +189,7 @@ class HookedSession:
     def last_step(self) -> int | None:
         """Return the earliest end that a hook plans or an input has."""
         ends = self._bus.emit("planned_last_step")
-        left = self.session.remaining()
+        left = self._remaining()
         if left is not None:
             ends.append(self.session.global_step + left)
         return min(ends, default=None)

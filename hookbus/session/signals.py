@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from hookbus.errors import ExitCode
 from hookbus.hooks.outcome import OutcomeKind
+from hookbus.logs import log_in_handler
 
 KINDS: dict[int, OutcomeKind] = {
     signal.SIGINT: "interrupted",
@@ -16,21 +20,29 @@ KINDS: dict[int, OutcomeKind] = {
 }
 """The signals that end a session cleanly, and the kind of its outcome."""
 
+if sys.platform != "win32":
+    KINDS[signal.SIGHUP] = "preempted"
+
 
 class SignalWatch:
-    """Notices SIGINT and SIGTERM for one session, from its construction to its end.
+    """Notices SIGINT, SIGTERM and SIGHUP for one session, until its end.
 
-    The first signal only sets a flag, in every open session. A second SIGINT
-    raises KeyboardInterrupt. A Python handler that the program installed before is called
-    as well, and is restored at the end. Python has no handlers outside the main thread; a
-    session there catches nothing. A forked child ignores its parent's handlers.
+    The first signal sets a flag in every open session, and logs what happens next. A second
+    SIGINT raises KeyboardInterrupt. A Python handler that the program installed before is
+    called as well, and is restored at the end. Python has no handlers outside the main
+    thread; a session there catches nothing. A forked child ignores its parent's handlers.
+
+    Args:
+        saves: returns whether the session saves at its end, for the log line; None logs
+            nothing.
 
     Attributes:
         received: the number of the signal that arrived, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saves: Callable[[], bool] | None = None) -> None:
         self.received: int | None = None
+        self.saves = saves
         self._layer: _Layer | None = None
 
     def came(self) -> bool:
@@ -49,24 +61,24 @@ class SignalWatch:
             self._layer.watches.append(self)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the signal that arrived ends another open session as well."""
+        layer, number = self._layer, self.received
+        return layer is not None and number is not None and layer.is_shared(self, number)
+
+    @property
     def unheard(self) -> int | None:
         """The signal that arrived, if it reached only this session."""
-        alone = self._layer is not None and self._layer.is_alone(self, self.received)
-        return self.received if alone else None
+        layer, number = self._layer, self.received
+        if layer is None or number is None or not _in_main_thread() or self.is_shared:
+            return None
+        return None if layer.is_handled(number) else number
 
-    def restore(self, served: bool) -> None:
-        """Stop watching.
-
-        Args:
-            served: whether the session ended because of the signal. If it did not, and
-                the signal reached only this session, it is raised again for the program.
-        """
-        unheard = None if served else self.unheard
+    def restore(self) -> None:
+        """Stop watching."""
         layer, self._layer = self._layer, None
         if layer is not None:
             layer.remove(self)
-        if unheard is not None:
-            signal.raise_signal(unheard)
 
 
 class _Layer:
@@ -92,10 +104,17 @@ class _Layer:
         mine = all(signal.getsignal(number) in covered for number in KINDS)
         return mine and self._process == os.getpid()
 
-    def is_alone(self, watch: SignalWatch, number: int | None) -> bool:
-        """Return whether a signal reaches one session only, and no earlier handler."""
-        own = number is not None and _is_own(self._previous.get(number))
-        return self.watches == [watch] and not own and _in_main_thread()
+    def is_shared(self, watch: SignalWatch, number: int) -> bool:
+        """Return whether a signal reaches other sessions than one, here or below."""
+        below = _layer_of(self._previous.get(number))
+        return self.watches != [watch] or (
+            below is not None and below._process == self._process
+        )
+
+    def is_handled(self, number: int) -> bool:
+        """Return whether the program handles a signal itself."""
+        before = self._previous.get(number)
+        return _is_own(before) and _layer_of(before) is None
 
     def remove(self, watch: SignalWatch) -> None:
         """Forget *watch*; with the last one restore the earlier handlers."""
@@ -117,12 +136,32 @@ class _Layer:
         for watch in self.watches:
             if watch.received is None:
                 watch.received = number
+        if not again:
+            self._announce(number)
         if _is_own(before):
             before(number, frame)
         elif not self.watches:
             _as_if_unhandled(number, before)
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
+
+    def _announce(self, number: int) -> None:
+        """Log what the sessions do about a signal; a step may take minutes."""
+        saving = [watch.saves() for watch in self.watches if watch.saves is not None]
+        if not saving:
+            return
+        event = "finishing this step"
+        event += ", then saving" if any(saving) else ", then ending"
+        if number == signal.SIGINT:
+            event += "; Ctrl-C again ends now"
+        log_in_handler(event, signal=signal.Signals(number).name)
+
+
+def exception_for(number: int) -> BaseException:
+    """Return what ends a program after a signal: KeyboardInterrupt, or exit with 75."""
+    if number == signal.SIGINT:
+        return KeyboardInterrupt()
+    return SystemExit(int(ExitCode.PREEMPTED))
 
 
 _layers: list[_Layer] = []
@@ -143,6 +182,12 @@ def _in_main_thread() -> bool:
 def _is_own(handler: Any) -> bool:
     """Return whether the program itself installed a handler."""
     return callable(handler) and handler is not signal.default_int_handler
+
+
+def _layer_of(handler: Any) -> _Layer | None:
+    """Return the layer that a handler belongs to, or None."""
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, _Layer) else None
 
 
 def _as_if_unhandled(number: int, before: Any) -> None:

@@ -53,9 +53,12 @@ def current_config() -> Config:
     Flags are for the session that the user sees. A plugin may open another one, for example
     for an evaluation. If flags applied to that, its plugins would open sessions for ever.
     """
-    if any(hook.name != NOBODY for hook in _current_hooks()):
-        return Config(autoload=False, header=False)
-    return Config.current()
+    return Config(autoload=False, header=False) if inside_event() else Config.current()
+
+
+def inside_event() -> bool:
+    """Return whether this thread is inside an event of an open session."""
+    return any(hook.name != NOBODY for hook in _current_hooks())
 
 
 def new_session(
@@ -68,6 +71,7 @@ def new_session(
     recovery: Recovery | None = None,
     shows_backend: bool = False,
     one_call: bool = False,
+    exit_on_signal: bool = True,
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
 
@@ -89,8 +93,9 @@ def new_session(
     requests, given, tracking = Requests(), creator.checkpoint_dir, Tracking()
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
+    checkpoints = Checkpoints(directory, requests, bus.current)
     saver = Saver(
-        Checkpoints(directory, requests, bus.current),
+        checkpoints,
         stateful(bus),
         tracking,
         EpochIterator(tracking),
@@ -105,13 +110,14 @@ def new_session(
         bus=bus,
         requests=requests,
         saver=saver,
-        signals=SignalWatch(),
+        signals=SignalWatch(saves=lambda: checkpoints.enabled_by is not None),
         # Only the caller of a custom loop could repeat its step.
         preemptions=None if custom_loop or recovery is None else Preemptions(recovery),
         grace=grace,
         custom_loop=custom_loop,
         shows_backend=shows_backend,
         one_call=one_call,
+        exit_on_signal=exit_on_signal,
         tracer=tracer,
     )
 
@@ -260,7 +266,8 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     except PREEMPTION_ERRORS as error:
         return error
     state.bus.failures.spare(session.preemption_errors)
-    backend = HookedSession(state.bus, state.requests, state.signals, session)
+    remaining = state.saver.epochs.remaining if state.custom_loop else session.remaining
+    backend = HookedSession(state.bus, state.requests, state.signals, session, remaining)
     try:
         _prepare(state, backend)
     except BaseException as error:

@@ -62,7 +62,7 @@ class SessionState:
         bus: the hooks.
         requests: the requests of hooks that are not served yet.
         saver: writes and reads checkpoints.
-        signals: notices SIGINT and SIGTERM.
+        signals: notices SIGINT, SIGTERM and SIGHUP.
         preemptions: counts the preemptions; None if the session recovers from none.
         grace: the seconds to wait for threads when a backend session is closed.
         custom_loop: whether the caller computes the steps, without a graph.
@@ -71,6 +71,8 @@ class SessionState:
             in a SingularMonitoredSession.
         one_call: whether the session serves one call, like ``Estimator.train()``, which
             is complete when it returns even if it ran no step.
+        exit_on_signal: whether the end of the session raises KeyboardInterrupt or
+            SystemExit after a signal.
         tracer: adds up the time of each plugin; None unless that was requested.
         phase: the phase of its life.
         backend: the current backend session; None before the first one.
@@ -95,6 +97,7 @@ class SessionState:
     custom_loop: bool
     shows_backend: bool = False
     one_call: bool = False
+    exit_on_signal: bool = True
     tracer: Tracer | None = None
     phase: Phase = Phase.NEW
     backend: HookedSession | None = None

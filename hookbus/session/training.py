@@ -35,6 +35,7 @@ class SingularMonitoredSession(MonitoredSession):
         checkpoint_filename_with_path: the checkpoint to restore instead.
         config: as in :class:`MonitoredSession`.
         kind: as in :class:`MonitoredSession`.
+        exit_on_signal: as in :class:`MonitoredSession`.
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
@@ -51,6 +52,7 @@ class SingularMonitoredSession(MonitoredSession):
         *,
         config: Config | None = None,
         kind: Kind = "train",
+        exit_on_signal: bool = True,
     ) -> None:
         config = config or current_config()
         check_kind(kind)
@@ -62,6 +64,7 @@ class SingularMonitoredSession(MonitoredSession):
                 config=config,
                 grace=stop_grace_period_secs,
                 shows_backend=True,
+                exit_on_signal=exit_on_signal,
             )
         )
 
@@ -115,6 +118,7 @@ class MonitoredTrainingSession(MonitoredSession):
         max_wait_secs: the seconds that a process waits for its chief.
         recovery: as in :class:`MonitoredSession`.
         config: as in :class:`MonitoredSession`.
+        exit_on_signal: as in :class:`MonitoredSession`.
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
@@ -139,6 +143,7 @@ class MonitoredTrainingSession(MonitoredSession):
         max_wait_secs: float = 7200.0,
         recovery: Recovery | None = None,
         config: Config | None = None,
+        exit_on_signal: bool = True,
     ) -> None:
         config = config or current_config()
         own = {"hooks": as_hooks(hooks, "hooks")}
@@ -186,6 +191,7 @@ class MonitoredTrainingSession(MonitoredSession):
                 config=config,
                 grace=stop_grace_period_secs,
                 recovery=recovery or Recovery(),
+                exit_on_signal=exit_on_signal,
             )
         )
 

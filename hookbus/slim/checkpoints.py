@@ -127,7 +127,10 @@ def _pause(seconds: float) -> int | None:
     try:
         pause(seconds, lambda: watch.received is not None)
     finally:
-        watch.restore(served=False)  # raises it again, unless another handler got it
+        unheard = watch.unheard
+        watch.restore()
+    if unheard is not None:  # no session and no handler of the program got it
+        signal.raise_signal(unheard)
     return watch.received
 
 

@@ -33,6 +33,7 @@ class CallSession(MonitoredSession):
         core: the core's own hooks, called last.
         worker: whether to leave out the plugins that write files.
         config: which plugins are on; by default the process's.
+        exit_on_signal: as in :class:`MonitoredSession`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class CallSession(MonitoredSession):
         core: Sequence[Registration] = (),
         worker: bool = False,
         config: Config | None = None,
+        exit_on_signal: bool = True,
     ) -> None:
         config = config or current_config()
         plugins = session_hooks(config, kind, hooks, first, automatic, worker=worker)
@@ -57,6 +59,7 @@ class CallSession(MonitoredSession):
                 config=config,
                 recovery=Recovery(),
                 one_call=True,
+                exit_on_signal=exit_on_signal,
             )
         )
 

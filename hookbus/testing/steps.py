@@ -75,7 +75,7 @@ def run_steps(
             is not an ``Exception``, like Ctrl-C, unless it is one of *errors*.
         config: which plugins are on; by default none.
         session: further arguments of ``MonitoredTrainingSession``, like
-            ``save_checkpoint_steps=1``.
+            ``save_checkpoint_steps=1``. *exit_on_signal* is False by default.
 
     Raises:
         BaseException: the error that left the session.
@@ -97,6 +97,7 @@ def run_steps(
         "recovery": Recovery(first_wait=0.0),
         "save_summaries_steps": None,
         "log_step_count_steps": None,
+        "exit_on_signal": False,
         **session,
     }
     graph = None if custom_loop else script.graph()

@@ -453,6 +453,40 @@ def test_a_preempted_evaluation_has_nothing_to_save(hookbus, script):
     assert hookbus("run", path).returncode == 75
 
 
+EXITS = """
+import sys
+def main():
+    arguments = {{"checkpoint_dir": "runs", "hooks": [StopsHook()]}}
+    try:
+        with MonitoredTrainingSession(graph, **arguments) as session:
+            while True:
+                session.run("train")
+    except (KeyboardInterrupt, SystemExit) as error:
+        print("left by", type(error).__name__)
+    return {}
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "exit_code"),
+    [
+        ("None", "SIGTERM", 75),
+        ("0", "SIGTERM", 75),
+        ("0", "SIGHUP", 75),
+        ("None", "SIGINT", 2),
+        ("3", "SIGTERM", 3),
+    ],
+)
+def test_an_exit_with_success_hides_no_signal(code, number, exit_code, hookbus, script):
+    """`sys.exit(main())` is how scripts end; only another code of theirs is kept."""
+    stops = STOPS.format(f"os.kill(os.getpid(), signal.{number})")
+    done = hookbus("run", script(stops + EXITS.format(code)))
+    assert done.returncode == exit_code, done.stderr
+    assert done.stdout.startswith("left by ")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_resumed_session_may_do_no_step(hookbus, script):
     """Started at a later step than 0, there was just nothing left to do."""
     loop = "[session.run('train') for _ in range(3 - session.global_step)]"

@@ -38,6 +38,7 @@ from tests.support.estimating import (
     saved,
     state,
 )
+from tests.support.handlers import handlers
 
 Hooks = list[Any] | None
 
@@ -213,17 +214,30 @@ class KillsHook(SessionRunHook):
 def test_what_a_signal_cut_short_is_no_result(entry, ctrl_c):
     """Metrics of some batches are not those of all; hooks had their end."""
     hook = WatchHook()
-    message = rf"a signal ended {entry.__name__}\(\)"
-    with pytest.raises(SessionInterruptedError, match=message):
+    with pytest.raises(KeyboardInterrupt):
         entry([KillsHook(), hook])
     assert words(hook.events)[-3:] == ["after", "end", "finished"]
 
 
-def test_a_signal_in_the_last_batch_leaves_a_whole_result(ctrl_c):
+@pytest.mark.parametrize(
+    "entry", [evaluate, predict, evaluate_once], ids=lambda entry: entry.__name__
+)
+def test_a_program_with_its_own_handler_gets_an_error_in_place_of_a_result(entry):
+    """The handler decides about the process, and the call cannot return half a result."""
+    message = rf"a signal ended {entry.__name__}\(\)"
+    with (
+        handlers(lambda *_: None),
+        pytest.raises(SessionInterruptedError, match=message),
+    ):
+        entry([KillsHook()])
+
+
+def test_a_signal_in_the_last_batch_leaves_a_whole_result():
     """Nothing was missing any more."""
-    path = checkpoint()
-    given = {"steps": 2, "hooks": [KillsHook()], "checkpoint_path": path}
-    assert estimator().evaluate(numbers(3), **given) == {"loss": 1.5, "global_step": 2}
+    given = {"steps": 2, "hooks": [KillsHook()], "checkpoint_path": checkpoint()}
+    patient = estimator(config={"exit_on_signal": False})
+    with handlers(signal.default_int_handler):
+        assert patient.evaluate(numbers(3), **given) == {"loss": 1.5, "global_step": 2}
 
 
 # What the core promises cannot be switched off

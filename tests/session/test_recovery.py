@@ -19,6 +19,7 @@ from hookbus import (
     UnavailableError,
 )
 from hookbus.session.recovery import Preemptions, Recovery
+from tests.support.handlers import exits_by
 
 OFF = Config(autoload=False)
 
@@ -149,7 +150,7 @@ def test_a_session_that_gives_up_fails_with_the_last_preemption():
     assert session.outcome.kind == "failed"
 
 
-def test_a_signal_ends_a_wait():
+def test_a_signal_ends_a_wait(ctrl_c):
     """Nobody waits out a long pause when the session is asked to end."""
     graph, calls = failing(lambda call: call == 1)
 
@@ -160,14 +161,9 @@ def test_a_signal_ends_a_wait():
             if not calls:
                 signal.raise_signal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        recovery = Recovery(first_wait=60.0)
-        hooks = [Interrupts()]
-        with MonitoredSession(graph, hooks=hooks, config=OFF, recovery=recovery) as session:
-            session.run("train")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    given = {"hooks": [Interrupts()], "recovery": Recovery(first_wait=60.0)}
+    with exits_by(signal.SIGINT), MonitoredSession(graph, config=OFF, **given) as session:
+        session.run("train")
     assert (session.outcome.kind, session.global_step) == ("interrupted", 1)
     assert len(calls) == 2
 

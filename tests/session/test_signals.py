@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM inside one process: what ends, who is told, whose handlers stay."""
+"""Signals inside one process: what ends, who is told, whose handlers stay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
-from tests.support.handlers import handlers
+from tests.support.handlers import exits_by, handlers
 
 OFF = Config(autoload=False)
-SIGNALS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
-BOTH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+SIGNALS = {
+    signal.SIGTERM: "preempted",
+    signal.SIGINT: "interrupted",
+    signal.SIGHUP: "preempted",
+}
+EACH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def heard() -> Iterator[list[int]]:
 
     with handlers(handler):
         yield numbers
-        assert [signal.getsignal(number) for number in SIGNALS] == [handler] * 2
+        assert [signal.getsignal(number) for number in SIGNALS] == [handler] * 3
 
 
 class Sends:
@@ -119,7 +123,7 @@ def saved() -> dict[int, str]:
     return {one["global_step"]: one["saved_by"] for one in found}
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     ("event", "steps"),
     [
@@ -168,7 +172,7 @@ def test_a_session_that_a_signal_ended_is_resumed(heard):
     assert (session.outcome.kind, session.global_step) == ("stopped", 5)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("way", ["run", "run_step_fn"])
 def test_a_loop_that_runs_all_the_same_is_left_quietly(way, number, heard):
     """``run`` raises after a signal, the block takes it in, and the script goes on."""
@@ -285,7 +289,7 @@ def test_a_session_that_another_thread_closed_leaves_the_next_one_its_signals(ct
     thread = threading.Thread(target=first.close)
     thread.start()
     thread.join()
-    with session_of(hook, op=hook.at) as session:
+    with exits_by(signal.SIGINT), session_of(hook, op=hook.at) as session:
         session.run("train")
     assert hook.told == ["end interrupted"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

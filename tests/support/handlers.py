@@ -1,4 +1,4 @@
-"""Handlers of SIGTERM and SIGINT that a test has in place, and gives back."""
+"""Handlers of signals that a test has in place, and gives back."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+import pytest
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def handlers(handler: Any) -> Iterator[None]:
-    """Have *handler* in place for both signals, and what was there before afterwards."""
+    """Have *handler* in place for these signals, and what was there before afterwards."""
     before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:
         for number, was in before.items():
             signal.signal(number, was)
+
+
+@contextlib.contextmanager
+def exits_by(number: int) -> Iterator[None]:
+    """Expect what leaves a session's block after a signal."""
+    kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(kind) as caught:
+        yield
+    assert getattr(caught.value, "code", 75) == 75

@@ -216,6 +216,7 @@ class Training:
             hooks=[self.journal, *made, *hooks],
             recovery=Recovery(first_wait=0),
             config=Config(autoload=False),
+            exit_on_signal=False,
         ) as session:
             while session.global_step < last and not session.should_stop():
                 if self.custom_loop:

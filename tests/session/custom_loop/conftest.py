@@ -78,6 +78,7 @@ def saved():
             save_summaries_steps=None,
             log_step_count_steps=None,
             config=Config(autoload=False),
+            exit_on_signal=False,
         )
 
     return open_one
