@@ -252,7 +252,11 @@ class SessionRunContext:
 
     @property
     def last_step(self) -> int | None:
-        """The global step at which the session is expected to end, or None if unknown."""
+        """The global step at which the session is expected to end, or None if unknown.
+
+        In a custom loop, the end of the open pass of ``session.iterate`` counts, even if
+        another pass follows.
+        """
         return self._services.last_step()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -19,14 +19,24 @@ from rich.progress import (
 )
 
 import hookbus
-from hookbus import SessionRunContext, SessionRunHook, SessionRunValues
+from hookbus import (
+    Graph,
+    Node,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 _REDRAW_SECS = 0.1
 
 
 @attrs.define(eq=False)
 class ProgressHook(SessionRunHook):
-    """Shows step, rate, time left and the values that were logged last, on stderr.
+    """Shows step, rate, time left and the loss, on stderr.
+
+    It shows the loss if the loop fetches or reports it: other runs would have to compute
+    it, which could read an input. Otherwise it shows the values that were logged last.
 
     On a terminal the hook draws a bar; elsewhere it logs a line per interval, so that log
     files stay readable.
@@ -42,8 +52,15 @@ class ProgressHook(SessionRunHook):
     _bar: Progress | None = attrs.field(default=None, init=False)
     _task: TaskID = attrs.field(default=TaskID(0), init=False)
     _values: str = attrs.field(default="", init=False)
+    _total: int | None = attrs.field(default=None, init=False)
+    _metrics: Node | None = attrs.field(default=None, init=False)
     _first: tuple[float, int] = attrs.field(default=(0.0, 0), init=False)
     _next: float = attrs.field(default=0.0, init=False)
+
+    def begin(self, graph: Graph) -> None:
+        """Look up what a custom loop reports."""
+        # In a graph, fetching the metrics may read an input; a report is there anyway.
+        self._metrics = None if type(graph) is Graph else graph.metrics
 
     def after_create_session(self, session: hookbus.Session) -> None:
         """Start the clock, and draw the bar if stderr is a terminal."""
@@ -63,6 +80,16 @@ class ProgressHook(SessionRunHook):
             self._bar.start()
         self._next = now + (0.0 if self._bar is not None else self.every_secs)
 
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Ask for the loss if it is time and the run has it anyway."""
+        if time.monotonic() < self._next:
+            return None
+        fetches = run_context.original_args.fetches
+        if self._metrics is not None and fetches == []:  # a step of a custom loop
+            return SessionRunArgs(self._metrics)
+        fetched = _names(fetches)
+        return SessionRunArgs({"loss": "loss"}) if "loss" in fetched else None
+
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
@@ -70,6 +97,8 @@ class ProgressHook(SessionRunHook):
         now = time.monotonic()
         if now < self._next:
             return
+        if run_values.results:
+            self.logged(run_values.results)
         if self._bar is not None:
             self._next = now + _REDRAW_SECS
             self._draw(self._bar, run_values.global_step, run_context.last_step, now)
@@ -82,15 +111,20 @@ class ProgressHook(SessionRunHook):
         """Keep the values that were logged last, to show them."""
         self._values = "  ".join(f"{tag} {_short(v)}" for tag, v in values.items())
 
-    def end(self, session: hookbus.Session) -> None:
-        """Show the last step and take the bar down."""
+    def end(self, session: hookbus.Session, outcome: hookbus.Outcome) -> None:
+        """Show the last step, or that it was not to be the last, and take the bar down."""
         if self._bar is not None:
-            step = session.global_step
-            self._draw(self._bar, step, step, time.monotonic())
+            step, cut_short = session.global_step, hookbus.was_cut_short(outcome.kind)
+            if cut_short:
+                self._bar.update(self._task, description=outcome.kind)
+            total = self._total if cut_short else step
+            self._draw(self._bar, step, total, time.monotonic())
         self._stop()
 
-    def on_exception(self) -> None:
-        """Take the bar down."""
+    def on_exception(self, outcome: hookbus.Outcome) -> None:
+        """Show how the session ended, and take the bar down."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=outcome.kind)
         self._stop()
 
     def _stop(self) -> None:
@@ -99,6 +133,7 @@ class ProgressHook(SessionRunHook):
             self._bar = None
 
     def _draw(self, bar: Progress, step: int, total: int | None, now: float) -> None:
+        self._total = total
         bar.update(
             self._task,
             completed=step,
@@ -137,6 +172,17 @@ def _bar() -> Progress:
         redirect_stderr=True,
         redirect_stdout=sys.stdout.isatty(),
     )
+
+
+def _names(fetches: Any) -> Iterator[str]:
+    """Yield the names of the nodes in a nesting of fetches."""
+    if isinstance(fetches, Mapping):
+        fetches = tuple(fetches.values())
+    if isinstance(fetches, list | tuple):
+        for part in fetches:
+            yield from _names(part)
+    elif isinstance(fetches, Node | str):
+        yield fetches if isinstance(fetches, str) else fetches.name
 
 
 def _short(value: Any) -> str:

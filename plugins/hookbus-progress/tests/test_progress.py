@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hookbus_progress import ProgressHook
 from hookbus_stop_at_step import StopAtStepHook
 
@@ -103,6 +104,51 @@ def test_the_total_is_open_where_nobody_knows_it(show):
     assert shown.code == 0
 
 
+CUSTOM = """
+import sys
+import hookbus
+
+with hookbus.MonitoredSession() as session:
+    for x in session.iterate(range(30)):
+        with session.step() as step:
+            step.report(loss=x / 4)
+        if session.global_step == 2:
+            sys.stdin.readline()
+"""
+
+
+def test_in_a_custom_loop_the_total_and_the_loss_are_shown(show):
+    """``iterate`` knows the length, and the loss is reported."""
+    shown = show(CUSTOM, wait_for="1/30")
+    assert shown.code == 0
+    (bar,) = bars(shown.screen)
+    assert re.search(r"30/30 .*loss \d", bar)
+
+
+def test_the_loss_that_the_loop_fetches_is_shown(run_without_terminal):
+    """Nothing is computed for it."""
+    fetching = script().replace("session.loop()", "session.loop('loss')")
+    done = run_without_terminal(fetching, "--progress", "0")
+    assert "progress step=5 " in done.stderr
+    assert "last='loss 1'" in done.stderr
+    assert "last=" not in run_without_terminal(script(), "--progress", "0").stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "word"),
+    [
+        ("import signal; signal.raise_signal(signal.SIGINT)", "interrupted"),
+        ("import signal; signal.raise_signal(signal.SIGTERM)", "preempted"),
+        ("raise ValueError", "failed"),
+    ],
+)
+def test_a_bar_that_was_cut_short_stays_where_it_is(end, word, show):
+    """It says how the session ended, and does not jump to its end."""
+    screen = show(script(end, length=30)).screen
+    (bar,) = [line for line in screen if line.startswith(f"{word} ━")]
+    assert re.search(r" \d+/30 ", bar)
+
+
 def test_log_lines_are_not_torn(show):
     """Each log line stands whole above the bar, in order, and the bar comes once."""
     flags = ["--logging-tensor", "loss", "--logging-tensor-every-n-iter", "1"]
@@ -141,9 +187,8 @@ def test_a_failure_takes_the_bar_down(show):
     assert shown.code == hookbus.ExitCode.FAILED
     screen = shown.screen
     assert screen[-1] == "RuntimeError: on purpose"
-    assert screen.index(bars(screen)[-1]) < screen.index(
-        "Traceback (most recent call last):"
-    )
+    (bar,) = [line for line in screen if line.startswith("failed ━")]
+    assert screen.index(bar) < screen.index("Traceback (most recent call last):")
     assert shown.text.rindex("\x1b[?25h") > shown.text.rindex("\x1b[?25l")
 
 
