@@ -103,8 +103,7 @@ class EmbeddedSession:
                 _explain(error, operation)
                 raise
         if updates or writes or program.trained:
-            self._commit(updates, writes)
-            self._last.update({name: slots[slot] for slot, name in program.trained})
+            self._commit(program, slots, updates, writes)
         if program.increment:
             self.global_step += program.increment
             self.version += 1
@@ -245,7 +244,11 @@ class EmbeddedSession:
         return dict(results) if outputs else None
 
     def _commit(
-        self, updates: dict[str, Any], writes: Mapping[str, tuple[str, Any]]
+        self,
+        program: Program,
+        slots: list[Any],
+        updates: dict[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
     ) -> None:
         if updates or writes:
             self.version += 1
@@ -260,6 +263,8 @@ class EmbeddedSession:
             if shared or getattr(value, "base", None) is not None:
                 value = copy.deepcopy(value)
             self._values[name] = _frozen(value)
+        for slot, op in program.trained:
+            self._last[op] = slots[slot]
 
     def _check_writers(
         self, program: Program, writes: Mapping[str, tuple[str, Any]]

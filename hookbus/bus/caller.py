@@ -33,7 +33,9 @@ Bound: TypeAlias = Callable[..., Any]
 
 Wrapper: TypeAlias = Generator[None, Any, Any]
 
-_OTHER_ANSWERS = frozenset({"planned_last_step", "before_save", "after_save"})
+_OTHER_ANSWERS = frozenset(
+    {"before_first_run", "planned_last_step", "before_save", "after_save"}
+)
 """The events of core whose answer is no request for fetches and feeds."""
 
 

@@ -279,9 +279,9 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     state.backend = backend
     try:
         # The objects of a custom loop are known only at its first step.
-        act(state, None, saving=not state.custom_loop)
         if state.kind == "train" and state.stop is None:
             _stop_before_first_run(state, session)
+        act(state, None, saving=not state.custom_loop)
     except Exception as error:
         cause = recoverable(state, error)
         if cause is None:

@@ -19,7 +19,7 @@ from hookbus.errors import (
     UsageError,
     culprit_of,
 )
-from hookbus.hooks.context import Requests
+from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome, Stop
 from hookbus.logs import log
@@ -67,6 +67,7 @@ class SessionState:
         grace: the seconds to wait for threads when a backend session is closed.
         custom_loop: whether the caller computes the steps, without a graph.
         block: the block of a custom loop that is entered; None between two blocks.
+        last_step: the context of the last step of a custom loop.
         shows_backend: whether the caller sees errors of the backend and its threads, as
             in a SingularMonitoredSession.
         one_call: whether the session serves one call, like ``Estimator.train()``, which
@@ -109,6 +110,7 @@ class SessionState:
     first_step: int | None = None
     outcome: Outcome | None = None
     block: Block | None = None
+    last_step: SessionRunContext | None = None
 
     @property
     def global_step(self) -> int:

@@ -156,6 +156,7 @@ class Step:
         # A hook sees its own feed, even if the loop used another value.
         backend.session.last = given = self._reports.fed(feeds)
         backend.execute(pending, given, advance=1 if self._kind == "train" else 0)
+        state.last_step = context
         act_after_run(state, context)
 
 
@@ -227,8 +228,15 @@ class Evaluation:
             return
         step = backend.session.global_step
         log_evaluation(self.metrics, step, self.name)
-        backend.emit("evaluated", metrics=self.metrics, global_step=step, name=self.name)
-        act(state, None, saving=state.saver.tracking.is_complete)
+        # Hooks ask through the context of the last step, which is over otherwise.
+        state.requests.run = state.last_step
+        try:
+            backend.emit(
+                "evaluated", metrics=self.metrics, global_step=step, name=self.name
+            )
+            act(state, state.last_step, saving=state.saver.tracking.is_complete)
+        finally:
+            state.requests.run = None
 
 
 def _number(name: str, value: Any) -> float:

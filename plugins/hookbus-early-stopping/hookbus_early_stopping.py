@@ -30,6 +30,19 @@ _NOTHING = (
 )
 
 
+@attrs.frozen
+class _Source:
+    """Where the watched value comes from.
+
+    Attributes:
+        evaluation: the evaluation with the metric; True for the only one, False for none.
+        metric: the name of the metric or node.
+    """
+
+    evaluation: bool | str = False
+    metric: str = "loss"
+
+
 @attrs.define(eq=False)
 class EarlyStoppingHook(SessionRunHook):
     """Asks to stop when a value has not improved for some steps, or is good enough.
@@ -40,6 +53,8 @@ class EarlyStoppingHook(SessionRunHook):
 
     Args:
         metric: the node to watch, by name, or a metric of evaluations; by default ``loss``.
+            ``val/loss`` is the metric ``loss`` of the evaluation ``val``, unless the graph
+            has a node of that name.
         from_evaluations: watch a metric of evaluations instead of a node; give the name
             of the evaluation if there are several.
         mode: when to stop: ``no_decrease`` or ``no_increase`` for *patience* steps, or a
@@ -77,6 +92,7 @@ class EarlyStoppingHook(SessionRunHook):
     )
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _rule: Rule | None = attrs.field(default=None, init=False)
+    _source: _Source = attrs.field(default=_Source(), init=False)
     _request: SessionRunArgs | None = attrs.field(default=None, init=False)
     _resumed: bool = attrs.field(default=False, init=False)
     _stopped: bool = attrs.field(default=False, init=False)
@@ -96,7 +112,7 @@ class EarlyStoppingHook(SessionRunHook):
         self._check_source()
         metric = self.metric.name if isinstance(self.metric, Node) else self.metric
         if self.mode is None:
-            self.mode = _default_mode(metric or "loss")
+            self.mode = _default_mode((metric or "loss").rpartition("/")[2])
         limits = self.patience, self.threshold, self.min_steps
         self._rule = Rule(metric or "loss", self.mode, *limits)
 
@@ -104,7 +120,8 @@ class EarlyStoppingHook(SessionRunHook):
         """Look the node up, and forget the values of an earlier session."""
         self._forget()
         self._evaluations = []
-        if self.should_stop_fn is None and not self.from_evaluations:
+        self._source = self._find_source(graph)
+        if self.should_stop_fn is None and not self._source.evaluation:
             self._request = SessionRunArgs(self._node(graph))
 
     @hookbus.hookimpl
@@ -118,7 +135,7 @@ class EarlyStoppingHook(SessionRunHook):
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the value when a check is due."""
         self._run = run_context
-        self._due = not self.from_evaluations and self._timer.should_trigger_for_step(
+        self._due = not self._source.evaluation and self._timer.should_trigger_for_step(
             run_context.global_step
         )
         return self._request if self._due else None
@@ -138,19 +155,21 @@ class EarlyStoppingHook(SessionRunHook):
         self, metrics: Mapping[str, Any], global_step: int, name: str | None
     ) -> None:
         """Check the metric of an evaluation, which may come in the middle of any event."""
-        if not self.from_evaluations or self.from_evaluations not in (True, name):
+        source = self._source
+        if not source.evaluation or source.evaluation not in (True, name):
             return
         assert self._rule is not None
-        metric = self._rule.metric
+        metric = source.metric
         self._check_name(name)
         if global_step < self.min_steps:
             return
         self._check_metric(metrics, metric)
         self._rule.take(number(metrics[metric], metric), global_step)
         self._why = self._rule.reason
-        if self._why is not None and self._run is not None:
-            if not self._run.is_over:  # otherwise the next after_run asks
-                self._ask(self._run, self._why)
+        run = self._run
+        if self._why is None or run is None or run.is_over:
+            return  # if there is a reason, the next after_run asks
+        self._ask(run, self._why)
 
     @hookbus.hookimpl(tryfirst=True)
     def end(self) -> None:
@@ -160,11 +179,9 @@ class EarlyStoppingHook(SessionRunHook):
     @hookbus.hookimpl
     def finished(self) -> None:
         """Warn if no evaluation came."""
-        if self.from_evaluations and not self._evaluations:
-            wanted = self.from_evaluations
+        if self._source.evaluation and not self._evaluations:
             hookbus.log.warning(
-                "no evaluation came",
-                from_evaluations=wanted,
+                "no evaluation came", from_evaluations=self._source.evaluation
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,6 +206,14 @@ class EarlyStoppingHook(SessionRunHook):
         self._due = self._resumed = self._stopped = False
         if self._rule is not None:
             self._rule = attrs.evolve(self._rule)
+
+    def _find_source(self, graph: Graph) -> _Source:
+        """Return where the value comes from; a node of the graph comes first."""
+        name = self.metric.name if isinstance(self.metric, Node) else self.metric or "loss"
+        if self.from_evaluations or "/" not in name or name in graph:
+            return _Source(self.from_evaluations, name)
+        evaluation, _, metric = name.rpartition("/")
+        return _Source(evaluation, metric)
 
     def _node(self, graph: Graph) -> str:
         try:

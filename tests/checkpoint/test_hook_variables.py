@@ -48,6 +48,7 @@ def lines():
     """Return the log lines."""
     with structlog.testing.capture_logs() as lines:
         yield lines
+    structlog.reset_defaults()  # otherwise hookbus shows no lines in later tests
 
 
 def texts(lines, event):

@@ -183,6 +183,20 @@ def test_the_metric_may_be_a_node():
     assert session.outcome.why == "quality was 0.5 at step 1, higher than the threshold 0.4"
 
 
+def test_a_node_comes_before_an_evaluation():
+    """``tower/loss`` is the loss of the evaluation ``tower``, or a node of that name."""
+    graph = Graph()
+    graph.op(lambda: 0.5, name="tower/loss")
+    graph.train_op(lambda: None, name="train")
+    hook = every_run("tower/loss", mode="lower", threshold=0.6)
+    config = Config(autoload=False)
+    with MonitoredSession(graph, hooks=[hook], config=config) as session:
+        session.run("train")
+    assert (
+        session.outcome.why == "tower/loss was 0.5 at step 1, lower than the threshold 0.6"
+    )
+
+
 def test_a_reported_value_is_computed_only_when_it_is_looked_at():
     """In a custom loop a function that is reported is called when it is due."""
     called = []

@@ -313,16 +313,19 @@ def validated(session, losses, per_epoch=5):
     return done
 
 
-def test_early_stopping_watches_one_evaluation(own):
+@pytest.mark.parametrize("spelled", [("loss", "val"), ("val/loss", False)])
+def test_early_stopping_watches_one_evaluation(own, spelled):
     """Patience counts the steps between the evaluated models; the loop ends at once."""
-    hook = stop_if_no_decrease_hook("loss", 10, from_evaluations="val")
+    metric, name = spelled
+    hook = stop_if_no_decrease_hook(metric, 10, from_evaluations=name)
     with own(hook) as session:
         done = validated(session, [1.0, 0.5, 0.6, 0.7, 0.1, 0.0])
         assert session.should_stop()
 
     assert done == [5, 10, 15, 20]
     assert session.outcome.who == "early-stopping"
-    assert session.outcome.why == "no decrease in loss for 10 steps, and the patience is 10"
+    why = f"no decrease in {metric} for 10 steps, and the patience is 10"
+    assert session.outcome.why == why
 
 
 def test_a_stop_before_the_first_step_comes_after_it(own):
