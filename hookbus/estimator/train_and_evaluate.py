@@ -213,8 +213,11 @@ class EvaluateListener(CheckpointSaverListener):
         session: Session,  # noqa: ARG002 (it is the checkpoint on disk that counts)
         global_step_value: int,
     ) -> None:
-        """Evaluate if it is time to, but not the checkpoint the training starts from."""
-        if global_step_value != self.training.first_step:
+        """Evaluate if it is time to, but not the checkpoint the training starts from.
+
+        A checkpoint that is replaced at its step contains the model that was evaluated.
+        """
+        if global_step_value not in (self.training.first_step, self._evaluated):
             self.evaluate_if_due(global_step_value)
 
     def evaluate_if_due(self, step: int) -> None:

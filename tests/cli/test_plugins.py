@@ -184,7 +184,15 @@ def test_plugins_as_json(hookbus):
         "version": version("hookbus-progress"),
         "summary": metadata("hookbus-progress")["Summary"],
         "why": "autouse",
-        "events": ["after_create_session", "after_run", "logged", "end", "on_exception"],
+        "events": [
+            "begin",
+            "after_create_session",
+            "before_run",
+            "after_run",
+            "logged",
+            "end",
+            "on_exception",
+        ],
         "all_events": True,
     }
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from hookbus.config.config import Config
+from hookbus.config.declared import is_switch
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import read_flags
 from hookbus.config.settings import fields_of, flag_of
@@ -266,7 +267,7 @@ def test_the_command_lines_in_the_readme_are_understood(folder):
     assert commands
     installed = installed_plugins()
     for command in commands:
-        said = read_flags(shlex.split(command)[3:], Place.COMMAND)
+        said = read_flags(shlex.split(command)[3:], Place.COMMAND, is_switch=is_switch)
         assert said.rest, command
         for setting in Config.gathered(said, {}).settings:
             fields = fields_of(installed.plugins[setting.plugin].entry.load())

@@ -18,11 +18,13 @@ DEFAULTS = {
     "is_chief": True,
     "session_creation_timeout_secs": 7200,
 }
+OWN = {"exit_on_signal": True}
+"""The settings that TensorFlow does not have."""
 
 
 def test_the_defaults_are_those_of_tensorflow():
     """Checkpoints come every ten minutes where neither period is given."""
-    assert attrs.asdict(RunConfig()) == DEFAULTS
+    assert attrs.asdict(RunConfig()) == {**DEFAULTS, **OWN}
 
 
 def test_steps_between_checkpoints_replace_the_seconds():
@@ -81,9 +83,10 @@ def test_replace_returns_another_config():
     """The one that is asked stays as it is."""
     config = RunConfig(save_summary_steps=5)
     changed = config.replace(model_dir="run", log_step_count_steps=7)
-    assert attrs.asdict(config) == {**DEFAULTS, "save_summary_steps": 5}
+    assert attrs.asdict(config) == {**DEFAULTS, **OWN, "save_summary_steps": 5}
     assert attrs.asdict(changed) == {
         **DEFAULTS,
+        **OWN,
         "save_summary_steps": 5,
         "model_dir": "run",
         "log_step_count_steps": 7,

@@ -146,7 +146,7 @@ graph.train_op(lambda: {"x": 1}, outputs="x", name="train")
 with hookbus.MonitoredTrainingSession(graph, is_chief=False) as session:
     while not session.should_stop():
         session.run("train")
-print("ended at", session.global_step)
+    print("ended at", session.global_step)
 """
 
 

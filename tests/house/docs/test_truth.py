@@ -27,6 +27,7 @@ ESTIMATORS = {
 """The flags of the commands about an Estimator."""
 OTHERS = {
     "--epochs": "the demo's own",
+    "--no-": "the beginning of a boolean flag that is false",
     "--json": "hookbus plugins and hooks",
     "--load": "hookbus plugins",
     "--version": "hookbus",
@@ -66,6 +67,7 @@ def test_flags_exist(text):
     for name, plugin in installed_plugins().plugins.items():
         fields = [*fields_of(plugin.entry.load()), ON_ERROR]
         known |= {f"--{name}", *(flag_of(name, field) for field in fields)}
+    known |= {f"--no-{flag.removeprefix('--')}" for flag in known if flag.startswith("--")}
     assert set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text)) <= known
 
 
