@@ -207,7 +207,7 @@ class Saver:
         if self._codec is None:
             self._codec = load_codec()
         name, codec = self._codec
-        rest = self._besides_variables(session, snapshot)
+        rest = self._besides_variables(session, snapshot.tracked)
         owners = {n: who for n, who in self._owners.items() if n in variables}
         state = {"variables": variables, "owners": owners, **rest}
         # As long as nothing is trained, the session before is the one that ended here.
@@ -243,21 +243,28 @@ class Saver:
         return self.last_path is not None and self.last_path.is_dir()
 
     def is_safe(self, session: Session, snapshot: Snapshot) -> bool:
-        """Return whether the last checkpoint contains the current state.
-
-        The state of the first call after a restore is the restored one: hooks and tracked
-        objects have taken it over, and nothing has run since.
-        """
+        """Return whether the last checkpoint contains the current state."""
         if not self.is_saved(session):
             return False
-        current = fingerprint(self._besides_variables(session, snapshot))
-        if self._last_fingerprint is None:
-            self._last_fingerprint = current
-        return current == self._last_fingerprint
+        if self._last_fingerprint is None:  # it was restored, and nothing has begun since
+            return True
+        current = self._besides_variables(session, snapshot.tracked)
+        return fingerprint(current) == self._last_fingerprint
 
-    def _besides_variables(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
+    def note_restored(self, session: Session) -> None:
+        """Note the state that hooks and tracked objects have taken over from a checkpoint.
+
+        Called before anything runs, so that a later state is told apart from it.
+        """
+        if self.last_step is not None and self.checkpoints.enabled_by is not None:
+            state = self._besides_variables(session, self.tracking.state_dict())
+            self._last_fingerprint = fingerprint(state)
+
+    def _besides_variables(
+        self, session: Session, tracked: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the contents of a checkpoint without the variables."""
-        tracked, hooks, held = snapshot.tracked, states_of(self.hooks), self._held
+        hooks, held = states_of(self.hooks), self._held
         if held is not None and held.step == session.global_step:
             tracked = {**tracked, **held.generators}
             return {"tracked": tracked, "hooks": hooks, **held.position}

@@ -279,6 +279,8 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     state.backend = backend
     try:
         # The objects of a custom loop are known only at its first step.
+        if not state.custom_loop:
+            state.saver.note_restored(session)
         if state.kind == "train" and state.stop is None:
             _stop_before_first_run(state, session)
         act(state, None, saving=not state.custom_loop)

@@ -110,7 +110,9 @@ class Step:
         state.check_block("step")
         # A value that would be lost still gets its step, even after a signal.
         backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
-        state.saver.tracking.check()
+        if not state.saver.tracking.is_complete:
+            state.saver.tracking.check()
+            state.saver.note_restored(backend.session)
         if state.requests.pending:
             session = backend.session
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its

@@ -349,6 +349,22 @@ def test_a_hooks_state_that_changed_is_saved_at_the_same_step(asks, tmp_path, op
     assert again.saves == []
 
 
+def test_a_change_in_the_first_run_after_a_restore_is_saved(tmp_path):
+    """Also if no plugin asked for a checkpoint before that run."""
+
+    class Quiet(Counter):
+        def begin(self, checkpoints):
+            checkpoints.enable(tmp_path, max_to_keep=None)
+
+    off = hookbus.Config(autoload=False)
+    for count in (1, 2, 3):
+        hook, graph = Quiet(), hookbus.Graph()
+        graph.train_op(lambda: None, name="train")
+        with hookbus.MonitoredSession(graph, hooks=[hook], config=off) as session:
+            session.run("train" if count == 1 else "global_step")
+        assert (session.global_step, hook.count) == (1, count)
+
+
 def test_an_input_that_moved_is_saved_at_the_same_step(tmp_path, opened):
     """A run that only reads input asks for a checkpoint, and the next session reads on."""
     with contextlib.suppress(ZeroDivisionError), opened(tmp_path, Counter()) as session:
