@@ -11,15 +11,12 @@ import pytest
 
 from tests.support.folders import _clean as _clean
 from tests.support.folders import tmp_path as tmp_path
-from tests.support.handlers import handlers
+from tests.support.handlers import handlers, heed_signals
 from tests.support.profiles import load_profile
 from tests.support.times import pytest_terminal_summary as pytest_terminal_summary
 
 load_profile()
-
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in its background so, and all children would inherit it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+heed_signals()
 
 
 def pytest_collection_finish() -> None:

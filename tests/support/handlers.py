@@ -12,6 +12,17 @@ import pytest
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def heed_signals() -> None:
+    """Undo that a shell has its background processes ignore SIGINT, and nohup SIGHUP.
+
+    All processes that tests start would inherit it.
+    """
+    for number in SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            usual = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if usual else signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def handlers(handler: Any) -> Iterator[None]:
     """Have *handler* in place for these signals, and what was there before afterwards."""

@@ -152,6 +152,17 @@ def test_what_the_other_methods_return_is_ignored(method, value, open_session):
     assert session.outcome.kind == "completed"
 
 
+@pytest.mark.parametrize("method", ["begin", "after_create_session", "after_run", "end"])
+def test_fetches_that_another_method_returns_are_an_error(method, open_session):
+    """No run would serve them, so they are not ignored like any other value."""
+    hook = doing(method, lambda: SessionRunArgs("n"))
+    with (
+        pytest.raises(hookbus.PluginError, match=rf"{method}\(\) returned SessionRunArgs"),
+        open_session(hook) as session,
+    ):
+        session.run("train")
+
+
 def test_all_five_methods_have_defaults_that_do_nothing(open_session):
     """A SessionRunHook that overrides nothing takes part and changes nothing."""
     with open_session(SessionRunHook()) as session:
