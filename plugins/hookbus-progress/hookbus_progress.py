@@ -35,8 +35,9 @@ _REDRAW_SECS = 0.1
 class ProgressHook(SessionRunHook):
     """Shows step, rate, time left and the loss, on stderr.
 
-    It shows the loss if the loop fetches or reports it: other runs would have to compute
-    it, which could read an input. Otherwise it shows the values that were logged last.
+    It shows the loss if the loop fetches or reports it, or runs the train op that has it as
+    an output: other runs would have to compute it, which could read an input. Otherwise it
+    shows the values that were logged last.
 
     On a terminal the hook draws a bar; elsewhere it logs a line per interval, so that log
     files stay readable.
@@ -54,11 +55,15 @@ class ProgressHook(SessionRunHook):
     _values: str = attrs.field(default="", init=False)
     _total: int | None = attrs.field(default=None, init=False)
     _metrics: Node | None = attrs.field(default=None, init=False)
+    _sources: set[str] = attrs.field(factory=set, init=False)
     _first: tuple[float, int] = attrs.field(default=(0.0, 0), init=False)
     _next: float = attrs.field(default=0.0, init=False)
 
     def begin(self, graph: Graph) -> None:
-        """Look up what a custom loop reports."""
+        """Look up what a custom loop reports, and which nodes come with the loss."""
+        self._sources = {"loss"}
+        if "loss" in graph and graph.resolve("loss").kind == "output":
+            self._sources.update(graph.resolve("loss").reads)
         # In a graph, fetching the metrics may read an input; a report is there anyway.
         self._metrics = None if type(graph) is Graph else graph.metrics
 
@@ -87,8 +92,8 @@ class ProgressHook(SessionRunHook):
         fetches = run_context.original_args.fetches
         if self._metrics is not None and fetches == []:  # a step of a custom loop
             return SessionRunArgs(self._metrics)
-        fetched = _names(fetches)
-        return SessionRunArgs({"loss": "loss"}) if "loss" in fetched else None
+        has_loss = not self._sources.isdisjoint(_names(fetches))
+        return SessionRunArgs({"loss": "loss"}) if has_loss else None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues

@@ -262,7 +262,7 @@ def test_a_terminal_that_hangs_up_ends_the_session_in_good_order():
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", PROGRAM])
     shown = b""
-    while b"ready" not in shown:
+    while b"ready\r\n" not in shown:  # the line must be out, or printing it would fail
         shown += os.read(terminal, 1000)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 75

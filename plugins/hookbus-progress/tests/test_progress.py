@@ -134,6 +134,20 @@ def test_the_loss_that_the_loop_fetches_is_shown(run_without_terminal):
     assert "last=" not in run_without_terminal(script(), "--progress", "0").stderr
 
 
+def test_the_loss_that_training_computes_is_shown(lines):
+    """The run has an output of its train op anyway."""
+    graph = Graph()
+    graph.variable("w", 0.0)
+    given = {"updates": "w", "outputs": "loss"}
+    graph.train_op(lambda w: (w + 1, {"loss": w / 4}), name="train", **given)
+    hook = ProgressHook(every_secs=0)
+    with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
+        for _ in range(2):
+            session.run("train")
+    shown = [line["last"] for line in lines if line["event"] == "progress"]
+    assert shown == ["loss 0", "loss 0.25"]
+
+
 @pytest.mark.parametrize(
     ("end", "word"),
     [
