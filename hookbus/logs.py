@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import math
@@ -10,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,31 @@ class Stderr:
 
     def write(self, text: str) -> int:
         """Write to the current ``sys.stderr``."""
-        with contextlib.suppress(OSError):
+        with _dropping_lines():
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush the current ``sys.stderr``."""
-        with contextlib.suppress(OSError):
+        with _dropping_lines():
             sys.stderr.flush()
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
         return sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def _dropping_lines() -> Iterator[None]:
+    """Drop a line that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:  # the terminal is gone
+            with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+                # Otherwise Python tries to write the line once more when it ends, and exits
+                # with 120 in place of the program's code.
+                os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def configure(log_format: str, level: int = LEVEL) -> None:
