@@ -7,6 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from email import message_from_string
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import attrs
 from hookbus.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
 
@@ -233,7 +235,7 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
     shipped: Distribution | None = entry.dist
     if shipped is None:
         return Installed(name, entry, None, None, autouse)
-    about = shipped.metadata  # parsed at each access
+    about = _headers(shipped)
     requires = about.get_all("Requires-Dist") or shipped.requires or ()
     return Installed(
         name,
@@ -244,6 +246,15 @@ def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
         tuple(requires),
         summary=(about.get_all("Summary") or [""])[0],
     )
+
+
+def _headers(distribution: Distribution) -> Message:
+    """Return the metadata of a distribution, without the long text that may follow it.
+
+    The text takes the most time: reading a README line by line, for each plugin.
+    """
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    return message_from_string(text.partition("\n\n")[0])
 
 
 def entry_points(*groups: str) -> list[EntryPoint]:

@@ -27,6 +27,7 @@ from hookbus import (
 )
 from tests.support.estimating import StopsHook, WatchHook, estimator, numbers, state
 from tests.support.handlers import exits_by
+from tests.support.profiles import cases
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signals")
 
@@ -261,7 +262,7 @@ def test_killed_again_and_again_it_ends_bit_for_bit_as_without(
     assert Trained.of(directory) == uninterrupted
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", cases(["after"], ["before", "after"]))
 def test_preempted_and_called_again_it_ends_bit_for_bit_as_without(
     moment, run, uninterrupted, tmp_path
 ):
@@ -275,9 +276,8 @@ def test_preempted_and_called_again_it_ends_bit_for_bit_as_without(
 @pytest.mark.parametrize(
     ("call", "moment"),
     [
-        ("max_steps", "end"),
+        *cases([], [("max_steps", "end"), ("train_and_evaluate", "end")]),
         ("steps", "end"),
-        ("train_and_evaluate", "end"),
         ("train_and_evaluate", "evaluated"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import re
@@ -245,15 +246,33 @@ def graph_with_v() -> Graph:
     return graph
 
 
-def effect(
-    event: str, when: str, request: str, module: types.ModuleType, is_custom: bool = False
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory) -> Kept:
+    """Return what a hook keeps of a session that is over."""
+    kept = Kept()
+    first = FirstHook(kept, tmp_path_factory.mktemp("earlier"))
+    with MonitoredSession(graph_with_v(), hooks=[first], config=OFF) as session:
+        session.run("train")
+    return kept
+
+
+@pytest.fixture
+def effect(earlier: Kept, with_settings: types.ModuleType) -> Callable[..., str]:
+    """Return a function that makes a request and returns its effect."""
+    return functools.partial(effect_of, earlier, with_settings)
+
+
+def effect_of(
+    earlier: Kept,
+    module: types.ModuleType,
+    event: str,
+    when: str,
+    request: str,
+    *,
+    is_custom: bool = False,
 ) -> str:
     """Make one request in a session of four runs; return its effect in the page's words."""
-    kept = Kept()
-    first = FirstHook(kept, Path("earlier"))
-    with MonitoredSession(graph_with_v(), hooks=[first], config=OFF) as earlier:
-        earlier.run("train")
-    kept = Kept(kept.context, kept.checkpoints)
+    kept = Kept(earlier.context, earlier.checkpoints)
     plugin = asking(kept, event, when, REQUESTS[request])
     hooks = [FirstHook(kept), plugin, LastHook(kept, event, when)]
     stopped: list[int] = []
@@ -365,11 +384,11 @@ def test_the_table_has_every_event_and_every_request():
     ids=[f"{e} {w}-{r}".replace("`", "") for e, w, r, _ in TABLE],
 )
 def test_a_request_has_the_effect_that_the_table_states(
-    event, when, request_, cell, with_settings
+    event, when, request_, cell, effect
 ):
     """For every event and every request, the effect is that of the page."""
     only_custom = event == "cancelled" or when == "between steps"
-    assert effect(event, when, request_, with_settings, only_custom) == cell
+    assert effect(event, when, request_, is_custom=only_custom) == cell
 
 
 @pytest.mark.parametrize(
@@ -378,9 +397,9 @@ def test_a_request_has_the_effect_that_the_table_states(
         :: cases(3, 1)
     ],
 )
-def test_the_table_holds_for_a_custom_loop(event, when, request_, cell, with_settings):
+def test_the_table_holds_for_a_custom_loop(event, when, request_, cell, effect):
     """There the block of a step is the run."""
-    assert effect(event, when, request_, with_settings, is_custom=True) == cell
+    assert effect(event, when, request_, is_custom=True) == cell
 
 
 def session_of(*hooks: Any, graph: Graph | None = None, **more: Any) -> MonitoredSession:

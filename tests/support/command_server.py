@@ -28,6 +28,7 @@ import structlog
 
 import hookbus
 import hookbus.cli
+from hookbus.discovery import installed_plugins
 
 ALWAYS = ("email.feedparser", "packaging.requirements")
 """What nearly every command imports while it runs."""
@@ -42,6 +43,9 @@ def import_all(modules: Sequence[str]) -> None:
     structlog.dev  # noqa: B018 (it is imported when it is asked for)
     for name in (*ALWAYS, *modules):
         importlib.import_module(name)
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")  # NumPy imports it when it is asked for
+    installed_plugins()  # importlib.metadata keeps what is in each folder
     gc.collect()
     gc.freeze()  # so that no fork has to copy what it only looks at
 

@@ -9,7 +9,6 @@ import signal
 import numpy as np
 import pytest
 from hookbus_stop_at_step import StopAtStepHook
-from sklearn.linear_model import SGDClassifier
 
 from hookbus import latest_checkpoint
 from tests.support.handlers import handlers
@@ -22,6 +21,8 @@ batches = [(x, (x.sum(axis=1) > 0).astype(int)) for x in points]
 
 def train(saved, directory, hooks=(), interrupt=None):
     """Train from the newest checkpoint on; return the bits of everything at the end."""
+    from sklearn.linear_model import SGDClassifier  # takes a second to import
+
     w, layers = np.zeros(3), {"a": np.zeros((2, 2)), "b": [np.ones(2), 0]}
     draw, model = np.random.default_rng(7), SGDClassifier(random_state=0)
 
