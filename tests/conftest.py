@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.folders import _clean as _clean
+from tests.support.folders import pytest_configure as pytest_configure
 from tests.support.folders import tmp_path as tmp_path
 from tests.support.handlers import handlers, heed_signals
 from tests.support.profiles import load_profile

@@ -410,10 +410,10 @@ def test_a_checkpoint_that_is_damaged_is_an_error():
 
 
 def test_an_iterator_waits_for_what_a_thread_saves():
-    """In real time."""
+    """In real time; it may see the checkpoint of the start before that of step 2."""
     saver = started(lambda: save(2))
     paths = evaluation.checkpoints_iterator(RUN, timeout=30)
-    assert next(paths) == RUN / "ckpt-2"
+    assert RUN / "ckpt-2" in paths
     saver.join(30)
 
 

@@ -86,6 +86,8 @@ def arrange(names: Sequence[str], hints: Mapping[str, OrderHints]) -> list[str]:
     Raises:
         PluginError: the hints contradict each other; the message names the circle.
     """
+    if not any(hints[name].before or hints[name].after for name in names):
+        return list(names)
     sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     for name in names:
         sorter.add(name)

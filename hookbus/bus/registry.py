@@ -147,7 +147,7 @@ class Registry(pluggy.PluginManager):
                 )
         added = {name: vars(new)[name] for name in specs if name in vars(new)}
         for name, function in added.items():
-            parameters = inspect.signature(function).parameters
+            parameters = _signature(function).parameters
             self.parameters[name] = tuple(p for p in parameters if p != "self")
         try:
             if added:
@@ -165,8 +165,8 @@ class Registry(pluggy.PluginManager):
 
     def takes_answers(self, event: str) -> bool:
         """Return whether an event is declared with another result than None."""
-        signature = inspect.signature(self._spec(event).function)
-        return signature.return_annotation not in (None, "None")
+        answer = _signature(self._spec(event).function).return_annotation
+        return answer not in (None, "None")
 
     def _spec(self, event: str) -> Any:
         return getattr(self.hook, event).spec
@@ -179,6 +179,12 @@ class Registry(pluggy.PluginManager):
             if not name.startswith("_")
             and self.parse_hookspec_opts(module_or_class, name) is not None
         }
+
+
+@functools.lru_cache(maxsize=256)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of an event; each session declares the core's again."""
+    return inspect.signature(function)
 
 
 @hookimpl

@@ -1,13 +1,30 @@
-"""Starts each test in an empty folder, with an environment that says nothing."""
+"""Starts each test in an empty folder, with an environment that says nothing.
+
+The folders are in memory, if the system has a file system for that with enough space. Tests
+write thousands of checkpoints, each of which waits for the disk.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
+
+MEMORY = Path("/dev/shm")
+ENOUGH = 2**30
+"""The bytes that have to be free in memory; a run of all tests takes a fifth of them."""
+
+
+def pytest_configure() -> None:
+    """Have pytest create its folders in memory, unless somebody chose another place."""
+    if {"TMPDIR", "PYTEST_DEBUG_TEMPROOT"} & os.environ.keys():
+        return
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 
 @pytest.fixture
