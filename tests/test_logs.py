@@ -1,4 +1,4 @@
-"""Where log lines go, and that a program's own structlog setup is left alone."""
+"""Tests where log lines go, and that a program's own structlog setup is left alone."""
 
 from __future__ import annotations
 

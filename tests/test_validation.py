@@ -1,4 +1,4 @@
-"""What is refused, and in which words: the hook or the argument is always named."""
+"""Tests what is refused, and in which words: the hook or the argument is always named."""
 
 from __future__ import annotations
 

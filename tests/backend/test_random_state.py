@@ -1,4 +1,4 @@
-"""What a block beside the training leaves as it was, and what it may use."""
+"""Tests what a block beside the training leaves as it was, and what it may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a traced run records: each op and input, its time, what it read and gave."""
+"""Tests what a traced run records: each op and input, its time, what it read and gave."""
 
 from __future__ import annotations
 

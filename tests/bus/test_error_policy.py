@@ -1,4 +1,4 @@
-"""What becomes of an exception that leaves a hook: it ends the session, or it does not."""
+"""Tests whether an exception that leaves a hook ends the session."""
 
 from __future__ import annotations
 

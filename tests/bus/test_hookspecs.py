@@ -1,4 +1,4 @@
-"""What plugins declare before a session begins: events of their own, and settings."""
+"""Tests what plugins declare before a session begins: events of their own, and settings."""
 
 from __future__ import annotations
 

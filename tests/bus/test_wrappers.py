@@ -1,4 +1,4 @@
-"""What a wrapper has to return: what its yield gave, where somebody wants answers."""
+"""Tests what a wrapper has to return: what its yield gave, where somebody wants answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: a graph that counts, and ways to train it."""
+"""Gives the tests of checkpoints a graph that counts, and ways to train it."""
 
 from __future__ import annotations
 

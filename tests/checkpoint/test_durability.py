@@ -1,4 +1,4 @@
-"""What survives: a process killed at any moment of a save, and a disk that is full."""
+"""Tests what survives a process killed at any moment of a save, and a full disk."""
 
 from __future__ import annotations
 

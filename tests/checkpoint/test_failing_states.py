@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a hook that fails with its state and may go on."""
+"""Tests what a checkpoint keeps of a hook that fails with its state and may go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the input goes on: at its position after a cut, anew after an end."""
+"""Tests where the input goes on: at its position after a cut, anew after an end."""
 
 from __future__ import annotations
 

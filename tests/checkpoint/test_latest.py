@@ -1,4 +1,4 @@
-"""What latest_checkpoint takes for the newest good checkpoint, and what it leaves alone."""
+"""Tests which checkpoint latest_checkpoint returns, and that it changes nothing."""
 
 from __future__ import annotations
 

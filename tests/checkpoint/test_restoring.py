@@ -1,4 +1,4 @@
-"""What a session starts from: the newest good checkpoint, or an error, never less."""
+"""Tests that a session starts from the newest good checkpoint, or with an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a session saves, what a checkpoint holds, and who can keep it from being saved."""
+"""Tests when a session saves, what a checkpoint holds, and who can veto it."""
 
 from __future__ import annotations
 

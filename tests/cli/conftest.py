@@ -1,4 +1,4 @@
-"""What tests of the command need: a script, plugins, and the command in a process."""
+"""Gives the tests of the command a script, plugins, and the command in a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the same command does when its run has finished: nothing drifts."""
+"""Tests what the same command does when its run has finished: nothing drifts."""
 
 from __future__ import annotations
 

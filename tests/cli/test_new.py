@@ -1,4 +1,4 @@
-"""What ``hookbus new`` writes is a plugin: it installs, tests itself, and takes part."""
+"""Tests that ``hookbus new`` writes a plugin that installs, passes tests and takes part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command does when a plugin, the reader or the folder goes away."""
+"""Tests what the command does when a plugin, the reader or the folder goes away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of a table has: everything that is said about plugins, and what follows."""
+"""Defines a row of a table: where words about plugins stand, and the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of other plugin systems complain about and no flag can answer."""
+"""Tests what users of other plugin systems complain about and no flag can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is off is not imported, in whichever way it was switched off."""
+"""Tests that a plugin which is off is not imported, however it was switched off."""
 
 from __future__ import annotations
 

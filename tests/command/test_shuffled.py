@@ -1,4 +1,4 @@
-"""Where distributions lie, and which are found first, changes nothing."""
+"""Tests that neither the places nor the order of distributions change anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the environment says about plugins, and which Config a session takes."""
+"""Tests what the environment says about plugins, and which Config a session takes."""
 
 from __future__ import annotations
 

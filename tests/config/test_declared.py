@@ -1,4 +1,4 @@
-"""What the source of a hook class tells of its settings is what its class would tell."""
+"""Tests that the source of a hook class gives the same settings as the class."""
 
 from __future__ import annotations
 

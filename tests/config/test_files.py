@@ -1,4 +1,4 @@
-"""Which config file counts, what it says, and in which line it says it."""
+"""Tests which config file counts, what it says, and in which line it says it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an Estimator refuses of its input, and in which words."""
+"""Tests what an Estimator refuses of its input, and in which words."""
 
 from __future__ import annotations
 

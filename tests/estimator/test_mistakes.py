@@ -1,4 +1,4 @@
-"""What an Estimator's calls refuse, and in which words: the argument is always named."""
+"""Tests what an Estimator's calls refuse; each message names the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of an Estimator's calls, whichever plugins are on, whoever draws numbers."""
+"""Tests what an Estimator's calls promise, whichever plugins are on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph declares for a viewer: under which names, until when, and who sees it."""
+"""Tests what a graph declares for a viewer: under which names, until when."""
 
 from __future__ import annotations
 

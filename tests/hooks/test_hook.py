@@ -1,4 +1,4 @@
-"""What hooks are handed and hand back: requests, values, contexts, options."""
+"""Tests what hooks are handed and hand back: requests, values, contexts, options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends the wait of a hook inside a run: time, a signal, a stop of the coordinator."""
+"""Tests what ends a hook's wait inside a run: time, a signal, a stop of the coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import hookbus` gives, costs, and documents."""
+"""Tests what `import hookbus` gives, costs, and documents."""
 
 from __future__ import annotations
 

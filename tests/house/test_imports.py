@@ -1,4 +1,4 @@
-"""Who may import whom: the core only downwards, a plugin only hookbus' public names."""
+"""Tests who may import whom: the core only downwards, a plugin only public names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the distributions are laid out: one shape for all plugins, nothing else on top."""
+"""Tests that all plugins have one layout, and that nothing else is at the top."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions fit: what plugins ask of hookbus, and config files of plugins."""
+"""Tests which versions fit: what plugins ask of hookbus, and config files of plugins."""
 
 from __future__ import annotations
 

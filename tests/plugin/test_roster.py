@@ -1,4 +1,4 @@
-"""How plugins that are on become hooks of a session: import, order, names, kinds."""
+"""Tests how plugins that are on become hooks of a session: import, order, names, kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plugins are on and why, decided from metadata and words alone."""
+"""Tests which plugins are on and why, decided from metadata and words alone."""
 
 from __future__ import annotations
 

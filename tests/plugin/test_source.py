@@ -1,4 +1,4 @@
-"""What a plugin's source tells without an import is what importing it would tell."""
+"""Tests that a plugin's source tells, without an import, the same as the import."""
 
 from __future__ import annotations
 

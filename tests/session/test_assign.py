@@ -1,4 +1,4 @@
-"""What hooks write into variables: when it is seen, and who may write what."""
+"""Tests what hooks write into variables: when it is seen, and who may write what."""
 
 from __future__ import annotations
 

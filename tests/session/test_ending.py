@@ -1,4 +1,4 @@
-"""How sessions end: who is told, what leaves the block, what the outcome says."""
+"""Tests how sessions end: who is told, what leaves the block, what the outcome says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a preempted session is opened again, and after which waits."""
+"""Tests how often a preempted session is opened again, and after which waits."""
 
 from __future__ import annotations
 

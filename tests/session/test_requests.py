@@ -1,4 +1,4 @@
-"""When each request of a hook takes effect, from every event; the page lists them all."""
+"""Tests when each request of a hook takes effect, from every event, as the page states."""
 
 from __future__ import annotations
 

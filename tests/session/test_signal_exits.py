@@ -1,4 +1,4 @@
-"""What leaves a session's block after a signal, and what the user sees at once."""
+"""Tests what leaves a session's block after a signal, and what the user sees at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stop does: to a training that is over already, and to a loop that goes on."""
+"""Tests the effect of a stop on a finished training, and on a loop that continues."""
 
 from __future__ import annotations
 

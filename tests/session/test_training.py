@@ -1,4 +1,4 @@
-"""Which hooks a training session gets by its arguments, and how they are set."""
+"""Tests which hooks a training session gets by its arguments, and how they are set."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What several test modules make their hooks, buses, threads and handlers of."""
+"""Provides the hooks, buses, threads and handlers that several test modules use."""

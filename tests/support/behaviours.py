@@ -1,4 +1,4 @@
-"""What hooks and wrappers do, rightly and wrongly, to be stacked in any way."""
+"""Defines hooks and wrappers that behave rightly and wrongly, to be stacked in any way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests watch: the lines of the log, and a clock that they let go by."""
+"""Lets tests watch the lines of the log, and a clock that they turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a session closes: who is told, what is stopped and joined, what leaves."""
+"""Tests how a session closes: who is told, what is stopped and joined, what leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a session is made, step by step, and what errors on the way there do."""
+"""Tests how a session is made, step by step, and what errors on the way there do."""
 
 from __future__ import annotations
 

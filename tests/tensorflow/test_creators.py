@@ -1,4 +1,4 @@
-"""How a session is prepared: what the chief restores or initializes, how a worker waits."""
+"""Tests what the chief restores or initializes, and how a worker waits."""
 
 from __future__ import annotations
 

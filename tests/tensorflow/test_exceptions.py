@@ -1,4 +1,4 @@
-"""What an exception does, by its type and by where it is raised: one row each."""
+"""Tests the effect of an exception, by its type and by where it is raised: one row each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a preemption does: when it counts as one, what is closed, made anew and repeated."""
+"""Tests what a preemption is, and what is closed, created anew and repeated after it."""
 
 from __future__ import annotations
 

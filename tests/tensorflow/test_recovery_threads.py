@@ -1,4 +1,4 @@
-"""What becomes of an error that a thread reports to the coordinator while the loop runs."""
+"""Tests recovery from an error that a thread reports to the coordinator."""
 
 from __future__ import annotations
 

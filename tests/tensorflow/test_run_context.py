@@ -1,4 +1,4 @@
-"""What hooks see of one run, and what they may do through it: the run context."""
+"""Tests what hooks see of one run, and what they may do through it: the run context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the end is asked for, when it takes effect, and what it does not do."""
+"""Tests how the end is asked for, when it takes effect, and what it does not do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hooks MonitoredTrainingSession adds, how they are set, and what a worker has."""
+"""Tests which hooks MonitoredTrainingSession adds, and how they are set."""
 
 from __future__ import annotations
 

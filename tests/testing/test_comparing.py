@@ -1,4 +1,4 @@
-"""Which states are told apart, and which cannot be saved."""
+"""Tests which states are told apart, and which cannot be saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pytest has from hookbus where that is installed, and what it says to a slip."""
+"""Tests what hookbus adds to pytest, and its messages about slips."""
 
 from __future__ import annotations
 

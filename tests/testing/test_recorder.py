@@ -1,4 +1,4 @@
-"""What a recorder keeps, and what a bus without a session is."""
+"""Tests what a recorder keeps, and what a bus without a session is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook meets in the tiny model, and what a test learns of it."""
+"""Tests what a hook meets in the tiny model, and what a test learns of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each distribution is and does when it is installed alone, from its wheel."""
+"""Tests each distribution when it is installed alone, from its wheel."""
 
 from __future__ import annotations
 

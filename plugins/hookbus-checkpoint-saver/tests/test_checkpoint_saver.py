@@ -1,4 +1,4 @@
-"""When checkpoints are saved, how many stay, and what listeners are told."""
+"""Tests when checkpoints are saved, how many stay, and what listeners are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When early-stopping stops, by which values, and what it refuses."""
+"""Tests when early-stopping stops, by which values, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How flags set early-stopping."""
+"""Tests how flags set early-stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What feed-fn feeds in which runs, and what it says of a function that does not fit."""
+"""Tests which runs feed-fn feeds, and its messages about a function that does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values final-ops reads at the end, where they go, and what it warns about."""
+"""Tests which values final-ops reads at the end, where they go, and what it warns about."""
 
 from __future__ import annotations
 

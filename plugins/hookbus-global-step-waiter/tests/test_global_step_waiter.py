@@ -1,4 +1,4 @@
-"""What global-step-waiter waits for, what ends the wait, and when it refuses to wait."""
+"""Tests what global-step-waiter waits for, and when it refuses to wait."""
 
 from __future__ import annotations
 

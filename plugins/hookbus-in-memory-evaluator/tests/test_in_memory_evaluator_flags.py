@@ -1,4 +1,4 @@
-"""How flags set in-memory-evaluator."""
+"""Tests how flags set in-memory-evaluator."""
 
 from __future__ import annotations
 

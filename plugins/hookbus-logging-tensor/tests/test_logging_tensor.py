@@ -1,4 +1,4 @@
-"""Which values logging-tensor logs, in which runs, and how a report looks."""
+"""Tests which values logging-tensor logs, in which runs, and how a report looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How flags set logging-tensor."""
+"""Tests how flags set logging-tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How logging-tensor goes on after a resume and in a recovery, and what it logs then."""
+"""Tests the reports of logging-tensor after a resume and in a recovery."""
 
 from __future__ import annotations
 

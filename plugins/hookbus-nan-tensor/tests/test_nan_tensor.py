@@ -1,4 +1,4 @@
-"""What nan-tensor does about values that are not numbers, and what is never saved."""
+"""Tests what nan-tensor does about values that are not numbers, and what is never saved."""
 
 from __future__ import annotations
 

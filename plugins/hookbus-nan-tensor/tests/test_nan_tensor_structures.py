@@ -1,4 +1,4 @@
-"""What nan-tensor finds inside of structures, of names and of values, and where."""
+"""Tests what nan-tensor finds inside of structures, of names and of values, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of profiler share: a model, and a strict reader of the trace event format.
+"""Gives the tests of profiler a model, and a strict reader of the trace event format.
 
 The format is told in public in "Trace Event Format" of the Chromium project; the reader
 knows the phases that the profiler uses, and refuses all that the format does not promise.

@@ -1,4 +1,4 @@
-"""What a timeline tells of a step: its ops, what flows between them, and hooks' calls."""
+"""Tests a timeline of a step: its ops, the values between them, and hooks' calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What progress shows, on a terminal and where there is none."""
+"""Tests what progress shows, on a terminal and where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When stop-at-checkpoint-step stops a worker, and how its pauses end."""
+"""Tests when stop-at-checkpoint-step stops a worker, and how its pauses end."""
 
 from __future__ import annotations
 

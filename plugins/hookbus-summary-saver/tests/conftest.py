@@ -1,4 +1,4 @@
-"""What the tests of summary-saver share: a toy model, and reading event files back."""
+"""Gives the tests of summary-saver a toy model, and reads event files back."""
 
 from __future__ import annotations
 

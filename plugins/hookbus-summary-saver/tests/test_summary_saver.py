@@ -1,4 +1,4 @@
-"""What summary-saver records at which steps, as TensorBoard's own reader sees it."""
+"""Tests what summary-saver records at which steps, as TensorBoard's own reader sees it."""
 
 from __future__ import annotations
 

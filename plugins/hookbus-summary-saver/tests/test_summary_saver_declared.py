@@ -1,4 +1,4 @@
-"""What programs and hooks declare is recorded when it is due, and not computed before."""
+"""Tests that declared summaries are recorded when they are due, and not computed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values each kind of summary takes, and what TensorBoard's reader finds of them."""
+"""Tests which values each kind of summary takes, as TensorBoard's reader sees them."""
 
 from __future__ import annotations
 

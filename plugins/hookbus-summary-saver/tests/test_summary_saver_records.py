@@ -1,4 +1,4 @@
-"""What is in event files besides values, and how one session's file follows another's."""
+"""Tests the records of event files that are no values, and the files of later sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a session gets a summary-saver, and what its files say after a kill."""
+"""Tests when a session gets a summary-saver, and what its files say after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code of a script says, and what is said about it from outside."""
+"""Lists rows about plugins that the code of a script names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the environment says."""
+"""Lists rows about plugins that the environment names."""
 
 from __future__ import annotations
 

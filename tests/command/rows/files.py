@@ -1,4 +1,4 @@
-"""What a config file says, which one counts, and how its mistakes are told."""
+"""Lists rows about config files: which one counts, and how its mistakes are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in ordering, naming and blocking, and what is said about it."""
+"""Lists rows about mistakes in ordering, naming and blocking, and their messages."""
 
 from __future__ import annotations
 

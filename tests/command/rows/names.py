@@ -1,4 +1,4 @@
-"""How a plugin may be called, what is on without a word, and what the last word is."""
+"""Lists rows about the names of plugins, those on by default, and the last word."""
 
 from __future__ import annotations
 

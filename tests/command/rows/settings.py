@@ -1,4 +1,4 @@
-"""How a plugin is set by flags, and how a setting that does not fit is told."""
+"""Lists rows about settings by flags, and about settings that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of two places is stronger: each pair, for words, settings and pairs of them."""
+"""Lists rows about the stronger of two places, for words, settings and pairs of them."""
 
 from __future__ import annotations
 

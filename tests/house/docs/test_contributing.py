@@ -1,4 +1,4 @@
-"""What the guide for contributors and the workflows name is there."""
+"""Tests that everything exists that the guide for contributors and the workflows name."""
 
 from __future__ import annotations
 

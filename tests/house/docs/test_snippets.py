@@ -1,4 +1,4 @@
-"""What the pages tell a reader to do works, and shows what they say it shows."""
+"""Tests that the steps in the pages work, and print the output that the pages show."""
 
 from __future__ import annotations
 

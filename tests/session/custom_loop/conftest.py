@@ -1,4 +1,4 @@
-"""What the tests of custom loops share: sessions, and a hook that looks."""
+"""Gives the tests of custom loops sessions, and a hook that looks."""
 
 from __future__ import annotations
 

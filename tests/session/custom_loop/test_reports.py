@@ -1,4 +1,4 @@
-"""What steps report: computed for whoever wants it, read by hooks and between steps."""
+"""Tests the reports of steps, which are computed only for those who want them."""
 
 from __future__ import annotations
 

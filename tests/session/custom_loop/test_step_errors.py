@@ -1,4 +1,4 @@
-"""What an error in a step of a custom loop does, wherever it comes from."""
+"""Tests what an error in a step of a custom loop does, wherever it comes from."""
 
 from __future__ import annotations
 

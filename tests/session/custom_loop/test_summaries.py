@@ -1,4 +1,4 @@
-"""What a step of a custom loop shows: under which names, when, and to whom."""
+"""Tests what a step of a custom loop shows: under which names, when, and to whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What session.track takes, gives back, saves and refuses."""
+"""Tests what session.track takes, gives back, saves and refuses."""
 
 from __future__ import annotations
 
