@@ -29,6 +29,7 @@ from hookbus.errors import DuplicateNodeError as DuplicateNodeError
 from hookbus.errors import ExitCode as ExitCode
 from hookbus.errors import FeedConflictError as FeedConflictError
 from hookbus.errors import FetchTypeError as FetchTypeError
+from hookbus.errors import ForkedSessionError as ForkedSessionError
 from hookbus.errors import GraphError as GraphError
 from hookbus.errors import GraphFinalizedError as GraphFinalizedError
 from hookbus.errors import HookbusError as HookbusError

@@ -17,6 +17,7 @@
     ├── FeedConflictError              RuntimeError
     ├── WriteConflictError             RuntimeError
     ├── SessionClosedError             RuntimeError
+    │   └── ForkedSessionError                         used in a forked child
     ├── RunAfterStopError              RuntimeError
     │   └── SessionStoppedError                        leaves a custom loop after a stop
     ├── ThreadsStillRunningError       RuntimeError
@@ -142,6 +143,17 @@ class WriteConflictError(HookbusError, RuntimeError):
 
 class SessionClosedError(HookbusError, RuntimeError):
     """A session is used after it was closed."""
+
+
+class ForkedSessionError(SessionClosedError):
+    """A session is used in a process that was forked while it was open."""
+
+    def __init__(
+        self,
+        message: str = "this process was forked while the session was open; the session "
+        "belongs to the parent process and does nothing here: open a new session",
+    ) -> None:
+        super().__init__(message)
 
 
 class RunAfterStopError(HookbusError, RuntimeError):

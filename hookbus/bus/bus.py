@@ -20,7 +20,13 @@ from hookbus.bus.ordering import (
 )
 from hookbus.bus.registry import HookFunction, Registration, Registry
 from hookbus.bus.validation import check_object, fault_of, misspelt, unmarked
-from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
+from hookbus.errors import (
+    ArgumentTypeError,
+    ForkedSessionError,
+    PluginError,
+    UsageError,
+    did_you_mean,
+)
 from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.hook import Kind, check_kind
@@ -50,6 +56,7 @@ class Bus:
         self._observers = Observers()
         self.callers: dict[tuple[str, Kind], Caller] = {}
         """The callers that are compiled, by event and kind of run."""
+        self._is_cut_off = False
 
     @property
     def members(self) -> Mapping[str, Registration]:
@@ -169,6 +176,13 @@ class Bus:
         del self._hints[name]
         self.callers.clear()
 
+    def cut_off(self) -> None:
+        """Reach no hook any more, in a forked child; this ends a current event, too."""
+        self._is_cut_off = True
+        for caller in self.callers.values():
+            caller.rows.clear()
+        self.callers.clear()
+
     def guard(self, name: str) -> ErrorGuard | None:
         """Return the guard of a hook's errors, or None if they end the session."""
         return self._guards.get(name)
@@ -190,7 +204,10 @@ class Bus:
         Raises:
             UsageError: there is no such kind.
             PluginError: there is no such event.
+            ForkedSessionError: the bus is cut off.
         """
+        if self._is_cut_off:
+            raise ForkedSessionError
         key = (event, kind or self.kind)
         if key not in self.callers:
             implementations = self._ordered(*key)

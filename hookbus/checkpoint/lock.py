@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hookbus.checkpoint.files import cannot_write
 from hookbus.errors import UsageError
+from hookbus.logs import log, shown
 
 try:
     import fcntl
@@ -16,15 +17,22 @@ except ImportError:  # without it, another process cannot be noticed
     fcntl = None  # type: ignore[assignment]
 
 LOCK_NAME = ".writing"
+
+changing = threading.RLock()
+"""Held while a lock is taken or released, and while the process forks."""
+
 _held: set[Path] = set()
-_taking = threading.Lock()
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
+"""The errors of file systems without locks, as some network file systems are mounted."""
 
 
 class DirectoryLock:
     """The lock of the session that saves into a directory.
 
-    It belongs to the process: it is released when the process dies, however it dies, and a
-    forked child that outlives the process, like a data loader's worker, does not keep it.
+    It is a ``flock``, which belongs to the open file. Unlike a lock of ``fcntl``, it stays
+    when other code of the process opens and closes the lock file, for example to copy the
+    directory. It is released when the process dies, however it dies. A forked child shares
+    the open file, so it has to :meth:`drop` the lock; a new program does not inherit it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,26 +42,32 @@ class DirectoryLock:
     def take(self) -> None:
         """Take the lock.
 
+        If the file system has no locks, a warning says so.
+
         Raises:
             UsageError: another session saves into the directory.
-            CheckpointDirectoryError: no file can be created, written or locked there.
+            CheckpointDirectoryError: no file can be created or written there.
         """
-        with _taking:  # the system's lock does not distinguish threads
+        with changing:
             if self._directory in _held:
                 raise self._taken("another session of this process")
             try:
-                self._descriptor = self._locked()
+                while self._descriptor is None:
+                    self._descriptor = self._locked()
             except OSError as error:
                 raise cannot_write(self._directory, error) from error
             _held.add(self._directory)
 
-    def _locked(self) -> int:
-        """Lock the file against other processes, and write the process id into it."""
+    def _locked(self) -> int | None:
+        """Lock the file and write the process id into it; None if it was removed."""
         path = self._directory / LOCK_NAME
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             if fcntl is not None:
                 self._lock(descriptor)
+            if not self._is_on_disk(descriptor):  # removed before it was locked
+                os.close(descriptor)
+                return None
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
         except BaseException:
@@ -63,27 +77,41 @@ class DirectoryLock:
 
     def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                log.warning(
+                    "cannot lock the checkpoint directory; let no other session save there",
+                    directory=shown(self._directory),
+                    why=error.strerror,
+                )
+                return
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise  # the file system may have no locks
+                raise
             who = os.read(descriptor, 32).decode(errors="replace").strip()
             raise self._taken(f"process {who or 'unknown'}") from None
 
     def renew(self) -> None:
-        """Take the lock again if its file was removed, alone or with the directory.
+        """Take the lock again if its file is gone, alone or with the directory.
 
         Raises:
             UsageError: another session saves into the new directory.
             CheckpointDirectoryError: the directory cannot be created or written.
         """
-        if self._descriptor is not None and not self._is_on_disk(self._descriptor):
+        if self._descriptor is not None:
+            if self._is_on_disk(self._descriptor):
+                return
+            log.warning(
+                "the checkpoint directory was removed or renamed during the training; "
+                "saving into a new one",
+                directory=shown(self._directory),
+            )
             self.release()
-            try:
-                self._directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise cannot_write(self._directory, error) from error
-            self.take()
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self._directory, error) from error
+        self.take()
 
     def _is_on_disk(self, descriptor: int) -> bool:
         try:
@@ -96,10 +124,18 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Release the lock."""
-        if self._descriptor is not None:
+        with changing:
+            self._close()
+
+    def drop(self) -> None:
+        """Close a forked child's copy of the lock; the parent keeps it."""
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             _held.discard(self._directory)
-            os.close(self._descriptor)
-            self._descriptor = None
+            os.close(descriptor)
 
     def _taken(self, by: str) -> UsageError:
         return UsageError(

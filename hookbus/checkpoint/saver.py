@@ -23,6 +23,7 @@ from hookbus.checkpoint.tracking import Tracking, leaves
 from hookbus.errors import (
     CheckpointError,
     CheckpointMismatchError,
+    ForkedSessionError,
     GraphError,
     NoGoodCheckpointError,
 )
@@ -104,6 +105,7 @@ class Saver:
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
+    _is_inherited: bool = False
     _held: HeldPosition | None = None
     _last_version: int | None = None
     _last_fingerprint: bytes | None = None
@@ -130,7 +132,9 @@ class Saver:
 
         Raises:
             CheckpointError: the directory cannot be written, or no codec is installed.
+            ForkedSessionError: the parent of this process opened the session.
         """
+        self._check_process()  # a hook may have forked in begin
         self._saved_names, self._unsaved = saved_names, unsaved
         self._owners = owners
         if self.checkpoints.enabled_by is not None:
@@ -144,6 +148,12 @@ class Saver:
         """Allow other sessions to save into the directory."""
         if self._lock is not None:
             self._lock.release()
+
+    def leave_to_parent(self) -> None:
+        """Write nothing any more, in a forked child; the parent keeps its lock."""
+        self._is_inherited = True
+        if self._lock is not None:
+            self._lock.drop()
 
     def restore(
         self, session: Session, training: bool = True, path: str | Path | None = None
@@ -198,7 +208,10 @@ class Saver:
 
         Raises:
             CheckpointError: it cannot be written.
+            UsageError: another session saves into the directory, which was replaced.
+            ForkedSessionError: the parent of this process opened the session.
         """
+        self._check_process()
         step, variables = session.global_step, snapshot.variables
         if session.version != snapshot.version:
             variables = self._variables(session)
@@ -230,11 +243,16 @@ class Saver:
 
     def mark_ended(self, step: int, kind: str) -> None:
         """Record in the checkpoint of *step* that the session ended there, and how."""
+        self._check_process()
         if self.last_path is None or self._last_manifest is None or self.last_step != step:
             return
         manifest = attrs.evolve(self._last_manifest, ended=kind)
         self.store.rewrite_manifest(self.last_path, manifest)
         self.ended = kind
+
+    def _check_process(self) -> None:
+        if self._is_inherited:
+            raise ForkedSessionError
 
     def is_saved(self, session: Session) -> bool:
         """Return whether the last checkpoint has the current step and variables."""

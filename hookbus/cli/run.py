@@ -63,9 +63,12 @@ def run(arguments: Sequence[str]) -> int:
             flag=late,
         )
 
+    process = os.getpid()
+
     def main() -> None:
         program.run()
-        if not config.records:  # no session has looked for every name
+        # Looks for the names that no session has looked for; once, not in a forked child.
+        if not config.records and os.getpid() == process:
             select(config)
 
     return execute(main, config, [program.path])

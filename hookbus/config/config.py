@@ -206,6 +206,12 @@ def set_process_config(config: Config | None) -> None:
     _process[:] = [] if config is None else [config]
 
 
+def forget_records() -> None:
+    """Forget the ended sessions, in a forked child: they are its parent's."""
+    for config in _process:
+        config.records.clear()
+
+
 def _file(places: Iterable[ParsedFlags], directory: Path | None) -> ConfigFile | None:
     for place in places:
         if place.file is not None:

@@ -135,7 +135,7 @@ def _tell_exception(state: SessionState, error: BaseException, outcome: Outcome)
 
 def _close_backend(state: SessionState) -> BaseException | None:
     """Close the backend session; return the error of one of its threads, or None."""
-    if state.backend is None:
+    if state.backend is None or state.is_inherited:
         return None
     error = state.backend.close(state.grace)
     if error is not None and recoverable(state, error) is not None:
@@ -146,6 +146,8 @@ def _close_backend(state: SessionState) -> BaseException | None:
 
 def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
     """Record how the session ended: for the command, in outcome.json, in the log."""
+    if state.is_inherited:  # a hook forked in its last event
+        return
     saver = state.saver
     saved = saver.last_step == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)

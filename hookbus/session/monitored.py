@@ -181,11 +181,13 @@ class MonitoredSession:
             RunAfterStopError: a hook asked to stop before. If the error leaves the
                 session's block, the session still ends well, with its last checkpoint.
             SessionClosedError: the session is closed.
+            ForkedSessionError: this process was forked while the session was open.
             SessionInterruptedError: a signal has arrived; the session's block catches the
                 error.
         """
         state = self._state
         if state.custom_loop:
+            state.check_process()
             if state.block == "step":
                 raise UsageError(
                     "run() inside step(): report what the step computes instead"
@@ -407,8 +409,14 @@ class MonitoredSession:
         return Evaluation(self._state, name)
 
     def should_stop(self) -> bool:
-        """Return whether the loop should end: closed, stopped, or at the end of input."""
+        """Return whether the loop should end: closed, stopped, or at the end of input.
+
+        Raises:
+            ForkedSessionError: a forked child asks. It would otherwise leave the loop, and
+                run the code behind it a second time.
+        """
         state = self._state
+        state.check_process()
         backend = state.backend
         if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
             return True
@@ -425,6 +433,8 @@ class MonitoredSession:
 
     def close(self) -> None:
         """End the session, like leaving its block without an error.
+
+        In a forked child this, like leaving the block, does nothing.
 
         Raises:
             SessionClosedError: it is already closed.
@@ -450,7 +460,7 @@ class MonitoredSession:
             # close() may have raised SessionInterruptedError for the block around this one.
             return isinstance(error, END_OF_INPUT)
         self._finish(error, raised=error)
-        return is_swallowed(error, self._state.stop)
+        return not self._state.is_inherited and is_swallowed(error, self._state.stop)
 
     @property
     def _is_closed(self) -> bool:
@@ -464,6 +474,8 @@ class MonitoredSession:
             raised: the error that is being raised; if it is not part of a clean end, it
                 takes precedence over the signal.
         """
+        if self._state.is_inherited:
+            return
         exits_by = finish(self._state, reached)
         if exits_by is not None and is_clean_end(raised, self._state.stop):
             raise exits_by from None
@@ -489,6 +501,7 @@ class MonitoredSession:
             )
 
     def _check_custom_loop(self, what: str, instead: str = "use run() or loop()") -> None:
+        self._state.check_process()
         if self._is_closed:
             raise SessionClosedError(f"{what} on a closed session; create a new one")
         if not self._state.custom_loop:

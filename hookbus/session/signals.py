@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -30,7 +29,7 @@ class SignalWatch:
     The first signal sets a flag in every open session, and logs what happens next. A second
     SIGINT raises KeyboardInterrupt. A Python handler that the program installed before is
     called as well, and is restored at the end. Python has no handlers outside the main
-    thread; a session there catches nothing. A forked child ignores its parent's handlers.
+    thread; a session there catches nothing. A forked child has the earlier handlers again.
 
     Args:
         saves: returns whether the session saves at its end, for the log line; None logs
@@ -74,6 +73,10 @@ class SignalWatch:
             return None
         return None if layer.is_handled(number) else number
 
+    def forget(self) -> None:
+        """Watch nothing any more, in a forked child; its parent's signal is not its own."""
+        self.received, self._layer = None, None
+
     def restore(self) -> None:
         """Stop watching."""
         layer, self._layer = self._layer, None
@@ -90,7 +93,6 @@ class _Layer:
 
     def __init__(self) -> None:
         self.watches: list[SignalWatch] = []
-        self._process = os.getpid()
         self._previous: dict[int, Any] = {}
         for number in KINDS:
             before = signal.getsignal(number)
@@ -101,15 +103,11 @@ class _Layer:
     def is_on_top(self) -> bool:
         """Return whether new sessions belong to it."""
         covered = (self.handle, signal.SIG_IGN, None)
-        mine = all(signal.getsignal(number) in covered for number in KINDS)
-        return mine and self._process == os.getpid()
+        return all(signal.getsignal(number) in covered for number in KINDS)
 
     def is_shared(self, watch: SignalWatch, number: int) -> bool:
         """Return whether a signal reaches other sessions than one, here or below."""
-        below = _layer_of(self._previous.get(number))
-        return self.watches != [watch] or (
-            below is not None and below._process == self._process
-        )
+        return self.watches != [watch] or _layer_of(self._previous.get(number)) is not None
 
     def is_handled(self, number: int) -> bool:
         """Return whether the program handles a signal itself."""
@@ -121,8 +119,17 @@ class _Layer:
         self.watches.remove(watch)
         # Another thread cannot restore handlers. They then pass every signal on, until the
         # next session replaces them.
-        if self.watches or not _in_main_thread():
-            return
+        if not self.watches and _in_main_thread():
+            self._restore()
+
+    def forget(self) -> None:
+        """Forget all sessions, in a forked child, and restore the earlier handlers."""
+        for watch in self.watches:
+            watch.forget()
+        self.watches.clear()  # a handler of the program may still call this layer's
+        self._restore()
+
+    def _restore(self) -> None:
         for number, before in self._previous.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, before)
@@ -130,8 +137,6 @@ class _Layer:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Set the flag of every session, and call the earlier handler."""
         before: Any = self._previous.get(number)
-        if os.getpid() != self._process:
-            return
         again = any(watch.received is not None for watch in self.watches)
         for watch in self.watches:
             if watch.received is None:
@@ -165,6 +170,28 @@ def exception_for(number: int) -> BaseException:
 
 
 _layers: list[_Layer] = []
+
+
+_masks: list[set[int]] = []
+
+
+def delay_signals() -> None:
+    """Delay signals while this thread forks: a child that still has handlers loses them."""
+    if _layers and sys.platform != "win32":
+        _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)
+
+
+def deliver_signals() -> None:
+    """Deliver the signals that arrived during the fork, in the parent or in the child."""
+    if _masks and sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
+
+
+def forget_layers() -> None:
+    """Restore, in a forked child, the handlers from before its parent's sessions."""
+    while _layers:
+        _layers.pop().forget()
 
 
 def _top_layer() -> _Layer:

@@ -31,7 +31,7 @@ from hookbus.session.recovery import Preemptions, Recovery
 from hookbus.session.requests import act
 from hookbus.session.run import HookedSession
 from hookbus.session.signals import SignalWatch
-from hookbus.session.state import Phase, SessionState
+from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
 T = TypeVar("T")
 Done: TypeAlias = tuple[Any, int]
@@ -147,12 +147,14 @@ def begin(state: SessionState) -> None:
 
 def enter_session(state: SessionState) -> None:
     """Watch signals, and record that the session is open in this thread."""
+    note_open(state)
     state.signals.install()
     _current_hooks().append(state.bus.current)
 
 
 def leave_session(state: SessionState) -> None:
     """Record that the session is closed, if this thread opened it."""
+    note_closed(state)
     with contextlib.suppress(ValueError):
         _current_hooks().remove(state.bus.current)
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import enum
+import functools
+import os
+import sys
 from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
 
 import attrs
 
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
+from hookbus.checkpoint.lock import changing
 from hookbus.checkpoint.saver import Saver
-from hookbus.config.config import Config
+from hookbus.config.config import Config, forget_records
 from hookbus.errors import (
+    ForkedSessionError,
     RunAfterStopError,
     SessionClosedError,
     SessionInterruptedError,
@@ -26,7 +32,13 @@ from hookbus.logs import log
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions
 from hookbus.session.run import HookedSession
-from hookbus.session.signals import KINDS, SignalWatch
+from hookbus.session.signals import (
+    KINDS,
+    SignalWatch,
+    delay_signals,
+    deliver_signals,
+    forget_layers,
+)
 
 Block: TypeAlias = Literal["step", "evaluation"]
 """A block of a custom loop: the method of the session that makes it."""
@@ -38,7 +50,8 @@ class Phase(enum.Enum):
     ``NEW``: its parts exist, no hook was called. ``BEGUN``: the hooks' ``begin``s are
     called and the backend is opened. ``RUNNING``: it takes runs. ``STOPPING``: a stop, a
     signal or the end of input took effect, and only ``aux`` runs are allowed. ``CLOSED``:
-    the hooks are notified of the end.
+    the hooks are notified of the end. ``INHERITED``: in a forked child, the copy of a
+    session of the parent process; it does nothing.
     """
 
     NEW = enum.auto()
@@ -46,6 +59,7 @@ class Phase(enum.Enum):
     RUNNING = enum.auto()
     STOPPING = enum.auto()
     CLOSED = enum.auto()
+    INHERITED = enum.auto()
 
 
 @attrs.define(eq=False)
@@ -124,15 +138,33 @@ class SessionState:
                 f"{block}() inside {self.block}(): leave the {self.block} first"
             )
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it is the copy, in a forked child, of a session of the parent."""
+        return self.phase is Phase.INHERITED
+
+    def check_process(self) -> None:
+        """Raise ForkedSessionError in a forked child of the process that opened it."""
+        if self.is_inherited:
+            raise ForkedSessionError
+
+    def leave_to_parent(self) -> None:
+        """Do nothing any more, in a forked child: no event, no save, no outcome."""
+        self.phase = Phase.INHERITED
+        self.bus.cut_off()
+        self.saver.leave_to_parent()
+
     def usable(self, kind: Kind | None) -> HookedSession:
         """Return the backend session, if it may run something of *kind*.
 
         Raises:
-            SessionClosedError: the session is closed.
+            SessionClosedError: the session is closed; in a forked child a
+                ForkedSessionError.
             SessionInterruptedError: a signal has arrived.
             RunAfterStopError: a hook stopped the session before; in a custom loop a
                 SessionStoppedError.
         """
+        self.check_process()
         if self.phase is Phase.CLOSED or self.backend is None:
             raise SessionClosedError("run() on a closed session; create a new one")
         if self.signals.came() and kind != "aux":
@@ -177,6 +209,53 @@ class SessionState:
             self.saver.hold_position(self.backend.session)
 
     def _stop_running(self) -> None:
-        if self.phase is not Phase.CLOSED:
+        if self.phase not in (Phase.CLOSED, Phase.INHERITED):
             self.phase = Phase.STOPPING
         self.hold_position()
+
+
+_open: WeakSet[SessionState] = WeakSet()
+
+
+def note_open(state: SessionState) -> None:
+    """Note an open session of this process; its forked children leave it alone."""
+    _watch_forks()
+    _open.add(state)
+
+
+def note_closed(state: SessionState) -> None:
+    """Note that a session is closed."""
+    _open.discard(state)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Register, once in a process, what a fork does to open sessions."""
+    if sys.platform != "win32":
+        os.register_at_fork(
+            before=_before_fork,
+            after_in_parent=_after_fork,
+            after_in_child=_after_fork_in_child,
+        )
+
+
+def _before_fork() -> None:
+    changing.acquire()  # the child must find each lock as held or as not held
+    delay_signals()
+
+
+def _after_fork() -> None:
+    changing.release()
+    deliver_signals()
+
+
+def _after_fork_in_child() -> None:
+    """Leave all sessions to the parent, with their locks, signals and records."""
+    try:
+        for state in [*_open]:
+            state.leave_to_parent()
+        _open.clear()
+        forget_records()
+        forget_layers()
+    finally:
+        _after_fork()

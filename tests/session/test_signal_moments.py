@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import commands
-
 MOMENTS = 60
 SAMPLE = (0, 3, 4, 11)
 """Those moments that are tried by default, at each event one, by either signal."""
@@ -219,59 +217,3 @@ def test_without_checkpoints_a_preempted_run_has_failed(child):
     code, _, error, told = process.finished()
     assert (code, told[-1:]) == (1, "e")
     assert "nothing was saved" in error
-
-
-FORKS = """
-import os, signal, sys
-from hookbus import Graph, MonitoredSession
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-graph = Graph()
-graph.train_op(lambda: (), name="train")
-
-def terminate():
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
-        os.kill(os.getpid(), number)
-    return 7
-
-def train():
-    try:
-        with MonitoredSession(graph) as session:
-            os.kill(os.getpid(), signal.SIGTERM)
-            for _ in range(9):
-                session.run("train")
-    except SystemExit as error:
-        return error.code
-
-def in_child(do):
-    child = os.fork()
-    if child == 0:
-        os._exit(do())
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.should_stop())
-
-with MonitoredSession(graph) as session:
-    in_child(terminate if sys.argv[1] == "ignores" else train)
-    session.run("train")
-print(session.outcome.kind)
-"""
-
-
-def forked(what: str) -> list[str]:
-    """Fork inside a session; return the child's exit code and how the parent goes on."""
-    Path("forks.py").write_text(FORKS)
-    done = commands.run(
-        [sys.executable, "-m", "hookbus", "run", *QUIET, "forks.py", what],
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_a_forked_child_ignores_signals():
-    """A terminal sends Ctrl-C to workers as well; whether they end is for the parent."""
-    assert forked("ignores") == ["7", "False", "completed"]
-
-
-def test_a_session_that_a_forked_child_opens_hears_signals():
-    """It is the child's own, and ends in good order; the parent's goes on."""
-    assert forked("trains") == ["75", "False", "completed"]
