@@ -91,8 +91,11 @@ class DirectoryLock:
             who = os.read(descriptor, 32).decode(errors="replace").strip()
             raise self._taken(f"process {who or 'unknown'}") from None
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """Take the lock again if its file is gone, alone or with the directory.
+
+        Returns:
+            Whether that was necessary.
 
         Raises:
             UsageError: another session saves into the new directory.
@@ -100,7 +103,7 @@ class DirectoryLock:
         """
         if self._descriptor is not None:
             if self._is_on_disk(self._descriptor):
-                return
+                return False
             log.warning(
                 "the checkpoint directory was removed or renamed during the training; "
                 "saving into a new one",
@@ -112,6 +115,7 @@ class DirectoryLock:
         except OSError as error:
             raise cannot_write(self._directory, error) from error
         self.take()
+        return True
 
     def _is_on_disk(self, descriptor: int) -> bool:
         try:

@@ -26,6 +26,7 @@ from hookbus.errors import (
     ForkedSessionError,
     GraphError,
     NoGoodCheckpointError,
+    UsageError,
 )
 from hookbus.graph.node import owned_by
 from hookbus.hooks.checkpoints import Checkpoints
@@ -88,6 +89,7 @@ class Saver:
         last_step: the step that was restored or saved last, or None.
         last_path: the directory of that checkpoint.
         ended: how the session ended, once that is recorded in the checkpoint.
+        is_displaced: whether the directory was replaced by that of another training.
     """
 
     checkpoints: Checkpoints
@@ -99,6 +101,7 @@ class Saver:
     last_step: int | None = None
     last_path: Path | None = None
     ended: str | None = None
+    is_displaced: bool = False
     _saved_names: frozenset[str] | None = None
     _unsaved: frozenset[str] = frozenset()
     _owners: Mapping[str, str] = attrs.field(factory=dict)
@@ -215,8 +218,7 @@ class Saver:
         step, variables = session.global_step, snapshot.variables
         if session.version != snapshot.version:
             variables = self._variables(session)
-        if self._lock is not None:
-            self._lock.renew()
+        self._renew_lock()
         if self._codec is None:
             self._codec = load_codec()
         name, codec = self._codec
@@ -249,6 +251,25 @@ class Saver:
         manifest = attrs.evolve(self._last_manifest, ended=kind)
         self.store.rewrite_manifest(self.last_path, manifest)
         self.ended = kind
+
+    def _renew_lock(self) -> None:
+        """Lock the directory again if it was removed or renamed since the last save.
+
+        Raises:
+            UsageError: another training saves, or has saved, into the new directory.
+        """
+        if self._lock is None:
+            return
+        self.is_displaced = True
+        replaced = self._lock.renew() and not (self.last_path and self.last_path.is_dir())
+        if replaced and self.store.found():
+            self._lock.release()
+            raise UsageError(
+                f"{self.store.directory} was removed or renamed during the training, and "
+                "another training has saved checkpoints there since: give another "
+                "checkpoint_dir"
+            )
+        self.is_displaced = False
 
     def _check_process(self) -> None:
         if self._is_inherited:

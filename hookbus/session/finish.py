@@ -154,7 +154,7 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     state.config.records.append(record)
     # An evaluation, or a failed start, is not the end of the training in this directory.
     trained = state.kind == "train" and state.first_step is not None
-    if trained and saver.checkpoints.directory is not None:
+    if trained and not saver.is_displaced and saver.checkpoints.directory is not None:
         _write_outcome(outcome, saver.checkpoints.directory)
     state.bus.failures.report()
     extra = {"checkpoint": shown(saver.last_path)} if saver.last_path is not None else {}
