@@ -406,18 +406,21 @@ def test_a_session_that_a_child_opens_is_its_own():
 
 
 SCRIPT = """
-import os, sys, atexit
+import atexit, os, signal, sys
 from hookbus import Graph, MonitoredTrainingSession
 
 graph = Graph()
 graph.train_op(lambda: (), name="train")
-with MonitoredTrainingSession(graph, checkpoint_dir="before") as session:
+with MonitoredTrainingSession(
+    graph, checkpoint_dir="before", exit_on_signal=False
+) as session:
     session.run("train")
+    signal.raise_signal(signal.SIGTERM)
 
 atexit.register(lambda: print("atexit", os.getpid() == parent, flush=True))
 parent, way = os.getpid(), sys.argv[1]
 child = -1
-with MonitoredTrainingSession(graph, checkpoint_dir="runs", hooks=[]) as session:
+with MonitoredTrainingSession(graph, checkpoint_dir="runs") as session:
     session.run("train")
     sys.stdout.flush()
     child = os.fork()
@@ -438,10 +441,14 @@ print("child" if child == 0 else f"parent of {code}", flush=True)
 def test_a_child_that_ends_as_the_command_does_has_its_own_exit_code(way, code):
     """It says nothing of the parent's sessions; those say their end once."""
     Path("script.py").write_text(SCRIPT)
-    done = commands.run_new([sys.executable, "-m", "hookbus", "run", "script.py", way])
-    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "HOOKBUS_PLUGINS": "no:nobodys"}  # warned of once
+    done = commands.run_new(
+        [sys.executable, "-m", "hookbus", "run", "script.py", way], env=environment
+    )
+    assert done.returncode == hookbus.ExitCode.PREEMPTED, done.stderr
     out = done.stdout.splitlines()
     assert out[-2:] == [f"parent of {code}", "atexit True"], done.stderr
     assert out[:-2] == ["child"] * (way == "returns") + ["atexit False"]
     assert done.stderr.count("session ended") == 2
-    assert done.stderr.count("from the child") == (way == "raises")
+    assert done.stderr.count("no plugin called 'nobodys'") == 1, done.stderr
+    assert done.stderr.count("ValueError: from the child") == (way == "raises")
