@@ -63,12 +63,9 @@ def run(arguments: Sequence[str]) -> int:
             flag=late,
         )
 
-    process = os.getpid()
-
     def main() -> None:
         program.run()
-        # Looks for the names that no session has looked for; once, not in a forked child.
-        if not config.records and os.getpid() == process:
+        if not config.records:  # no session has looked for every name
             select(config)
 
     return execute(main, config, [program.path])

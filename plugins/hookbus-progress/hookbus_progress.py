@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import attrs
 from rich.console import Console
+from rich.file_proxy import FileProxy
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -82,6 +86,8 @@ class ProgressHook(SessionRunHook):
                 rate="",
                 values="",
             )
+            _watch_forks()
+            _drawn.add(self._bar)
             self._bar.start()
         self._next = now + (0.0 if self._bar is not None else self.every_secs)
 
@@ -135,6 +141,7 @@ class ProgressHook(SessionRunHook):
     def _stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+            _drawn.discard(self._bar)
             self._bar = None
 
     def _draw(self, bar: Progress, step: int, total: int | None, now: float) -> None:
@@ -177,6 +184,29 @@ def _bar() -> Progress:
         redirect_stderr=True,
         redirect_stdout=sys.stdout.isatty(),
     )
+
+
+_drawn: WeakSet[Progress] = WeakSet()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Have processes that are forked while a bar is drawn print past it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_print_past_the_bar)
+
+
+def _print_past_the_bar() -> None:
+    """Restore the streams in a forked child, where the thread that draws does not live.
+
+    It may have held the lock of the bar, for which the child's first line would wait.
+    """
+    if _drawn:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if isinstance(stream, FileProxy):
+                setattr(sys, name, stream.rich_proxied_file)
+        _drawn.clear()
 
 
 def _names(fetches: Any) -> Iterator[str]:

@@ -36,6 +36,10 @@ class Tells:
     def __init__(self) -> None:
         self.events: list[str] = []
 
+    def after_create_session(self, session):
+        close = session.close
+        session.close = lambda: (self.events.append("closed"), close())
+
     def before_run(self):
         self.events.append("before_run")
 

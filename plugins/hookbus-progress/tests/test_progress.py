@@ -215,6 +215,47 @@ def test_two_sessions_draw_two_bars(show):
     assert len(bars(shown.screen)) == 2
 
 
+FORKS = """
+import gc, os, threading, time
+from rich.progress import Progress
+
+(bar,) = [thing for thing in gc.get_objects() if isinstance(thing, Progress)]
+held, over = threading.Event(), threading.Event()
+
+def draw():  # what the thread that draws may be in when another thread forks
+    with bar.live._lock, bar.console._lock:
+        held.set()
+        over.wait()
+
+thread = threading.Thread(target=draw)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    print("from the child", file=sys.stderr, flush=True)
+    os._exit(7)
+deadline = time.monotonic() + 10
+while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+    if time.monotonic() > deadline:
+        os.kill(child, 9)
+    time.sleep(0.01)
+over.set()
+thread.join()
+print("child:", os.waitstatus_to_exitcode(ended[1]))
+break
+"""
+
+
+def test_a_forked_child_prints_past_the_bar(show):
+    """Its line does not wait for the parent's thread, which draws the bar."""
+    forks = FORKS.strip().replace("\n", "\n" + 12 * " ")
+    shown = show(script(end=forks), wait_for="1/?")
+    assert shown.code == 0, shown.text
+    assert "child: 7" in shown.screen
+    assert any("from the child" in line for line in shown.screen)
+    assert "20/20" in bars(shown.screen)[-1]
+
+
 def test_without_a_terminal_it_is_a_line_per_interval(run_without_terminal):
     """A plain line on stderr for each interval, with 0 seconds for each run."""
     done = run_without_terminal(script(), "--progress-every-secs", "0")
