@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -91,6 +92,11 @@ class DirectoryLock:
             who = os.read(descriptor, 32).decode(errors="replace").strip()
             raise self._taken(f"process {who or 'unknown'}") from None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lock file is gone, or another one is in its place."""
+        return self._descriptor is not None and not self._is_on_disk(self._descriptor)
+
     def renew(self) -> bool:
         """Take the lock again if its file is gone, alone or with the directory.
 
@@ -102,7 +108,7 @@ class DirectoryLock:
             CheckpointDirectoryError: the directory cannot be created or written.
         """
         if self._descriptor is not None:
-            if self._is_on_disk(self._descriptor):
+            if not self.is_lost:
                 return False
             log.warning(
                 "the checkpoint directory was removed or renamed during the training; "
@@ -129,6 +135,10 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock."""
         with changing:
+            if self._descriptor is not None and fcntl is not None:
+                # A child that has just been forked may not have closed its copy yet.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._close()
 
     def drop(self) -> None:

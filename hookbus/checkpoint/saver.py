@@ -21,6 +21,7 @@ from hookbus.checkpoint.reader import Restored, read_checkpoint
 from hookbus.checkpoint.store import Store
 from hookbus.checkpoint.tracking import Tracking, leaves
 from hookbus.errors import (
+    CheckpointDirectoryError,
     CheckpointError,
     CheckpointMismatchError,
     ForkedSessionError,
@@ -150,6 +151,7 @@ class Saver:
     def close(self) -> None:
         """Allow other sessions to save into the directory."""
         if self._lock is not None:
+            self.is_displaced |= self._lock.is_lost and self.store.directory.is_dir()
             self._lock.release()
 
     def leave_to_parent(self) -> None:
@@ -260,16 +262,27 @@ class Saver:
         """
         if self._lock is None:
             return
-        self.is_displaced = True
-        replaced = self._lock.renew() and not (self.last_path and self.last_path.is_dir())
-        if replaced and self.store.found():
-            self._lock.release()
-            raise UsageError(
-                f"{self.store.directory} was removed or renamed during the training, and "
-                "another training has saved checkpoints there since: give another "
-                "checkpoint_dir"
-            )
-        self.is_displaced = False
+        try:
+            renewed = self._lock.renew()
+            if renewed and self.store.found() and not self._is_last_in_place():
+                self._lock.release()
+                raise UsageError(
+                    f"{self.store.directory} was removed or renamed during the training, "
+                    "and another training has saved checkpoints there since: give another "
+                    "checkpoint_dir"
+                )
+        except UsageError as error:
+            self.is_displaced = not isinstance(error, CheckpointDirectoryError)
+            raise
+
+    def _is_last_in_place(self) -> bool:
+        """Return whether the last checkpoint of this session is still in the directory."""
+        if self.last_path is None:
+            return False
+        try:
+            return Manifest.read(self.last_path) == self._last_manifest
+        except (CheckpointError, UsageError):
+            return False
 
     def _check_process(self) -> None:
         if self._is_inherited:
@@ -278,6 +291,8 @@ class Saver:
     def is_saved(self, session: Session) -> bool:
         """Return whether the last checkpoint has the current step and variables."""
         if (session.global_step, session.version) != (self.last_step, self._last_version):
+            return False
+        if self._lock is not None and self._lock.is_lost:
             return False
         return self.last_path is not None and self.last_path.is_dir()
 

@@ -170,8 +170,6 @@ def exception_for(number: int) -> BaseException:
 
 
 _layers: list[_Layer] = []
-
-
 _masks: list[set[int]] = []
 
 

@@ -245,8 +245,10 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    changing.release()
-    deliver_signals()
+    try:
+        deliver_signals()
+    finally:
+        changing.release()
 
 
 def _after_fork_in_child() -> None:

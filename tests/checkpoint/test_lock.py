@@ -24,6 +24,7 @@ from tests.support.profiles import cases
 
 fcntl = pytest.importorskip("fcntl")
 
+OPEN = Path("/proc/self/fd")
 TAKEN = "is already saving checkpoints into"
 
 
@@ -59,7 +60,8 @@ class BacksUp:
             if path.is_file():
                 with contextlib.suppress(FileNotFoundError), path.open("a+b"):
                     path.read_bytes()
-        shutil.copytree("runs", "backup", dirs_exist_ok=True)
+        with contextlib.suppress(shutil.Error):  # what another session removed meanwhile
+            shutil.copytree("runs", "backup", dirs_exist_ok=True)
 
 
 def test_no_session_gets_in_while_a_hook_copies_the_directory(opened):
@@ -137,7 +139,30 @@ def test_a_fork_waits_for_a_thread_that_takes_a_lock(tmp_path, monkeypatch, open
             thread.join()
             patched.undo()
             sessions[0].close()
-            DirectoryLock(Path("runs")).take()
+            again = DirectoryLock(Path("runs"))
+            again.take()
+            again.release()
+
+
+@pytest.mark.skipif(not OPEN.exists(), reason="nothing lists the open files")
+def test_a_release_does_not_wait_for_copies_of_the_open_file():
+    """A child that was forked just before may not have closed its copy yet."""
+    lock = DirectoryLock(Path())
+    lock.take()
+    (opened,) = [int(file.name) for file in OPEN.iterdir() if is_lock(file)]
+    copy = os.dup(opened)
+    lock.release()
+    again = DirectoryLock(Path())
+    again.take()
+    again.release()
+    os.close(copy)
+
+
+def is_lock(file: Path) -> bool:
+    """Return whether an open file of this process is the lock of the current folder."""
+    with contextlib.suppress(OSError):
+        return file.readlink() == Path(LOCK_NAME).absolute()
+    return False
 
 
 def test_a_child_may_save_elsewhere_and_the_parent_keeps_its_lock(opened):
@@ -250,6 +275,24 @@ def test_a_new_trainer_in_the_place_of_a_renamed_directory_stays_alone(opened, n
     assert tries == [["ckpt-0"], ["ckpt-0"]]
     assert names("runs") == ["ckpt-0"]
     assert not Path("runs/outcome.json").exists()
+
+
+@pytest.mark.parametrize("error", [None, ValueError()])
+def test_the_end_of_a_session_leaves_the_new_directory_alone(error, opened, trained, names):
+    """Also if it has a checkpoint of the same step, and nothing is to be saved."""
+    session = opened("runs")
+    session.run("train")
+    Path("runs").rename("old")
+    with forked(lambda: trained("runs", 1)) as other:
+        os.waitpid(other, 0)
+    files = {p: p.read_bytes() for p in Path("runs").rglob("*") if p.is_file()}
+    ends = (None, None, None) if error is None else (ValueError, error, None)
+    with contextlib.suppress(hookbus.UsageError):
+        session.__exit__(*ends)
+    assert session.outcome.kind == ("failed" if error else "completed")
+    after = {p: p.read_bytes() for p in Path("runs").rglob("*") if p.is_file()}
+    changed = [path.name for path in after if after[path] != files.get(path)]
+    assert changed in ([], [LOCK_NAME])
 
 
 def test_checkpoints_of_another_training_are_not_mixed_with_those_of_a_renamed_one(

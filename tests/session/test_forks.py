@@ -203,6 +203,24 @@ def test_the_handlers_from_before_the_session_are_back_in_a_child(layers, ctrl_c
     assert (child.left, child.told) == ("", "right")
 
 
+def test_a_child_that_another_thread_forks_has_the_earlier_handlers(ctrl_c):
+    """That thread is the main one of the child, and the session's was another."""
+    earlier = signal.getsignal(signal.SIGTERM)
+    with Child() as child, opened() as session:
+
+        def forks() -> None:
+            if child.fork():
+                child.told = str(signal.getsignal(signal.SIGTERM) is earlier)
+                child.__exit__(None, None, None)
+
+        forker = threading.Thread(target=forks)
+        forker.start()
+        forker.join()
+        session.run("train")
+    assert child.told == "True"
+    assert session.outcome.step == 1
+
+
 def test_a_session_that_a_child_opens_hears_its_own_signals(ctrl_c):
     """The child's exit is not that of the parent, which a signal ended before the fork."""
     with Child() as child, opened(exit_on_signal=False) as session:
