@@ -416,9 +416,9 @@ class MonitoredSession:
                 run the code behind it a second time.
         """
         state = self._state
-        state.check_process()
         backend = state.backend
         if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
+            state.check_process()
             return True
         if not backend.coord.should_stop():
             return False
