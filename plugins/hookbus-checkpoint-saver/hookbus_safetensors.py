@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
+import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +29,18 @@ _TREE = "state.json"
 _TAG = "$"
 _ML_DTYPES = "ml_dtypes"
 """The library that adds bfloat16 and float8 to NumPy; imported if an array has them."""
-_DAMAGE = (ValueError, KeyError, TypeError, struct.error, SafetensorError)
+_DAMAGE = (
+    ArithmeticError,  # a number that no array has
+    AttributeError,
+    LookupError,
+    RecursionError,  # thousands of brackets
+    SyntaxError,  # NumPy raises it for some descriptions of dtypes
+    TypeError,
+    ValueError,
+    struct.error,
+    SafetensorError,
+)
+"""What reading raises for content that :meth:`SafetensorsCodec.write` never writes."""
 _NATIVE = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
@@ -59,6 +72,8 @@ class SafetensorsCodec:
             CheckpointError: the files are damaged.
             UsageError: the library that defines a dtype is not installed.
         """
+        for name in (_TREE, _ARRAYS):
+            _check_is_file(directory / name)
         try:
             tree = json.loads((directory / _TREE).read_text("utf-8"))
             state = _decode(tree, load_file(directory / _ARRAYS))
@@ -210,6 +225,16 @@ def _storable(ordered: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.frombuffer(ordered.tobytes(), dtype=np.uint8)
 
 
+def _check_is_file(path: Path) -> None:
+    """Refuse a missing file, and one that would block or never end, like a pipe."""
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        is_file = False
+    if not is_file:
+        raise CheckpointError(f"its values cannot be read: {path.name} is not a file")
+
+
 def _decode(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if isinstance(tree, list):
         return tree if _is_plain(tree) else [_decode(item, arrays) for item in tree]
@@ -223,10 +248,16 @@ def _decode(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
 def _read_array(
     tree: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
 ) -> np.ndarray[Any, Any]:
-    dtype = _dtype(tree)
+    dtype, shape = _dtype(tree), tree["shape"]
     stored, axes = arrays[tree["key"]], tree["axes"]
+    if dtype.hasobject:
+        raise ValueError(f"the dtype {dtype} would point at Python objects")
+    # Before anything of that size is made. NumPy makes S1 of S0, so ask it for the size.
+    size = math.prod(shape) * np.empty(0, dtype).itemsize
+    if size != stored.nbytes:
+        raise ValueError(f"an array of {size} bytes is stored in {stored.nbytes}")
     # Copied, because the stored array may be a view of a file, or misaligned.
-    owned = np.empty(tree["shape"], dtype=dtype)
+    owned = np.empty(shape, dtype=dtype)
     owned.reshape(-1).view(np.uint8)[...] = stored.reshape(-1).view(np.uint8)
     if axes == sorted(axes):
         return owned
