@@ -30,7 +30,14 @@ class Codec(Protocol):
         """
 
     def read(self, directory: Path) -> dict[str, Any]:
-        """Read the structure that :meth:`write` wrote."""
+        """Read the structure that :meth:`write` wrote.
+
+        Its files have been verified by then, if the manifest lists them.
+
+        Raises:
+            CheckpointError: the files have contents that :meth:`write` never writes; an
+                older checkpoint is tried. Any other error ends the session.
+        """
 
 
 def codecs() -> dict[str, EntryPoint]:

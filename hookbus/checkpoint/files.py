@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and reports a directory that cannot be written."""
+"""Writes files whole or not at all; creates and syncs directories."""
 
 from __future__ import annotations
 
@@ -24,6 +24,29 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def create_directory(directory: Path) -> None:
+    """Create a directory and the missing ones above it, so that a crash keeps them.
+
+    Raises:
+        OSError: one of them cannot be created.
+    """
+    if directory.is_dir():
+        return
+    create_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    with contextlib.suppress(PermissionError):  # one may write where one may not read
+        sync(directory.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are safe on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def cannot_write(directory: Path, error: OSError) -> CheckpointDirectoryError:

@@ -8,7 +8,7 @@ import os
 import threading
 from pathlib import Path
 
-from hookbus.checkpoint.files import cannot_write
+from hookbus.checkpoint.files import cannot_write, create_directory
 from hookbus.errors import UsageError
 from hookbus.logs import log, shown
 
@@ -117,7 +117,7 @@ class DirectoryLock:
             )
             self.release()
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            create_directory(self._directory)
         except OSError as error:
             raise cannot_write(self._directory, error) from error
         self.take()

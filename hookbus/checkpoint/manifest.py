@@ -1,34 +1,78 @@
-"""Verifies checkpoints, by a list of their files with sizes and hashes."""
+"""Verifies checkpoints, by a list of their files with sizes and hashes.
+
+A checkpoint is bad if hookbus would never write such a manifest, or if a file differs from
+it. Only regular files are opened: a pipe or a device must not stop a session. An error
+of the disk or of permissions does not make a checkpoint bad: it may be readable later.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
-from collections.abc import Mapping
+import reprlib
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hookbus.errors import CheckpointError, UsageError
+from hookbus.errors import NoGoodCheckpointError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
+_LARGEST = 2**24
+"""No manifest has more bytes."""
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def _one_of(*types: type) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Return a validator for values of these types."""
+
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, types):
+            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
+
+    return check
+
+
+def _below(limit: int) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Return a validator for whole numbers from 0 up to a limit; a bool is none."""
+
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if type(value) is not int or not 0 <= value < limit:
+            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
+
+    return check
+
+
+def _names_to(kind: type) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Return a validator for mappings from names to values of one type."""
+
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        is_mapping = isinstance(value, Mapping)
+        if not is_mapping or not all(isinstance(v, kind) for v in value.values()):
+            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
+
+    return check
 
 
 @attrs.frozen
 class FileRecord:
     """Size in bytes and SHA-256 of one file."""
 
-    bytes: int
-    sha256: str
+    bytes: int = attrs.field(validator=_below(2**63))
+    sha256: str = attrs.field(validator=_one_of(str))
 
     @classmethod
     def of(cls, path: Path) -> FileRecord:
         """Measure a file."""
-        with path.open("rb") as file:
+        with _naming(path), path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return cls(path.stat().st_size, digest)
+            return cls(path.stat().st_size, digest)
 
 
 @attrs.frozen
@@ -44,14 +88,14 @@ class Manifest:
         format: the version of this layout.
     """
 
-    global_step: int
-    codec: str
-    saved_by: str
-    why: str
-    files: Mapping[str, FileRecord]
-    versions: Mapping[str, str]
-    ended: str | None = None
-    format: int = FORMAT
+    global_step: int = attrs.field(validator=_below(2**63))
+    codec: str = attrs.field(validator=_one_of(str))
+    saved_by: str = attrs.field(validator=_one_of(str))
+    why: str = attrs.field(validator=_one_of(str))
+    files: Mapping[str, FileRecord] = attrs.field(validator=_names_to(FileRecord))
+    versions: Mapping[str, str] = attrs.field(validator=_names_to(str))
+    ended: str | None = attrs.field(default=None, validator=_one_of(str, type(None)))
+    format: int = attrs.field(default=FORMAT, validator=_below(2**63))
 
     def text(self) -> str:
         """Return the manifest as JSON, with a hash of itself."""
@@ -63,44 +107,94 @@ class Manifest:
         """Read a checkpoint's manifest.
 
         Raises:
-            CheckpointError: it is missing or damaged.
+            NoGoodCheckpointError: it is missing or damaged.
             UsageError: another version of hookbus wrote it; the checkpoint may be good.
+            OSError: it cannot be read now.
         """
+        path = directory / MANIFEST_NAME
+        size = _size_of(path, f"its {MANIFEST_NAME}")
+        if size > _LARGEST:
+            raise NoGoodCheckpointError(f"its {MANIFEST_NAME} is damaged: {size} bytes")
+        with _naming(path):
+            content = path.read_bytes()
         try:
-            raw: dict[str, Any] = json.loads((directory / MANIFEST_NAME).read_bytes())
-            if raw.pop("sha256") != _digest(raw):
-                raise CheckpointError(f"its {MANIFEST_NAME} was altered (hash differs)")
-            if raw["format"] != FORMAT:
-                raise UsageError(
-                    f"{directory} has checkpoint format {raw['format']}, but this version "
-                    f"of hookbus reads format {FORMAT}; upgrade hookbus"
-                )
-            files = {name: FileRecord(**entry) for name, entry in raw["files"].items()}
-            return cls(**{**raw, "files": files})
-        except (UsageError, CheckpointError):
+            return cls._parse(content, directory)
+        except (UsageError, NoGoodCheckpointError):
             raise
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointError(f"its {MANIFEST_NAME} is missing") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"its {MANIFEST_NAME} is damaged: {error!r}") from error
+        except _DAMAGE as error:
+            raise NoGoodCheckpointError(
+                f"its {MANIFEST_NAME} is damaged: {error!r}"
+            ) from error
+
+    @classmethod
+    def _parse(cls, content: bytes, directory: Path) -> Manifest:
+        raw: dict[str, Any] = json.loads(content)
+        if raw.pop("sha256") != _digest(raw):
+            raise NoGoodCheckpointError(f"its {MANIFEST_NAME} was altered (hash differs)")
+        written = raw["format"]
+        if type(written) is int and FORMAT < written < 2**63:
+            raise UsageError(
+                f"{directory} has checkpoint format {written}, but this version "
+                f"of hookbus reads format {FORMAT}; upgrade hookbus"
+            )
+        if type(written) is not int or written != FORMAT:
+            raise ValueError(f"format is {reprlib.repr(written)}")
+        files = {_check_name(n): FileRecord(**entry) for n, entry in raw["files"].items()}
+        if not files:
+            raise ValueError("it lists no files")
+        return cls(**{**raw, "files": files})
 
     def verify(self, directory: Path, contents: bool = True) -> None:
         """Compare the files with this manifest: their sizes and, if asked, their hashes.
 
         Raises:
-            CheckpointError: a file is missing, short or altered.
+            NoGoodCheckpointError: a file is missing, short, altered, or not a regular one.
+            OSError: a file cannot be read now.
         """
         for name, record in self.files.items():
-            try:
-                size = (directory / name).stat().st_size
-                if size != record.bytes:
-                    raise CheckpointError(
-                        f"its file {name} has {size} bytes instead of {record.bytes}"
-                    )
-                if contents and FileRecord.of(directory / name) != record:
-                    raise CheckpointError(f"its file {name} was altered (hash differs)")
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise CheckpointError(f"its file {name} is missing") from error
+            size = _size_of(directory / name, f"its file {name}")
+            if size != record.bytes:
+                raise NoGoodCheckpointError(
+                    f"its file {name} has {size} bytes instead of {record.bytes}"
+                )
+        for name, record in self.files.items() if contents else ():
+            if FileRecord.of(directory / name) != record:
+                raise NoGoodCheckpointError(f"its file {name} was altered (hash differs)")
+
+
+def _size_of(path: Path, what: str) -> int:
+    """Return the size of a regular file.
+
+    Raises:
+        NoGoodCheckpointError: it is missing, or something else.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise
+        raise NoGoodCheckpointError(f"{what} is missing") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise NoGoodCheckpointError(f"{what} is not a regular file")
+    return status.st_size
+
+
+def _check_name(name: str) -> str:
+    """Return the name of a file in the checkpoint; refuse one that leads elsewhere."""
+    plain = name.isprintable() and "/" not in name and "\\" not in name
+    if not plain or name in ("", ".", "..", MANIFEST_NAME) or len(name.encode()) > 255:
+        raise ValueError(f"it lists a file {reprlib.repr(name)}")
+    return name
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of the disk; reading from an open file leaves that out."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _digest(body: Mapping[str, Any]) -> str:

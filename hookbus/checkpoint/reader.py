@@ -1,18 +1,28 @@
-"""Finds and reads checkpoints without changing anything on disk."""
+"""Finds and reads checkpoints beside a session that saves, and changes nothing on disk.
+
+A reader holds no lock, so the session that saves may replace or remove a checkpoint while
+the reader is reading it. If reading fails, and the checkpoint is no longer the one that was
+found, it is not bad: the reader looks again. The session that saves keeps at least its two
+newest checkpoints until it closes. So a reader has the time between two saves to finish.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from hookbus.checkpoint.codec import load_codec
-from hookbus.checkpoint.manifest import Manifest
-from hookbus.checkpoint.store import Store
+from hookbus.checkpoint.manifest import MANIFEST_NAME, Manifest
+from hookbus.checkpoint.store import Store, StoredCheckpoint, cannot_read, report_bad
 from hookbus.errors import CheckpointError, NoGoodCheckpointError
+
+T = TypeVar("T")
+OnBad = Callable[[Path, str], None]
+_MOST_LOOKS = 100
+_OPTIONAL = frozenset({"owners", "tracked", "hooks", "inputs", "passes", "random"})
 
 
 @attrs.frozen
@@ -45,16 +55,13 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     >>> latest_checkpoint("no/such/directory") is None
     True
     """
-    try:
-        for found in Store(directory).found():
-            with contextlib.suppress(CheckpointError):  # its owner may be removing it
-                ended = found.manifest(contents=False).ended
-                return CheckpointInfo(found.path, found.step, ended)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read the checkpoints in {directory}: {error}"
-        ) from error
-    return None
+
+    def look(found: StoredCheckpoint) -> CheckpointInfo:
+        manifest = found.manifest(contents=False)
+        return CheckpointInfo(found.path, manifest.global_step, manifest.ended)
+
+    store = Store(directory)
+    return _first_good(store.directory, store.found, look, lambda *_: None)
 
 
 @attrs.frozen(eq=False)
@@ -66,19 +73,71 @@ class Restored:
     manifest: Manifest
 
 
+@attrs.frozen
+class NewestIn:
+    """Names the newest good checkpoint of a directory, whichever it is when it is read."""
+
+    directory: Path = attrs.field(converter=Path)
+
+    def read(self) -> Restored:
+        """Read it.
+
+        Raises:
+            NoGoodCheckpointError: there are checkpoints, but none of them is good.
+            CheckpointError: there is no checkpoint.
+        """
+        restored = read_newest(self.directory)
+        if restored is None:
+            raise _no_checkpoint(self.directory)
+        return restored
+
+
+def read_newest(directory: str | Path, on_bad: OnBad = report_bad) -> Restored | None:
+    """Read the newest good checkpoint in *directory*.
+
+    Args:
+        directory: where to look.
+        on_bad: is called with each newer checkpoint that is bad, and the reason.
+
+    Returns:
+        The checkpoint, or None if there never was one.
+
+    Raises:
+        NoGoodCheckpointError: there are checkpoints, but none of them is good.
+        CheckpointError: the directory or a file in it cannot be read.
+    """
+    store = Store(directory)
+    restored = _first_good(store.directory, store.found, _read, on_bad)
+    if restored is None and store.had_any():
+        raise NoGoodCheckpointError(
+            f"{directory} contains checkpoints, but none of them is good (see "
+            "the warnings above). They were kept: to start from the beginning, remove "
+            "the directory, or give another checkpoint_dir"
+        )
+    return restored
+
+
 def read_checkpoint(path: str | Path) -> Restored:
-    """Read the checkpoint at *path*.
+    """Read the checkpoint at *path*, or the one that is being replaced there.
 
     Raises:
         NoGoodCheckpointError: it is missing or damaged.
+        CheckpointError: it cannot be read.
     """
-    path = Path(path)
-    try:
-        manifest = Manifest.read(path)
-        manifest.verify(path)
-    except CheckpointError as error:
-        raise NoGoodCheckpointError(f"cannot restore {path}: {error}") from error
-    return Restored(path, load_codec(manifest.codec)[1].read(path), manifest)
+    path, reasons = Path(path), dict[Path, str]()
+
+    def found() -> list[StoredCheckpoint]:
+        both = (path, path.with_name(f"{path.name}.old")) if path.name else (path,)
+        candidates = [StoredCheckpoint.at(each) for each in both]
+        return [each for each in candidates if each.stamp is not None]
+
+    restored = _first_good(path, found, _read, reasons.__setitem__)
+    if restored is None:
+        reason = reasons.get(path, f"its {MANIFEST_NAME} is missing")
+        raise NoGoodCheckpointError(f"cannot restore {path}: {reason}")
+    for bad, reason in reasons.items():  # the one that is being replaced stood in
+        report_bad(bad, reason)
+    return restored
 
 
 def variables_at(source: str | Path) -> Mapping[str, Any]:
@@ -87,10 +146,67 @@ def variables_at(source: str | Path) -> Mapping[str, Any]:
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
-    found = latest_checkpoint(source)
-    path = found.path if found is not None else Path(source)
-    if found is None and not (path / "manifest.json").is_file():
-        raise CheckpointError(f"there is no checkpoint in {str(source)!r}")
-    restored = read_checkpoint(path)
+    path = Path(source)
+    restored = read_newest(path)
+    if restored is None:
+        if not any((p / MANIFEST_NAME).is_file() for p in (path, Path(f"{path}.old"))):
+            raise _no_checkpoint(source)
+        restored = read_checkpoint(path)
     variables: Mapping[str, Any] = restored.state["variables"]
     return {**variables, "global_step": restored.manifest.global_step}
+
+
+def _first_good(
+    where: Path,
+    find: Callable[[], list[StoredCheckpoint]],
+    look: Callable[[StoredCheckpoint], T],
+    on_bad: OnBad,
+) -> T | None:
+    """Return what *look* makes of the first candidate that is good; None if none is.
+
+    Raises:
+        CheckpointError: they cannot be read, or change faster than they can be read.
+    """
+    bad: set[StoredCheckpoint] = set()
+    try:
+        for _ in range(_MOST_LOOKS):
+            found = find()
+            for candidate in found:
+                if candidate in bad:
+                    continue
+                try:
+                    return look(candidate)
+                except (NoGoodCheckpointError, OSError) as error:
+                    if candidate.has_changed():
+                        break
+                    if isinstance(error, OSError):
+                        raise
+                    bad.add(candidate)
+                    on_bad(candidate.path, str(error))
+            else:
+                if find() == found:
+                    return None
+    except OSError as error:
+        raise cannot_read(where, error) from error
+    raise CheckpointError(
+        f"the checkpoints in {where} are replaced faster than they can be read: keep more "
+        "of them with max_to_keep, or save less often"
+    )
+
+
+def _read(found: StoredCheckpoint) -> Restored:
+    manifest = found.manifest()
+    codec = load_codec(manifest.codec)[1]
+    try:
+        state = codec.read(found.path)
+    except CheckpointError as error:
+        raise NoGoodCheckpointError(str(error)) from error
+    present = {"variables", *_OPTIONAL.intersection(state)}
+    for part in sorted(present):
+        if not isinstance(state.get(part), Mapping):
+            raise NoGoodCheckpointError(f"its values cannot be read: it has no {part}")
+    return Restored(found.path, state, manifest)
+
+
+def _no_checkpoint(source: str | Path) -> CheckpointError:
+    return CheckpointError(f"there is no checkpoint in {str(source)!r}")

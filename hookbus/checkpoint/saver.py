@@ -17,8 +17,8 @@ from hookbus.checkpoint.fingerprint import fingerprint
 from hookbus.checkpoint.hook_state import Stateful, states_of
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import Manifest
-from hookbus.checkpoint.reader import Restored, read_checkpoint
-from hookbus.checkpoint.store import Store
+from hookbus.checkpoint.reader import NewestIn, Restored, read_checkpoint, read_newest
+from hookbus.checkpoint.store import Store, report_bad
 from hookbus.checkpoint.tracking import Tracking, leaves
 from hookbus.errors import (
     CheckpointDirectoryError,
@@ -26,13 +26,15 @@ from hookbus.errors import (
     CheckpointMismatchError,
     ForkedSessionError,
     GraphError,
-    NoGoodCheckpointError,
     UsageError,
 )
 from hookbus.graph.node import owned_by
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log, shown
+
+_KEPT_WHILE_OPEN = 2
+"""A session that saves keeps at least so many: others may be reading the one before."""
 
 
 def continues_input(ended: str | None) -> bool:
@@ -113,6 +115,7 @@ class Saver:
     _held: HeldPosition | None = None
     _last_version: int | None = None
     _last_fingerprint: bytes | None = None
+    _has_surplus: bool = False
 
     @property
     def store(self) -> Store:
@@ -150,8 +153,13 @@ class Saver:
 
     def close(self) -> None:
         """Allow other sessions to save into the directory."""
-        if self._lock is not None:
+        if self._lock is None or self._is_inherited:
+            return
+        try:
             self.is_displaced |= self._lock.is_lost and self.store.directory.is_dir()
+            if self._has_surplus and not self.is_displaced:
+                self._prune(1)
+        finally:
             self._lock.release()
 
     def leave_to_parent(self) -> None:
@@ -161,7 +169,10 @@ class Saver:
             self._lock.drop()
 
     def restore(
-        self, session: Session, training: bool = True, path: str | Path | None = None
+        self,
+        session: Session,
+        training: bool = True,
+        path: str | Path | NewestIn | None = None,
     ) -> Restored | None:
         """Load the newest good checkpoint: variables, step, input positions.
 
@@ -179,7 +190,10 @@ class Saver:
             CheckpointMismatchError: another graph wrote it.
         """
         self.last_step, self._held, self._last_fingerprint = None, None, None
-        restored = read_checkpoint(path) if path is not None else self._newest()
+        if path is None:
+            restored = self._newest()
+        else:
+            restored = path.read() if isinstance(path, NewestIn) else read_checkpoint(path)
         if restored is None:
             return None
         self._load(session, restored, training)
@@ -230,14 +244,20 @@ class Saver:
         # As long as nothing is trained, the session before is the one that ended here.
         again = (step, session.version) == (self.last_step, self._last_version)
         ended = self._last_manifest.ended if again and self._last_manifest else None
-        manifest = Manifest(step, name, who, why, {}, dict(self.versions), ended)
+        manifest = Manifest(step, name, who, str(why), {}, dict(self.versions), ended)
         path, manifest = self.store.write(manifest, partial(codec.write, state))
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
         self._last_version, self._last_fingerprint = session.version, fingerprint(rest)
         log.info("checkpoint saved", path=shown(path), step=step, by=who, why=why)
-        if self.checkpoints.max_to_keep is not None:
-            self.store.prune(self.checkpoints.max_to_keep, path)
+        self._prune(_KEPT_WHILE_OPEN)
         return path
+
+    def _prune(self, least: int) -> None:
+        """Remove old checkpoints, but never the newest *least*."""
+        keep, newest = self.checkpoints.max_to_keep, self.last_path
+        if keep is not None and newest is not None:
+            self.store.prune(max(keep, least), newest)
+            self._has_surplus = keep < least
 
     @property
     def is_marked(self) -> bool:
@@ -340,30 +360,13 @@ class Saver:
         return {name: value for name, value in values.items() if name in held}
 
     def _newest(self) -> Restored | None:
-        """Read the newest good checkpoint, and rename bad ones."""
+        """Read the newest good checkpoint; rename bad ones only with the lock."""
         if self.checkpoints.directory is None:
             return None
         store = self.store
-        try:
-            seen = bool(store.found()) or store.had_any()
-            for path, manifest in store.good():
-                codec = load_codec(manifest.codec)[1]
-                try:
-                    return Restored(path, codec.read(path), manifest)
-                except CheckpointError as error:
-                    store.set_aside(path, str(error))
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot read the checkpoints in {store.directory}: {error}; they were "
-                "not changed"
-            ) from error
-        if seen:
-            raise NoGoodCheckpointError(
-                f"{store.directory} contains checkpoints, but none of them is good (see "
-                "the warnings above). They were kept: to start from the beginning, remove "
-                "the directory, or give another checkpoint_dir"
-            )
-        return None
+        return read_newest(
+            store.directory, store.set_aside if self._lock is not None else report_bad
+        )
 
     def _load(self, session: Session, restored: Restored, training: bool) -> None:
         here, saved = self._variables(session), restored.state["variables"]

@@ -3,49 +3,75 @@
 A checkpoint is a directory ``ckpt-STEP``. It is written under a temporary name in the same
 directory, synced, completed with a manifest and renamed; the parent is synced; only then
 are old checkpoints removed. So the newest complete checkpoint survives a crash at any time.
+
+Only the session that holds the directory's lock calls the methods that rename or remove. A
+directory that goes is renamed first, so that no reader finds half of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 
-from hookbus.checkpoint.files import cannot_write
+from hookbus.checkpoint.files import cannot_write, create_directory, sync
 from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
 
-_COMPLETE = re.compile(r"ckpt-(\d+)(\.old)?")
+_STEP = "ckpt-(0|[1-9][0-9]*)"
+_COMPLETE = re.compile(rf"{_STEP}(\.old)?")
 _ABANDONED = re.compile(r"ckpt-\d+\.(tmp|gone)-\d+")
 _UNFINISHED = re.compile(r"\.hookbus-\d+-\d+")
-_BAD = re.compile(r"ckpt-\d+(\.old)?\.bad(-\d+)?")
+_BAD = re.compile(rf"{_STEP}(\.old)?\.bad(-\d+)?")
+_Stamp = tuple[int, int, int] | None
 
 
 @attrs.frozen
 class StoredCheckpoint:
-    """A directory that has the name of a checkpoint; its contents may be bad."""
+    """A path at which a checkpoint may be; its contents may be bad.
 
-    step: int
+    Attributes:
+        path: its directory.
+        step: the step in its name; None if its name has no meaning.
+        old: whether it is being replaced by one of the same step.
+        stamp: what was at the path when it was found; None for nothing.
+    """
+
     path: Path
+    step: int | None
     old: bool
+    stamp: _Stamp
+
+    @classmethod
+    def at(cls, path: Path, named: bool = False) -> StoredCheckpoint:
+        """Return what is at a path; *named* tells that its name must fit its manifest."""
+        match = _COMPLETE.fullmatch(path.name) if named else None
+        step, old = (int(match[1]), bool(match[2])) if match else (None, False)
+        return cls(path, step, old, _stamp(path))
+
+    def has_changed(self) -> bool:
+        """Return whether it was removed, replaced or renamed since it was found."""
+        return self.stamp is None or _stamp(self.path) != self.stamp
 
     def manifest(self, contents: bool = True) -> Manifest:
         """Return its manifest, after a check of the files' sizes and, if asked, hashes.
 
         Raises:
-            CheckpointError: the checkpoint is not good.
+            NoGoodCheckpointError: the checkpoint is not good.
             UsageError: another version of hookbus wrote it.
+            OSError: it cannot be read now.
         """
         manifest = Manifest.read(self.path)
         manifest.verify(self.path, contents)
-        if manifest.global_step != self.step:
-            raise CheckpointError(f"its manifest says step {manifest.global_step}")
+        if self.step not in (None, manifest.global_step):
+            raise NoGoodCheckpointError(f"its manifest says step {manifest.global_step}")
         return manifest
 
 
@@ -62,53 +88,45 @@ class Store:
             CheckpointDirectoryError: it cannot be created or written.
         """
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            create_directory(self.directory)
             probe = self.directory / f"ckpt-0.tmp-{threading.get_native_id()}"
             probe.mkdir(exist_ok=True)
-            shutil.rmtree(probe, ignore_errors=True)  # another session may have cleared it
+            _discard(probe)  # another session may have cleared it
         except OSError as error:
             raise cannot_write(self.directory, error) from error
 
     def found(self) -> list[StoredCheckpoint]:
-        """Return all directories named like complete checkpoints, the newest first."""
-        if not self.directory.is_dir():
-            return []
+        """Return everything named like a complete checkpoint, the newest first.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
         found = [
-            StoredCheckpoint(int(match[1]), path, bool(match[2]))
-            for path in self.directory.iterdir()
-            if (match := _COMPLETE.fullmatch(path.name))
+            StoredCheckpoint.at(path, named=True)
+            for path in self._paths()
+            if _COMPLETE.fullmatch(path.name)
         ]
         return sorted(found, key=lambda f: (f.step, not f.old), reverse=True)
 
     def had_any(self) -> bool:
-        """Return whether a checkpoint was ever set aside here as bad."""
-        return self.directory.is_dir() and any(
-            _BAD.fullmatch(path.name) for path in self.directory.iterdir()
+        """Return whether there is a checkpoint here, or one that was set aside as bad."""
+        return any(
+            _COMPLETE.fullmatch(path.name) or _BAD.fullmatch(path.name)
+            for path in self._paths()
         )
-
-    def good(self) -> Iterator[tuple[Path, Manifest]]:
-        """Yield each checkpoint that verifies, the newest first; report the others."""
-        for candidate in self.found():
-            try:
-                manifest = candidate.manifest()
-            except CheckpointError as error:
-                self.set_aside(candidate.path, str(error))
-            else:
-                yield candidate.path, manifest
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Report a bad checkpoint and rename it, so that no session restores it."""
         target = path.with_name(f"{path.name}.bad")
         number = 1
-        while target.exists():
+        while os.path.lexists(target):
             number += 1
             target = path.with_name(f"{path.name}.bad-{number}")
         try:
             path.rename(target)
-            kept = shown(target)
         except OSError:
-            kept = shown(path)
-        log.warning("bad checkpoint", path=shown(path), reason=reason, kept_as=kept)
+            target = path
+        report_bad(path, reason, kept_as=shown(target))
 
     def write(
         self, manifest: Manifest, fill: Callable[[Path], None]
@@ -129,20 +147,21 @@ class Store:
         path = self.directory / f"ckpt-{step}"
         temporary = self.directory / f"ckpt-{step}.tmp-{os.getpid()}"
         try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
+            _discard(temporary)
+            create_directory(self.directory)
+            temporary.mkdir()
             fill(temporary)
             files = {}
             for file in sorted(temporary.iterdir()):
-                _sync(file)
+                sync(file)
                 files[file.name] = FileRecord.of(file)
             manifest = attrs.evolve(manifest, files=files)
             (temporary / MANIFEST_NAME).write_text(manifest.text(), "utf-8")
-            _sync(temporary / MANIFEST_NAME)
-            _sync(temporary)
+            sync(temporary / MANIFEST_NAME)
+            sync(temporary)
             self._move_in(temporary, path)
         except BaseException as error:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _discard(temporary)
             if not isinstance(error, OSError | CheckpointError):
                 raise
             why = error.strerror if isinstance(error, OSError) else error
@@ -158,12 +177,12 @@ class Store:
         Raises:
             CheckpointError: it cannot be written; the old manifest is intact.
         """
-        temporary = path / f"{MANIFEST_NAME}.tmp"
+        temporary = _unfinished_manifest(path)
         try:
             temporary.write_text(manifest.text(), "utf-8")
-            _sync(temporary)
+            sync(temporary)
             temporary.rename(path / MANIFEST_NAME)
-            _sync(path)
+            sync(path)
         except OSError as error:
             raise CheckpointError(
                 f"cannot record in {path} how the session ended: {error.strerror}"
@@ -171,43 +190,107 @@ class Store:
 
     def prune(self, keep: int, newest: Path) -> None:
         """Remove all but the newest *keep* checkpoints, never *newest* itself."""
-        kept: set[int] = set()
-        for candidate in self.found():
-            if candidate.step not in kept and len(kept) < keep:
-                kept.add(candidate.step)
-                continue
-            if candidate.path == newest:
-                continue
-            gone = candidate.path.with_name(f"ckpt-{candidate.step}.gone-{os.getpid()}")
-            try:
-                # Renamed first: half a directory must not look like a checkpoint.
-                candidate.path.rename(gone)
-            except OSError as error:
-                log.warning("cannot prune", path=str(candidate.path), why=str(error))
-                continue
-            shutil.rmtree(gone, ignore_errors=True)
+        kept: set[int | None] = set()
+        try:
+            for candidate in self.found():
+                if candidate.step not in kept and len(kept) < keep:
+                    kept.add(candidate.step)
+                elif candidate.path != newest:
+                    self._remove(candidate.path)
+        except OSError as error:
+            log.warning("cannot prune", path=str(self.directory), why=str(error))
 
     def clear(self) -> None:
-        """Remove the remains of interrupted saves; the caller must hold the lock."""
-        for path in self.directory.iterdir():
-            if _ABANDONED.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
-            elif _UNFINISHED.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+        """Remove the remains of interrupted saves, and complete interrupted replacements.
+
+        Raises:
+            CheckpointError: the directory cannot be read.
+        """
+        try:
+            for path in self._paths():
+                if _ABANDONED.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name):
+                    _discard(path)
+            for candidate in self.found():
+                if candidate.old:
+                    self._settle(candidate.path)
+                else:
+                    _discard(_unfinished_manifest(candidate.path))
+        except OSError as error:
+            raise cannot_read(self.directory, error) from error
+
+    def _settle(self, old: Path) -> None:
+        """Remove the checkpoint that was being replaced, or put it back."""
+        path = old.with_suffix("")
+        try:
+            StoredCheckpoint.at(path, named=True).manifest()
+        except NoGoodCheckpointError as error:
+            if os.path.lexists(path):
+                self.set_aside(path, str(error))
+            old.rename(path)
+            sync(self.directory)
+        except UsageError:  # a later version wrote it, and can tell which one is good
+            pass
+        else:
+            self._remove(old)
 
     def _move_in(self, temporary: Path, path: Path) -> None:
         old = path.with_name(f"{path.name}.old")
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if os.path.lexists(path):
+            self._remove(old)
             path.rename(old)
         temporary.rename(path)
-        _sync(self.directory)
-        shutil.rmtree(old, ignore_errors=True)
+        sync(self.directory)
+        self._remove(old)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a checkpoint, if it exists."""
+        gone = self.directory / f"{path.name.removesuffix('.old')}.gone-{os.getpid()}"
+        try:
+            path.rename(gone)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("cannot prune", path=str(path), why=str(error))
+            return
+        _discard(gone)
+
+    def _paths(self) -> list[Path]:
+        """Return everything in the directory; nothing if there is no directory."""
+        try:
+            return list(self.directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def report_bad(path: Path, reason: str, **extra: str) -> None:
+    """Report a bad checkpoint, and leave it where it is."""
+    log.warning("bad checkpoint", path=shown(path), reason=reason, **extra)
+
+
+def cannot_read(directory: Path, error: OSError) -> CheckpointError:
+    """Return the error for a directory of checkpoints that the system does not let read."""
+    return CheckpointError(
+        f"cannot read the checkpoints in {directory}: {error}; they were not changed"
+    )
+
+
+def _unfinished_manifest(path: Path) -> Path:
+    return path / f"{MANIFEST_NAME}.tmp"
+
+
+def _discard(path: Path) -> None:
+    """Remove a file, a link or a directory; what stays is removed at a later start."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what tells the file at a path from the one before or after it."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookbus.backend.random_state import undisturbed
 from hookbus.bus.registry import Registration
-from hookbus.checkpoint.reader import latest_checkpoint, variables_at
+from hookbus.checkpoint.reader import NewestIn, latest_checkpoint, variables_at
 from hookbus.errors import (
     ArgumentTypeError,
     CheckpointError,
@@ -225,7 +225,7 @@ class Estimator:
 
     def evaluate_at(
         self,
-        path: str | Path,
+        path: str | Path | NewestIn,
         input_fn: Callable[..., Iterable[Any]],
         steps: int | None,
         hooks: Iterable[Any] | None,
@@ -373,19 +373,24 @@ class Estimator:
                 "a signal ended predict() before the end of its input"
             )
 
-    def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path:
-        """Return the given checkpoint, or the newest one."""
+    def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path | NewestIn:
+        """Return the given checkpoint, or the newest one.
+
+        Which one is the newest is decided when it is read. Until then the model is built,
+        and a training in another process may remove what was the newest before.
+        """
         check_directory("checkpoint_path", checkpoint_path)
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None:
+        if checkpoint_path:
+            return checkpoint_path
+        if self.latest_checkpoint() is None:
             raise CheckpointError(
                 f"{call}() found no checkpoint in model_dir={self.model_dir!r}: train "
                 "first, or give checkpoint_path="
             )
-        return path
+        return NewestIn(self.model_dir)
 
     def _restoring(
-        self, path: str | Path, input_fn: Callable[..., Iterable[Any]], mode: str
+        self, path: str | Path | NewestIn, input_fn: Callable[..., Iterable[Any]], mode: str
     ) -> tuple[ChiefSessionCreator, EstimatorSpec]:
         """Build a graph, and a creator of sessions that restores a checkpoint."""
         graph, spec = self._build(input_fn, mode)

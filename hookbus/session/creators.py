@@ -11,7 +11,7 @@ import attrs
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.protocol import Session
 from hookbus.backend.reports import ReportGraph, ReportSession
-from hookbus.checkpoint.reader import variables_at
+from hookbus.checkpoint.reader import NewestIn, variables_at
 from hookbus.errors import (
     ArgumentTypeError,
     DeadlineExceededError,
@@ -159,7 +159,7 @@ class SessionCreator(Protocol):
     graph: Graph
     scaffold: Scaffold
     checkpoint_dir: str | Path | None
-    checkpoint_filename_with_path: str | Path | None
+    checkpoint_filename_with_path: str | Path | NewestIn | None
 
     def create_session(self) -> Session:
         """Make a backend session with initial values."""
@@ -175,7 +175,7 @@ class _GraphSessionCreator:
     """Creates backend sessions of one graph with one scaffold."""
 
     checkpoint_dir: str | Path | None = None
-    checkpoint_filename_with_path: str | Path | None = None
+    checkpoint_filename_with_path: str | Path | NewestIn | None = None
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class ChiefSessionCreator(_GraphSessionCreator):
         graph: Graph,
         scaffold: Scaffold | None = None,
         checkpoint_dir: str | Path | None = None,
-        checkpoint_filename_with_path: str | Path | None = None,
+        checkpoint_filename_with_path: str | Path | NewestIn | None = None,
         backend: Callable[[Graph], Session] = EmbeddedSession,
     ) -> None:
         if checkpoint_dir and checkpoint_filename_with_path:

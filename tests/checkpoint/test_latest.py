@@ -132,6 +132,32 @@ def test_a_directory_that_cannot_be_read_is_an_error(store, monkeypatch):
         latest_checkpoint(store.directory)
 
 
+@pytest.mark.parametrize("times", [99, 100])
+def test_a_checkpoint_that_is_replaced_again_and_again_is_looked_for(
+    store, times, monkeypatch
+):
+    """A hundred looks are enough for any reader that can keep pace at all."""
+    newest = put(store, 0)
+    read_bytes, left = Path.read_bytes, times
+
+    def replaced_first(path):
+        nonlocal newest, left
+        if left:
+            left -= 1
+            newest = newest.rename(store.directory / f"ckpt-{times - left}")
+            manifest = Manifest(times - left, "codec", "who", "why", files, {})
+            (newest / "manifest.json").write_text(manifest.text(), "utf-8")
+        return read_bytes(path)
+
+    files = Manifest.read(newest).files
+    monkeypatch.setattr(Path, "read_bytes", replaced_first)
+    if times < 100:
+        assert latest_checkpoint(store.directory).global_step == times
+        return
+    with pytest.raises(CheckpointError, match="replaced faster than they can be read"):
+        latest_checkpoint(store.directory)
+
+
 WRITER = """
 import sys
 from hookbus.testing import run_steps

@@ -64,6 +64,17 @@ def test_a_manifest_lists_every_file_with_size_and_hash(tmp_path, trained):
     assert listed == expected
 
 
+def test_a_reason_of_any_type_is_written_as_text(tmp_path, trained):
+    """A hook may give whatever says why; a save never fails for its sake."""
+
+    class Asks(hookbus.SessionRunHook):
+        def after_run(self, run_context):
+            run_context.request_save(ZeroDivisionError("soon"))
+
+    trained(tmp_path, 1, Asks(), save_checkpoint_steps=9)
+    assert Manifest.read(tmp_path / "ckpt-1").why == "soon"
+
+
 def test_the_last_checkpoint_tells_how_the_session_ended(tmp_path, trained, killed):
     """Only the checkpoint at which a session ended says so, and a crash says nothing."""
     trained(tmp_path / "ended", 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 
 import attrs
 import pytest
@@ -25,9 +27,22 @@ def put(store, step, content="content"):
     return store.write(manifest, lambda place: (place / "file").write_text(content))[0]
 
 
+def replacing(store):
+    """Leave what a crash leaves after the second rename of a replacement."""
+    put(store, 3, "new").rename(store.directory / "aside")
+    put(store, 3, "old").rename(store.directory / "ckpt-3.old")
+    (store.directory / "aside").rename(store.directory / "ckpt-3")
+
+
 def steps(store):
-    """Return the steps of the checkpoints that verify, the newest first."""
-    return [manifest.global_step for _, manifest in store.good()]
+    """Return the steps of the good checkpoints, the newest first; set the others aside."""
+    good = []
+    for found in store.found():
+        try:
+            good.append(found.manifest().global_step)
+        except hookbus.NoGoodCheckpointError as error:
+            store.set_aside(found.path, str(error))
+    return good
 
 
 def test_a_checkpoint_is_a_directory_named_after_its_step(store):
@@ -46,7 +61,17 @@ def test_the_newest_is_the_one_of_the_highest_step(store):
 
 
 @pytest.mark.parametrize(
-    "name", ["ckpt-", "ckpt-x", "ckpt-3.tmp-1", "ckpt-3.gone-1", "my-ckpt-3", "ckpt-3.bad"]
+    "name",
+    [
+        "ckpt-",
+        "ckpt-x",
+        "ckpt-03",
+        "ckpt-\u0663",
+        "ckpt-3.tmp-1",
+        "ckpt-3.gone-1",
+        "my-ckpt-3",
+        "ckpt-3.bad",
+    ],
 )
 def test_other_names_are_no_checkpoints(name, store):
     """Whatever is called otherwise is never read."""
@@ -78,10 +103,8 @@ def test_one_that_was_being_replaced_is_accepted(store):
 
 def test_the_new_one_comes_before_the_one_it_replaces(store):
     """Where both are there, ckpt-STEP is the newer."""
-    put(store, 3, "old").rename(store.directory / "ckpt-3.old")
-    put(store, 3, "new").rename(store.directory / "aside")
-    (store.directory / "aside").rename(store.directory / "ckpt-3")
-    assert next(path.name for path, _ in store.good()) == "ckpt-3"
+    replacing(store)
+    assert [found.path.name for found in store.found()] == ["ckpt-3", "ckpt-3.old"]
 
 
 def test_a_bad_one_is_reported_and_set_aside(store, capsys):
@@ -193,6 +216,57 @@ def test_preparing_makes_the_directory(store):
     assert list(store.directory.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_every_directory_that_is_made_is_synced(tmp_path, monkeypatch):
+    """A crash of the machine does not lose a new directory, nor those above it."""
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.append(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    Store(tmp_path / "runs" / "far" / "mine").prepare()
+    assert synced == [str(tmp_path / each) for each in ("", "runs", "runs/far")]
+
+
+def test_clearing_removes_the_manifest_that_was_not_finished(store):
+    """A crash while the end was being recorded leaves it in the checkpoint."""
+    (put(store, 3) / "manifest.json.tmp").write_text("{")
+    store.clear()
+    assert sorted(p.name for p in (store.directory / "ckpt-3").iterdir()) == [
+        "file",
+        "manifest.json",
+    ]
+    assert steps(store) == [3]
+
+
+@pytest.mark.parametrize("there", ["nothing", "a bad one", "a good one"])
+def test_clearing_ends_an_interrupted_replacement(there, store):
+    """The one that was being replaced goes only if the new one is good."""
+    replacing(store)
+    if there == "nothing":
+        shutil.rmtree(store.directory / "ckpt-3")
+    if there == "a bad one":
+        (store.directory / "ckpt-3" / "file").write_text("???")
+    store.clear()
+    expected = {"ckpt-3": "new" if there == "a good one" else "old"}
+    if there == "a bad one":
+        expected["ckpt-3.bad"] = "???"
+    left = {p.name: (p / "file").read_text() for p in store.directory.iterdir()}
+    assert left == expected
+
+
+def test_clearing_leaves_a_replacement_of_a_later_version_alone(store):
+    """Only that version can tell which of the two is good."""
+    replacing(store)
+    path = store.directory / "ckpt-3"
+    store.rewrite_manifest(path, attrs.evolve(Manifest.read(path), format=2))
+    store.clear()
+    assert sorted(p.name for p in store.directory.iterdir()) == ["ckpt-3", "ckpt-3.old"]
+
+
 def test_clearing_removes_what_crashes_left(store):
     """Temporary folders go, whoever left them; checkpoints and other files stay."""
     put(store, 1)
@@ -200,6 +274,8 @@ def test_clearing_removes_what_crashes_left(store):
     for name in ("ckpt-3.tmp-99999", "ckpt-0.gone-1", f"ckpt-5.tmp-{os.getpid()}"):
         (store.directory / name).mkdir()
         (store.directory / name / "part").write_text("x")
+    (store.directory / "ckpt-4.tmp-1").symlink_to("ckpt-1")
+    (store.directory / "ckpt-6.gone-1").write_text("a file")
     (store.directory / "notes.txt").write_text("mine")
     store.clear()
     left = sorted(p.name for p in store.directory.iterdir())

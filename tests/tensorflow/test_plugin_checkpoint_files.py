@@ -130,6 +130,19 @@ def test_a_checkpoint_goes_when_the_next_one_is_there():
     assert found == [[0], [0, 1], [1, 2], [2, 3]]
 
 
+def test_of_one_the_one_before_stays_until_the_session_closes():
+    """TensorFlow removes it at once, and who reads it then fails."""
+    found = []
+
+    class Looks(SessionRunHook):
+        def before_run(self):
+            found.append(saved())
+
+    run_steps(saver(max_to_keep=1), Looks(), steps=4)
+    assert found == [[0], [0, 1], [1, 2], [2, 3]]
+    assert saved() == [4]
+
+
 def test_whole_checkpoints_are_removed():
     """Nothing of them stays, under whatever name."""
     run_steps(saver(max_to_keep=1), steps=3)

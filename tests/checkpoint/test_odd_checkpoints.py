@@ -1,0 +1,310 @@
+"""Checkpoints that nobody wrote: odd files, and forged ones whose hashes are right.
+
+A session takes them for bad, and uses the one before. It neither stops nor hangs. What the
+system does not let it read now is an error, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import socket
+
+import numpy as np
+import pytest
+
+import hookbus
+from hookbus.checkpoint.manifest import _digest
+from hookbus.checkpoint.reader import variables_at
+
+pytestmark = pytest.mark.timeout(20)
+
+
+def a_directory(path):
+    path.mkdir()
+
+
+def a_link_to_itself(path):
+    path.symlink_to(path.name)
+
+
+def a_broken_link(path):
+    path.symlink_to("nowhere")
+
+
+def a_link_to_zeros(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_socket(path):
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)  # the name of a socket is short
+
+
+ODD = [a_directory, a_link_to_itself, a_broken_link, a_link_to_zeros, a_pipe, a_socket]
+
+
+def is_passed_over(directory, opened, names):
+    """Check that readers and a session that saves use the checkpoint before the newest."""
+    before = names(directory)
+    assert variables_at(directory)["global_step"] == 1
+    assert hookbus.Estimator(lambda: None, directory).get_variable_value("w")[0] == 1.0
+    with opened(directory, config=NO_SAVER) as session:
+        assert session.global_step == 1
+    assert names(directory) == before
+    with opened(directory) as session:
+        assert session.global_step == 1
+    assert names(directory) == ["ckpt-0", "ckpt-1", "ckpt-2.bad"]
+
+
+NO_SAVER = hookbus.Config(autoload=False).with_plugins("no:checkpoint-saver")
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "arrays.safetensors"])
+def test_an_odd_file_makes_a_checkpoint_bad(odd, name, tmp_path, killed, opened, names):
+    """Whatever stands in the place of a file: only regular files are opened."""
+    killed(tmp_path, 2)
+    path = tmp_path / "ckpt-2" / name
+    path.unlink()
+    odd(path)
+    is_passed_over(tmp_path, opened, names)
+
+
+@pytest.mark.parametrize("odd", ODD[1:])
+def test_an_odd_file_in_the_place_of_a_checkpoint_is_bad(
+    odd, tmp_path, killed, opened, names
+):
+    """It has the name of a checkpoint, and is no directory."""
+    killed(tmp_path, 2)
+    (tmp_path / "ckpt-2").rename(tmp_path / "aside")
+    odd(tmp_path / "ckpt-2")
+    is_passed_over(tmp_path, opened, names)
+
+
+def altered(**entries):
+    """Return a forger of manifests with other entries."""
+
+    def alter(directory, manifest):
+        manifest.update(entries)
+
+    return alter
+
+
+def lists(name):
+    """Return a forger of a manifest that lists one more file."""
+
+    def alter(directory, manifest):
+        manifest["files"][name] = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+
+    return alter
+
+
+def records(**entries):
+    """Return a forger of a manifest with another record of a file."""
+
+    def alter(directory, manifest):
+        manifest["files"]["state.json"].update(entries)
+
+    return alter
+
+
+def stores(name, content):
+    """Return a forger of a file, with its right size and hash."""
+
+    def alter(directory, manifest):
+        path = directory / name
+        path.write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        manifest["files"][name] = {"bytes": len(content), "sha256": digest}
+
+    return alter
+
+
+def holds(**changes):
+    """Return a forger of the entry of an array."""
+
+    def alter(directory, manifest):
+        tree = json.loads((directory / "state.json").read_text())
+        tree["variables"]["w"].update(changes)
+        stores("state.json", json.dumps(tree).encode())(directory, manifest)
+
+    return alter
+
+
+def has_state(**parts):
+    """Return a forger of parts of the state."""
+
+    def alter(directory, manifest):
+        tree = json.loads((directory / "state.json").read_text()) | parts
+        stores("state.json", json.dumps(tree).encode())(directory, manifest)
+
+    return alter
+
+
+def has_arrays_unlisted(directory, manifest):
+    """Put a pipe in the place of a file, and do not list it."""
+    del manifest["files"]["arrays.safetensors"]
+    (directory / "arrays.safetensors").unlink()
+    os.mkfifo(directory / "arrays.safetensors")
+
+
+FORGED = {
+    "a negative step": altered(global_step=-1),
+    "a step that is a bool": altered(global_step=True),
+    "a step that is a float": altered(global_step=2.0),
+    "a step that is a text": altered(global_step="2"),
+    "a step that is huge": altered(global_step=10**4000),
+    "another step": altered(global_step=1),
+    "a codec that is a list": altered(codec=["safetensors"]),
+    "a codec that is null": altered(codec=None),
+    "versions that are a list": altered(versions=["1"]),
+    "versions that are numbers": altered(versions={"hookbus": 1}),
+    "files that are a list": altered(files=["state.json"]),
+    "no files": altered(files={}),
+    "an end that is a list": altered(ended=["completed"]),
+    "a format that is a bool": altered(format=True),
+    "a format that is a float": altered(format=1.0),
+    "a negative format": altered(format=-1),
+    "another entry": altered(more=1),
+    "a name with NUL": lists("a\0b"),
+    "a name with a slash": lists("a/b"),
+    "a name that leads out": lists("../ckpt-1/state.json"),
+    "the directory above": lists(".."),
+    "an empty name": lists(""),
+    "a name that is no text": lists("\ud800"),
+    "a name that is long": lists("x" * 300),
+    "a negative size": records(bytes=-1),
+    "a size that is a float": records(bytes=1e3),
+    "a hash that is a number": records(sha256=5),
+    "a record of other entries": records(more=1),
+    "an unlisted pipe": has_arrays_unlisted,
+    "brackets": stores("state.json", b"[" * 100_000),
+    "a list": stores("state.json", b"[]"),
+    "no variables": stores("state.json", b"{}"),
+    "a number without end": stores("state.json", b'{"a": 1%s}' % (b"0" * 5000)),
+    "no arrays": stores("arrays.safetensors", b""),
+    "half a header": stores("arrays.safetensors", b"\xff" * 9),
+    "variables that are a list": has_state(variables=[]),
+    "inputs that are a list": has_state(inputs=[]),
+    "hooks that are null": has_state(hooks=None),
+    "a tag that is a list": has_state(random={"$": []}),
+    "a tag without its parts": has_state(random={"$": "scalar", "array": []}),
+    "bits that are a number": has_state(random={"$": "float", "bits": 5}),
+    "bytes that are no hex": has_state(random={"$": "bytes", "hex": "x"}),
+    "a key that is a list": has_state(random={"$": "dict", "pairs": [[[], 1]]}),
+    "a shape of many": holds(shape=[10**13]),
+    "a shape of many of nothing": holds(shape=[10**13], dtype="S0"),
+    "a shape that is negative": holds(shape=[-4]),
+    "a shape that is a bool": holds(shape=[4, True], axes=[0, 1]),
+    "a shape that is a number": holds(shape=4),
+    "a shape of nothing and too many": holds(shape=[0, 2**70], axes=[0, 1]),
+    "another shape": holds(shape=[5]),
+    "axes that do not exist": holds(axes=[7, 3]),
+    "a dtype that does not parse": holds(dtype="8f8,("),
+    "a dtype of objects": holds(dtype="|O"),
+    "a dtype that is a number": holds(dtype=8),
+    "a dtype with half a field": holds(dtype=[["a"]]),
+    "a dtype of dtypes": holds(dtype={"base": {}, "shape": []}),
+    "a char of objects": holds(char="O"),
+    "a key that is not there": holds(key="/elsewhere"),
+    "a key that is no name": holds(key=[]),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
+def test_a_forged_one_is_bad(forge, tmp_path, killed, opened, names, capsys):
+    """Whatever its right hashes vouch for: what hookbus never writes is not believed."""
+    killed(tmp_path, 2)
+    forge_manifest(tmp_path / "ckpt-2", forge)
+    capsys.readouterr()
+    is_passed_over(tmp_path, opened, names)
+    logged = capsys.readouterr().err
+    assert logged.count("bad checkpoint") == 4
+    assert "Traceback" not in logged
+
+
+def forge_manifest(directory, forge):
+    """Alter a checkpoint, and make its manifest right."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    del manifest["sha256"]
+    forge(directory, manifest)
+    text = json.dumps({**manifest, "sha256": _digest(manifest)})
+    (directory / "manifest.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"global_step": 1%s}' % (b"0" * 5000),
+        b" " * 2**25,
+    ],
+    ids=["brackets", "braces", "a number without end", "much of nothing"],
+)
+def test_a_manifest_that_does_not_parse_is_bad(content, tmp_path, killed, opened, names):
+    """Whatever stands in it."""
+    killed(tmp_path, 2)
+    (tmp_path / "ckpt-2" / "manifest.json").write_bytes(content)
+    is_passed_over(tmp_path, opened, names)
+
+
+def test_sizes_are_compared_before_hashes(tmp_path, killed, opened, names):
+    """A file of a terabyte that should have some bytes is not read."""
+    killed(tmp_path, 2)
+    os.truncate(tmp_path / "ckpt-2" / "state.json", 2**40)
+    is_passed_over(tmp_path, opened, names)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "arrays.safetensors"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_what_cannot_be_read_now_is_an_error(
+    number, name, tmp_path, killed, opened, names, monkeypatch
+):
+    """It names the file and the reason. The disk may be back later: nothing is renamed."""
+    killed(tmp_path, 2)
+    io_open, refused = type(tmp_path).open, tmp_path / "ckpt-2" / name
+
+    def refuse(path, *arguments, **settings):
+        if path == refused:
+            raise OSError(number, os.strerror(number))
+        return io_open(path, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "open", refuse)
+        told = rf"{os.strerror(number)}: '.*ckpt-2/{name}'; they were not changed"
+        for read in (variables_at, opened):
+            with pytest.raises(hookbus.CheckpointError, match=told) as caught:
+                read(tmp_path)
+            assert not isinstance(caught.value, hookbus.NoGoodCheckpointError)
+    assert names(tmp_path) == ["ckpt-0", "ckpt-1", "ckpt-2"]
+    with opened(tmp_path) as session:
+        assert session.global_step == 2
+
+
+def test_a_listed_array_of_nothing_is_as_good_as_any(tmp_path, opened):
+    """Arrays without elements, or with elements of no bytes, are no forgeries."""
+    graph = hookbus.Graph()
+    graph.variable("none", np.empty((0, 3)))
+    graph.variable("void", np.empty((2, 3), "V0"))
+    opened(tmp_path, graph=graph).close()
+    values = variables_at(tmp_path)
+    assert values["none"].shape == (0, 3)
+    assert values["void"].shape == (2, 3)
+
+
+def test_a_linked_directory_is_a_checkpoint(tmp_path, killed, opened):
+    """A user may move a checkpoint to another disk, and leave a link."""
+    killed(tmp_path / "runs", 2)
+    (tmp_path / "runs" / "ckpt-2").rename(tmp_path / "elsewhere")
+    (tmp_path / "runs" / "ckpt-2").symlink_to("../elsewhere")
+    with opened(tmp_path / "runs") as session:
+        assert session.global_step == 2
