@@ -38,9 +38,9 @@ written for TensorFlow still catches it.
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class ExitCode(enum.IntEnum):
@@ -208,13 +208,85 @@ class NoGoodCheckpointError(CheckpointError, ValueError):
     """There are checkpoints, and none of them can be read."""
 
 
+def text_of(value: object) -> str:
+    """Return ``str(value)``; a description if that fails, as the code of a user may.
+
+    >>> class Broken(Exception):
+    ...     def __str__(self):
+    ...         raise ValueError
+    >>> text_of(OSError("no space")), text_of(Broken())
+    ('no space', '<Broken without text: ValueError>')
+    """
+    return _as_text(str, value)
+
+
+def repr_of(value: object) -> str:
+    """Return ``repr(value)``; a description if that fails."""
+    return _as_text(repr, value)
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the type of an error and its text, as a traceback ends.
+
+    >>> summary_of(OSError("no space")), summary_of(KeyboardInterrupt())
+    ('OSError: no space', 'KeyboardInterrupt')
+    """
+    return f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
+
+
+def _as_text(convert: Callable[[object], str], value: object) -> str:
+    try:
+        return convert(value)
+    except Exception as error:
+        return f"<{type(value).__name__} without text: {type(error).__name__}>"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note of hookbus to *error*, even if its class is frozen."""
+    notes = _attribute(error, "__notes__", [])
+    before = notes if isinstance(notes, list) else []
+    _set_attribute(error, "__notes__", [*before, f"hookbus: {note}"])
+
+
+def set_context(error: BaseException, context: BaseException) -> None:
+    """Show *context* in the traceback of *error*, even if its class is frozen."""
+    _set_attribute(error, "__context__", context)
+
+
+def _attribute(error: BaseException, name: str, default: Any) -> Any:
+    try:
+        return object.__getattribute__(error, name)
+    except AttributeError:
+        return default
+
+
+def _set_attribute(error: BaseException, name: str, value: Any) -> None:
+    # The class of a user may refuse attributes, as a frozen dataclass does.
+    object.__setattr__(error, name, value)
+
+
+class Undo:
+    """Calls a function when its block is left, and does not touch the block's error.
+
+    A block of contextlib's sets the traceback of the error, which a frozen class refuses.
+    """
+
+    def __init__(self, undo: Callable[[], object]) -> None:
+        self._undo = undo
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._undo()
+
+
 def reason_of(error: BaseException) -> str:
     r"""Return the line of an error's message that gives the reason.
 
     >>> reason_of(PluginError("cannot load plugin 'x'\n  OSError: gone\n  Run ..."))
     'OSError: gone'
     """
-    lines = str(error).splitlines() or [repr(error)]
+    lines = text_of(error).splitlines() or [repr_of(error)]
     return lines[min(1, len(lines) - 1)].strip()
 
 
@@ -258,17 +330,16 @@ def blame(error: BaseException, culprit: str, note: str, scope: object = None) -
         scope: identifies the session. An error that leaves a session inside an event of
             another one has a culprit in each.
     """
-    known: list[tuple[object, str]] = getattr(error, _CULPRITS, [])
+    known: list[tuple[object, str]] = _attribute(error, _CULPRITS, [])
     if any(scope is None or where is None or where is scope for where, _ in known):
         return
-    with contextlib.suppress(Exception):  # some errors are frozen and cannot take a note
-        error.add_note(f"hookbus: {note}")
-        setattr(error, _CULPRITS, [*known, (scope, culprit)])
+    add_note(error, note)
+    _set_attribute(error, _CULPRITS, [*known, (scope, culprit)])
 
 
 def culprit_of(error: BaseException, scope: object = None) -> str | None:
     """Return the culprit of *error*, in the session *scope* if given; None without one."""
-    known: list[tuple[object, str]] = getattr(error, _CULPRITS, [])
+    known: list[tuple[object, str]] = _attribute(error, _CULPRITS, [])
     for where, culprit in known:
         if scope is None or where is None or where is scope:
             return culprit

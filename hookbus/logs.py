@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hookbus.errors import text_of
+
 LEVEL = 20
 """Lines below this level, ``info``, are dropped unless the program configures structlog.
 
@@ -134,7 +136,7 @@ def _console(colors: bool) -> Callable[..., str]:
         try:
             line: str = write(logger, method, {**event})  # the renderer empties it
         except Exception:
-            texts = {key: _text(value) for key, value in event.items()}
+            texts = {key: text_of(value) for key, value in event.items()}
             line = write(logger, method, texts)
         return line
 
@@ -144,13 +146,13 @@ def _console(colors: bool) -> Callable[..., str]:
 def _dumps(event: Mapping[str, Any], **_: Any) -> str:
     """Return *event* as valid JSON; a value that JSON does not have becomes text."""
     try:
-        return json.dumps(event, default=_text, allow_nan=False)
+        return json.dumps(event, default=text_of, allow_nan=False)
     except Exception:  # NaN, a cycle, a key that is not text, deep nesting
         pass
     try:
         return json.dumps(_plain(event, ()), allow_nan=False)
     except Exception:
-        return json.dumps({key: _text(value) for key, value in event.items()})
+        return json.dumps({key: text_of(value) for key, value in event.items()})
 
 
 def _plain(value: Any, around: tuple[int, ...]) -> Any:
@@ -158,21 +160,13 @@ def _plain(value: Any, around: tuple[int, ...]) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if not isinstance(value, dict | list | tuple):
-        return value if isinstance(value, str | int | None) else _text(value)
+        return value if isinstance(value, str | int | None) else text_of(value)
     if id(value) in around:
         return "..."
     around = (*around, id(value))
     if isinstance(value, dict):
-        return {_text(key): _plain(entry, around) for key, entry in value.items()}
+        return {text_of(key): _plain(entry, around) for key, entry in value.items()}
     return [_plain(entry, around) for entry in value]
-
-
-def _text(value: Any) -> str:
-    """Return *value* as text, even if its own conversion to text fails."""
-    try:
-        return str(value)
-    except Exception as error:
-        return f"<{type(value).__name__} without text: {type(error).__name__}>"
 
 
 def _structlog() -> Any:

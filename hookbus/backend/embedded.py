@@ -18,7 +18,9 @@ from hookbus.errors import (
     OutOfRangeError,
     SessionClosedError,
     WriteConflictError,
+    add_note,
     blame,
+    text_of,
 )
 from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
@@ -300,10 +302,11 @@ def _no_value(name: str, op: str) -> str:
 
 def _explain(error: BaseException, operation: Operation) -> None:
     blame(error, f"op {operation.name!r}", f"raised in op {operation.name!r}")
-    if isinstance(error, ValueError) and "read-only" in str(error):
-        error.add_note(
-            f"hookbus: op {operation.name!r} changes an input in place, and the values "
-            "that an op reads are read-only; compute a new array and return it"
+    if isinstance(error, ValueError) and "read-only" in text_of(error):
+        add_note(
+            error,
+            f"op {operation.name!r} changes an input in place, and the values "
+            "that an op reads are read-only; compute a new array and return it",
         )
 
 

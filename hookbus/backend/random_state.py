@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from hookbus.backend.protocol import Session
+from hookbus.errors import Undo
 
 
 class RandomGenerators(Protocol):
@@ -71,18 +72,13 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@contextlib.contextmanager
-def preserved(generators: RandomGenerators) -> Iterator[None]:
+def preserved(generators: RandomGenerators) -> Undo:
     """Restore *generators* after a block."""
     states = generators.capture()
-    try:
-        yield
-    finally:
-        generators.restore(states)
+    return Undo(lambda: generators.restore(states))
 
 
-@contextlib.contextmanager
-def undisturbed(session: Session | None = None) -> Iterator[None]:
+def undisturbed(session: Session | None = None) -> AbstractContextManager[None]:
     """Restore random generators and inputs after a block.
 
     Restores the process's random generators (Python's and, if it was loaded before,
@@ -104,14 +100,15 @@ def undisturbed(session: Session | None = None) -> Iterator[None]:
     generators = capture()
     # A copy: an iterator may return the very state that it goes on changing.
     positions = {} if session is None else copy.deepcopy(session.positions())
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         try:
             if session is not None:
                 _seek(session, positions)
         finally:
             restore(generators)  # last: an input may draw on its way back
+
+    return Undo(undo)
 
 
 def _seek(session: Session, positions: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from hookbus.errors import (
     WriteConflictError,
     culprit_of,
     did_you_mean,
+    repr_of,
 )
 from hookbus.hooks.context import CurrentHook
 from hookbus.logs import log
@@ -208,7 +209,7 @@ class ErrorGuard:
     def _record(self, event: str, error: Exception) -> None:
         self.failures.guards[self.plugin] = self
         self.counts[event] += 1
-        self.last[event] = repr(error)
+        self.last[event] = repr_of(error)
         if (event, type(error)) not in self._warned:
             self._warned.add((event, type(error)))
             frames = traceback.extract_tb(error.__traceback__)

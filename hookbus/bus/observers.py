@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hookbus.errors import repr_of
 from hookbus.hooks.event_bus import Call
 from hookbus.logs import log
 
@@ -45,7 +46,7 @@ class Observers:
                 log.error(
                     "an observer failed and is no longer called",
                     observer=getattr(observer, "__qualname__", type(observer).__name__),
-                    error=repr(error),
+                    error=repr_of(error),
                 )
 
     def watched(

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from hookbus.errors import ExitCode, PluginError, UsageError
+from hookbus.errors import ExitCode, PluginError, UsageError, text_of
 
 _WIDEST_NAME = 26
 
@@ -22,7 +22,7 @@ def discard(stream: TextIO) -> None:
 def report(error: BaseException, text: str = "") -> int:
     """Print an error for the user, as *text* if given, and return its exit code."""
     kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
-    print(f"{kind}: {text or error}", file=sys.stderr)
+    print(f"{kind}: {text or text_of(error)}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
         print(f"  {note}", file=sys.stderr)
     if isinstance(error, UsageError):

@@ -13,7 +13,12 @@ import attrs
 
 from hookbus.config.convert import convert, takes_boolean
 from hookbus.config.parser import Precedence
-from hookbus.errors import PluginError, UsageError, did_you_mean
+from hookbus.errors import (
+    PluginError,
+    UsageError,
+    did_you_mean,
+    text_of,
+)
 
 ON_ERROR = "on_error"
 """The setting of every plugin: the policy for exceptions that leave it."""
@@ -166,7 +171,7 @@ def build(cls: type, name: str, settings: Iterable[Setting]) -> Any:
             raise  # the user has set nothing, so this is not a mistake in settings
         given = ", ".join(s.source for s in chosen.values()) or "nothing"
         # attrs' validators have more arguments than the message.
-        reason = str(error.args[0]).rstrip(".") if error.args else type(error).__name__
+        reason = text_of(error.args[0]).rstrip(".") if error.args else type(error).__name__
         named = [f for f in form.fields if re.search(rf"\b{f}\b", reason)]
         flags = ", ".join(flag_of(name, field) for field in named or form.fields) or "none"
         raise UsageError(f"{name}: {reason}. Given: {given}. Flags: {flags}.") from error

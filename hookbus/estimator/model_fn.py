@@ -7,7 +7,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UnknownNodeError, UsageError
+from hookbus.errors import (
+    ArgumentTypeError,
+    UnknownNodeError,
+    UsageError,
+    add_note,
+)
 from hookbus.estimator.inputs import BatchedInput
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
@@ -231,7 +236,7 @@ class ModelFn:
             spec = self.fn(**{name: given[name] for name in self._names})
         except UnknownNodeError as error:
             if labels is None:
-                error.add_note(f"hookbus: {_why_no_labels(mode)}")
+                add_note(error, _why_no_labels(mode))
             raise
         return graph, _checked(spec, mode, graph)
 

@@ -5,9 +5,8 @@ A graph holds no values; a session does.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
@@ -16,6 +15,7 @@ from hookbus.errors import (
     FetchTypeError,
     GraphError,
     GraphFinalizedError,
+    Undo,
     UnknownNodeError,
     did_you_mean,
 )
@@ -367,14 +367,14 @@ class Graph:
         """Refuse nodes and summaries from now on."""
         self._finalized = True
 
-    @contextlib.contextmanager
-    def adding(self, owner: Callable[[], str | None]) -> Iterator[None]:
+    def adding(self, owner: Callable[[], str | None]) -> Undo:
         """Give the nodes that the block adds the owner that *owner* returns."""
         before, self._owner = self._owner, owner
-        try:
-            yield
-        finally:
+
+        def undo() -> None:
             self._owner = before
+
+        return Undo(undo)
 
     def enter(self) -> None:
         """Remember the graph as it is, when its first session begins."""

@@ -12,6 +12,8 @@ from hookbus.errors import (
     SessionInterruptedError,
     SessionStoppedError,
     culprit_of,
+    summary_of,
+    text_of,
 )
 
 NOBODY = "caller"
@@ -96,12 +98,12 @@ def is_swallowed(error: BaseException | None, stop: Stop | None) -> bool:
 def clean_outcome(stop: Stop | None, input_end: BaseException | None, step: int) -> Outcome:
     """Return the outcome of a session that *stop*, or the end of its input, ended."""
     if stop is None and isinstance(input_end, StepFnStop):
-        stop = Stop(NOBODY, str(input_end))
+        stop = Stop(NOBODY, text_of(input_end))
     if stop is not None:
         return Outcome(stop.kind, stop.who, stop.why, step)
     if input_end is not None:
         who = culprit_of(input_end) or "input"
-        why = str(input_end) or type(input_end).__name__
+        why = text_of(input_end) or type(input_end).__name__
         return Outcome("end_of_input", who, why, step)
     return Outcome("completed", NOBODY, "the caller left the loop", step)
 
@@ -110,4 +112,4 @@ def failed_outcome(error: BaseException | None, step: int, scope: object = None)
     """Return the outcome of a session, identified by *scope*, that an error ended."""
     kind: OutcomeKind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     who = (culprit_of(error, scope) if error is not None else None) or NOBODY
-    return Outcome(kind, who, f"{type(error).__name__}: {error}".rstrip(": "), step)
+    return Outcome(kind, who, summary_of(error) if error is not None else "", step)

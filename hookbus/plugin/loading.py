@@ -28,7 +28,13 @@ from hookbus.config.settings import (
     values_of,
 )
 from hookbus.discovery import Installed
-from hookbus.errors import HookbusError, PluginError, UsageError, blame
+from hookbus.errors import (
+    HookbusError,
+    PluginError,
+    UsageError,
+    blame,
+    summary_of,
+)
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import PROJECT
 from hookbus.hooks.options import OptionGroup
@@ -94,7 +100,7 @@ def load(verdicts: Iterable[Verdict]) -> dict[str, LoadedPlugin]:
             loaded[verdict.name] = load_one(verdict)
         except PluginError as error:
             failures.append(str(error))
-            cause = cause or error.__cause__
+            cause = error.__cause__ if cause is None else cause
     if failures:
         raise PluginError("\n".join(failures)) from cause
     return loaded
@@ -222,7 +228,7 @@ def broken_message(verdict: Verdict, error: BaseException) -> str:
     return (
         f"cannot load plugin {verdict.name!r} ({plugin.shipped_by or 'no distribution'}, "
         f"entry point {plugin.entry.value}), which is on because of: {verdict.why}\n"
-        f"  {type(error).__name__}: {error}{_where(error)}\n"
+        f"  {summary_of(error)}{_where(error)}\n"
         f"  Run without it: {_way_out(verdict)}{removal}"
     )
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import attrs
 
 from hookbus.backend.protocol import Session
+from hookbus.errors import add_note, summary_of
 from hookbus.hooks.timer import pause
 from hookbus.logs import log
 from hookbus.validation import numeric
@@ -65,13 +66,13 @@ class Preemptions:
         """
         most, first_wait = self.recovery.most, self.recovery.first_wait
         if self.in_a_row >= most:
-            error.add_note(f"hookbus: gave up after {most} recoveries in a row")
+            add_note(error, f"gave up after {most} recoveries in a row")
             raise error
         seconds = min(_LONGEST_WAIT, first_wait * 2.0 ** min(self.in_a_row, 60))
         self.in_a_row += 1
         log.warning(
             "preempted; reopening the session",
-            why=f"{type(error).__name__}: {error}",
+            why=summary_of(error),
             recovery=self.in_a_row,
             wait_secs=seconds,
         )

@@ -12,7 +12,12 @@ import attrs
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import Setting, build, fields_of
 from hookbus.discovery import Installed, installed_plugins, name_from_class
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import (
+    UsageError,
+    did_you_mean,
+    summary_of,
+    text_of,
+)
 from hookbus.testing._suite.endings import ENDINGS, describe, is_planned
 from hookbus.testing.model import falling
 from hookbus.testing.steps import Steps, run_steps
@@ -134,8 +139,8 @@ def candidates(
             found[-1].make()
         except Exception as error:
             raise UsageError(
-                f"--hook {name}: cannot make a hook ({error}); give it settings with "
-                "--hook-setting NAME=VALUE"
+                f"--hook {name}: cannot make a hook ({text_of(error)}); give it settings "
+                "with --hook-setting NAME=VALUE"
             ) from error
     return found
 
@@ -155,7 +160,7 @@ def _load(spelled: str) -> type:
         )
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"--hook {spelled}: cannot import it ({type(error).__name__}: {error}); "
+            f"--hook {spelled}: cannot import it ({summary_of(error)}); "
             "expected MODULE:CLASS of an installed module: pip install -e ."
         ) from error
     if not isinstance(found, type):
