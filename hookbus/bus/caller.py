@@ -21,6 +21,7 @@ from hookbus.bus.registry import Registration
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs
+from hookbus.hooks.interrupts import interruptible
 
 Result: TypeAlias = tuple[str, Any]
 """A plugin's name and its answer."""
@@ -139,6 +140,7 @@ class Caller:
         self._guards = {i.plugin: i.guard for i in implementations if i.guard}
         self._wrappers: list[tuple[str, Bound]] = []
         for each in implementations:
+            interruptible(each.function)
             call = each.bind(parameters)
             if observers is not None:
                 call = observers.watched(call, each.plugin, event, parameters, each.wrapper)

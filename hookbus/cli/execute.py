@@ -22,6 +22,7 @@ from hookbus.errors import (
     UnknownNodeError,
     UsageError,
     culprit_of,
+    text_of,
 )
 from hookbus.logs import log
 
@@ -47,14 +48,14 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
         # `sys.exit(main())` exits with None or 0 whatever happened in main().
         signalled = error.code in (None, ExitCode.OK, ExitCode.PREEMPTED)
         code = _after_signal(config.records) if signalled else None
-        if code is None:
-            raise
+        if code is None or (code == error.code == ExitCode.PREEMPTED):
+            raise  # the latter absorbs signals until the process ends
         return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except SessionInterruptedError as error:
-        log.warning(str(error))
+        log.warning(text_of(error))
     except HookbusError as error:
         code = report(error)
         place = _place(error, files)
@@ -138,7 +139,8 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LEADING):
         trace = trace.tb_next
     if trace is not None or isinstance(error, SyntaxError):
-        error.__traceback__ = trace
+        # Not by assignment, which a frozen class refuses.
+        BaseException.with_traceback(error, trace)
     if not whole:
         _hide_own_frames(error, set())
     # The script may have set its own excepthook.
@@ -164,7 +166,7 @@ def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
         foreign = foreign or not own
         if not (own and foreign):
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    error.__traceback__ = kept
+    BaseException.with_traceback(error, kept)
     behind = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     for other in (error.__cause__, error.__context__, *behind):
         _hide_own_frames(other, done)

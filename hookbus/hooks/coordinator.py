@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TypeAlias
 
-from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError
+from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError, repr_of
+from hookbus.hooks.interrupts import interruptible
 from hookbus.logs import log
 
 ExcInfo: TypeAlias = (
@@ -69,7 +70,7 @@ class Coordinator:
                 raise ex
             if not self._stop.is_set():
                 if ex is not None:
-                    log.error("an error was reported to the coordinator", error=repr(ex))
+                    log.error("an error was reported to the coordinator", error=repr_of(ex))
                 self._error = ex
                 self._stop.set()
 
@@ -105,6 +106,7 @@ class Coordinator:
         if self._error is not None:
             raise self._error
 
+    @interruptible
     def join(
         self,
         threads: Iterable[threading.Thread] = (),

@@ -12,7 +12,14 @@ import attrs
 from hookbus.bus.caller import Failure
 from hookbus.checkpoint.files import replacing
 from hookbus.config.config import SessionRecord
-from hookbus.errors import END_OF_INPUT, SessionInterruptedError
+from hookbus.errors import (
+    END_OF_INPUT,
+    SessionInterruptedError,
+    add_note,
+    repr_of,
+    set_context,
+    text_of,
+)
 from hookbus.hooks.outcome import (
     Outcome,
     clean_outcome,
@@ -21,7 +28,7 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.logs import log, shown
 from hookbus.session.requests import save
-from hookbus.session.signals import KINDS, exception_for
+from hookbus.session.signals import KINDS, SignalExit, exception_for, take_put_off
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
@@ -29,11 +36,15 @@ from hookbus.session.state import Phase, SessionState
 def finish(state: SessionState, reached: BaseException | None) -> BaseException | None:
     """Finish the session, once; *reached* is the error that left its block, or None.
 
+    Each step is tried, whatever became of the ones before: hooks are told, threads joined,
+    the directory unlocked, the outcome recorded, the handlers of signals restored.
+
     Returns:
         What the caller raises because of a signal, unless an error is already being raised.
 
     Raises:
-        BaseException: the error of one hook's ``end``, of a thread or of the input.
+        BaseException: the error of one hook's ``end``, of a thread or of the input, or what
+            a signal handler could not raise before.
         BaseExceptionGroup: errors of several hooks.
     """
     began, state.phase = state.phase is not Phase.NEW, Phase.CLOSED
@@ -45,26 +56,32 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         outcome = failed_outcome(error, state.global_step, state.bus.current)
     state.outcome = outcome
     failures: list[BaseException] = []
-    try:
-        try:
-            if clean:
-                failures += _end_well(state, outcome)
-            elif error is not None:
-                state.requests.close()
-                _tell_exception(state, error, outcome)
-        finally:
-            thread_error = _close_backend(state)
-            state.saver.close()
-            if began:
-                state.creator.graph.leave()
-            _record(state, error, outcome)
-        _raise_failures(failures, thread_error)
-        if error is not None and error is not reached:
-            raise error
-    finally:
-        leave_session(state)
-        exits_by = _leave_signals(state, outcome)
-    return exits_by
+
+    def tell() -> None:
+        if clean:
+            failures.extend(_end_well(state, outcome))
+        elif error is not None:
+            state.requests.close()
+            failures.extend(_tell_exception(state, error, outcome))
+
+    failures += _attempt(tell)
+    of_threads = _attempt(lambda: _close_backend(state))
+    failures += _attempt(state.saver.close)
+    if began:
+        failures += _attempt(state.creator.graph.leave)
+    failures += _attempt(lambda: _record(state, error, outcome))
+    leave_session(state)
+    exits_by: list[BaseException | None] = []
+    failures += _attempt(lambda: exits_by.append(_leave_signals(state, outcome)))
+    put_off = take_put_off()
+    if put_off is not None and not isinstance(error, KeyboardInterrupt):
+        failures.append(put_off)
+    if failures or of_threads or error is not reached:
+        exits_by.clear()  # an error is raised instead, whose traceback must not keep it
+    _raise_failures(failures, of_threads)
+    if error is not None and error is not reached:
+        raise error
+    return exits_by[0]
 
 
 def _decide(
@@ -75,12 +92,15 @@ def _decide(
     The end of a session that never became ready is not clean.
     """
     clean = state.first_step is not None and is_clean_end(reached, state.stop)
-    backend = state.backend
-    if clean and backend is not None:
-        thread = backend.coord.exception
-        if thread is not None and recoverable(state, thread) is None:
-            return thread, False
+    if clean:
+        put_off = take_put_off()
+        if put_off is not None:
+            return put_off, False
     try:
+        backend = state.backend
+        thread = backend.coord.exception if backend is not None else None
+        if clean and thread is not None and recoverable(state, thread) is None:
+            return thread, False
         if clean and isinstance(reached, END_OF_INPUT):
             state.end_input(reached)
         state.stop_by_signal()
@@ -126,22 +146,29 @@ def _tell(state: SessionState, event: str, *arguments: Any) -> list[Failure]:
     return state.bus.caller(event).visit(arguments, args_of, keep_going=True)
 
 
-def _tell_exception(state: SessionState, error: BaseException, outcome: Outcome) -> None:
+def _tell_exception(
+    state: SessionState, error: BaseException, outcome: Outcome
+) -> list[BaseException]:
+    """Call every ``on_exception``; return what interrupted one."""
     session = state.backend.session if state.backend is not None else None
+    interrupts: list[BaseException] = []
     for name, other in _tell(state, "on_exception", session, error, outcome):
-        log.error("a hook failed in on_exception", hook=name, error=repr(other))
-        error.add_note(f"hookbus: on_exception() of {name!r} failed: {other!r}")
+        if isinstance(other, KeyboardInterrupt):
+            interrupts.append(other)
+        log.error("a hook failed in on_exception", hook=name, error=repr_of(other))
+        add_note(error, f"on_exception() of {name!r} failed: {repr_of(other)}")
+    return [] if isinstance(error, KeyboardInterrupt) else interrupts
 
 
-def _close_backend(state: SessionState) -> BaseException | None:
-    """Close the backend session; return the error of one of its threads, or None."""
+def _close_backend(state: SessionState) -> None:
+    """Close the backend session; raise the error of one of its threads."""
     if state.backend is None or state.is_inherited:
-        return None
+        return
     error = state.backend.close(state.grace)
-    if error is not None and recoverable(state, error) is not None:
-        log.error("error while closing the session", error=repr(error))
-        return None
-    return error
+    if isinstance(error, Exception) and recoverable(state, error) is not None:
+        log.error("error while closing the session", error=repr_of(error))
+    elif error is not None:
+        raise error
 
 
 def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
@@ -173,19 +200,23 @@ def _write_outcome(outcome: Outcome, directory: Path) -> None:
         with replacing(directory / "outcome.json") as file:
             file.write_text(json.dumps(attrs.asdict(outcome), indent=2) + "\n", "utf-8")
     except OSError as error:
-        log.warning("cannot write how the session ended", why=str(error))
+        log.warning("cannot write how the session ended", why=text_of(error))
 
 
-def _raise_failures(
-    failures: list[BaseException], thread_error: BaseException | None
-) -> None:
-    """Raise the error of a thread first, with the others as notes."""
-    if thread_error is not None:
-        for failure in failures:
-            thread_error.add_note(f"hookbus: another error at the end: {failure!r}")
-        if failures and thread_error.__context__ is None:
-            thread_error.__context__ = failures[0]
-        raise thread_error
+def _raise_failures(failures: list[BaseException], of_threads: list[BaseException]) -> None:
+    """Raise the errors of the end.
+
+    An interrupt comes first, and then the error of a thread, with the others as notes.
+    """
+    everything = [*of_threads, *failures]
+    interrupts = [error for error in everything if isinstance(error, KeyboardInterrupt)]
+    for first in (*interrupts, *of_threads):
+        others = [error for error in everything if error is not first]
+        for other in others:
+            add_note(first, f"another error at the end: {repr_of(other)}")
+        if others and first.__context__ is None:
+            set_context(first, others[0])
+        raise first
     if len(failures) == 1:
         raise failures[0]
     if failures:
@@ -194,19 +225,27 @@ def _raise_failures(
 
 def _leave_signals(state: SessionState, outcome: Outcome) -> BaseException | None:
     """Stop watching signals; return what has to be raised because of one, or None."""
+    exits_by: BaseException | None = None
+    try:
+        exits_by = _exit_by_signal(state, outcome)
+    finally:
+        state.signals.restore(exit_on_way=isinstance(exits_by, SignalExit))
+    return exits_by or _exit_by_signal(state, outcome)  # one that arrived meanwhile
+
+
+def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | None:
     saver, signals = state.saver, state.signals
-    name, unheard, shared = signals.name, signals.unheard, signals.is_shared
+    unheard = signals.unheard
     served = outcome.kind in KINDS.values()
-    signals.restore()
     if served and not state.exit_on_signal:
         return None
-    if served and shared:
+    if served and signals.is_shared:
         # A hook that evaluates returns, so that the hooks after it get their events.
         return (
             None
             if inside_event()
             else SessionInterruptedError(
-                f"{name} ended the session, and ends the one around it"
+                f"{signals.name} ended the session, and ends the one around it"
             )
         )
     if unheard is None:
@@ -218,7 +257,7 @@ def _leave_signals(state: SessionState, outcome: Outcome) -> BaseException | Non
     return exception_for(unheard)
 
 
-def _attempt(do: Callable[[], None]) -> list[BaseException]:
+def _attempt(do: Callable[[], object]) -> list[BaseException]:
     try:
         do()
     except BaseException as error:

@@ -20,6 +20,7 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
+from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY, Outcome, is_clean_end, is_swallowed
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
@@ -27,6 +28,7 @@ from hookbus.session.finish import finish
 from hookbus.session.recovery import Recovery
 from hookbus.session.requests import act_after_run
 from hookbus.session.run import HookedSession
+from hookbus.session.signals import raise_put_off
 from hookbus.session.start import (
     Done,
     begin,
@@ -83,6 +85,7 @@ class MonitoredSession:
     'completed'
     """
 
+    @uninterrupted
     def __init__(
         self,
         graph: Graph | None = None,
@@ -115,12 +118,14 @@ class MonitoredSession:
             )
         )
 
+    @uninterrupted
     def _start(self, state: SessionState) -> None:
         """Begin the session; if that fails, finish it."""
         self._state = state
         enter_session(state)
         try:
             begin(state)
+            raise_put_off()
         except BaseException as error:
             self._finish(error, raised=error)
             raise
@@ -431,6 +436,7 @@ class MonitoredSession:
         recover(state, cause)  # a thread met a preemption
         return state.stop is not None
 
+    @uninterrupted
     def close(self) -> None:
         """End the session, like leaving its block without an error.
 
@@ -445,9 +451,11 @@ class MonitoredSession:
             raise SessionClosedError("Session is already closed.")
         self._finish(None, raised=sys.exception())
 
+    @uninterrupted
     def __enter__(self) -> MonitoredSession:
         return self
 
+    @uninterrupted
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -477,8 +485,12 @@ class MonitoredSession:
         if self._state.is_inherited:
             return
         exits_by = finish(self._state, reached)
-        if exits_by is not None and is_clean_end(raised, self._state.stop):
-            raise exits_by from None
+        try:
+            if exits_by is not None and is_clean_end(raised, self._state.stop):
+                raise exits_by from None
+        finally:
+            # Its traceback contains this frame: without a cycle it goes when it is caught.
+            del exits_by
 
     def _run_on(self, backend: HookedSession, *request: Any) -> Any:
         requests = self._state.requests

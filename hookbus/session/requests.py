@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.interrupts import uninterrupted
 from hookbus.logs import log
+from hookbus.session.signals import raise_put_off
 from hookbus.session.state import Phase, SessionState
 
 
@@ -19,6 +21,7 @@ def act(
     requested = requests.take_save() if saving else None
     if requested is not None:
         save(state, *requested, context)
+        raise_put_off()
         commit(state)  # the assignments of after_save, and those before a refusal
     began = state.global_step - 1 if context is None else context.global_step
     stop = requests.take_stop(began)
@@ -50,12 +53,14 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
         state.recovering = not state.preemptions.are_over(state.backend.session)
 
 
+@uninterrupted
 def save(
     state: SessionState, who: str, why: str, context: SessionRunContext | None
 ) -> None:
     """Write a checkpoint, unless the last one is up to date or a hook refuses.
 
-    The checkpoint contains what hooks assign until it is written.
+    The checkpoint contains what hooks assign until it is written. A signal interrupts the
+    hooks, but not the writing.
     """
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus

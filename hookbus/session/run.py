@@ -23,6 +23,7 @@ from hookbus.errors import (
     UnfedPlaceholderError,
     WriteConflictError,
     blame,
+    repr_of,
 )
 from hookbus.graph.fetches import Merge, merge, structure_of, unite_feeds
 from hookbus.graph.node import Node
@@ -30,6 +31,7 @@ from hookbus.graph.traversal import needs
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import Kind, SessionRunArgs
+from hookbus.hooks.interrupts import call_interruptibly
 from hookbus.logs import log
 from hookbus.session.signals import SignalWatch
 
@@ -216,7 +218,11 @@ class HookedSession:
         return None
 
     def close(self, grace: float) -> BaseException | None:
-        """Stop the threads and close the backend; return the error of a thread."""
+        """Stop the threads and close the backend.
+
+        Returns:
+            The error of a thread, or a KeyboardInterrupt that cut a wait short, or None.
+        """
         error: BaseException | None = None
         self.coord.request_stop()
         try:
@@ -224,9 +230,11 @@ class HookedSession:
         except BaseException as reported:
             error = reported
         try:
-            self.session.close()
+            call_interruptibly(self.session.close)
+        except KeyboardInterrupt as interrupt:
+            error = interrupt
         except Exception as failed:  # it is not used again, and must not stop its successor
-            log.warning("cannot close the backend session", why=repr(failed))
+            log.warning("cannot close the backend session", why=repr_of(failed))
         return error
 
     def _plan(self, request: RunRequest, feeds: Mapping[str, Any]) -> RunPlan:

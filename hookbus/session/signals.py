@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from hookbus.errors import ExitCode
+from hookbus.hooks.interrupts import may_raise, uninterrupted
 from hookbus.hooks.outcome import OutcomeKind
 from hookbus.logs import log_in_handler
 
@@ -27,9 +28,11 @@ class SignalWatch:
     """Notices SIGINT, SIGTERM and SIGHUP for one session, until its end.
 
     The first signal sets a flag in every open session, and logs what happens next. A second
-    SIGINT raises KeyboardInterrupt. A Python handler that the program installed before is
-    called as well, and is restored at the end. Python has no handlers outside the main
-    thread; a session there catches nothing. A forked child has the earlier handlers again.
+    SIGINT raises KeyboardInterrupt; while the session opens, saves or ends, it is put off
+    until that is done, except in a hook. A Python handler that the program installed before
+    is called as well, and is restored at the end; what it raises is put off likewise.
+    Python has no handlers outside the main thread; a session there catches nothing. A
+    forked child has the earlier handlers again.
 
     Args:
         saves: returns whether the session saves at its end, for the log line; None logs
@@ -53,11 +56,12 @@ class SignalWatch:
         """The name of the signal that arrived, like ``SIGTERM``."""
         return signal.Signals(self.received).name if self.received else ""
 
+    @uninterrupted
     def install(self) -> None:
         """Start watching, in the main thread only."""
         if _in_main_thread():
             self._layer = _top_layer()
-            self._layer.watches.append(self)
+            self._layer.add(self)
 
     @property
     def is_shared(self) -> bool:
@@ -77,11 +81,16 @@ class SignalWatch:
         """Watch nothing any more, in a forked child; its parent's signal is not its own."""
         self.received, self._layer = None, None
 
-    def restore(self) -> None:
-        """Stop watching."""
-        layer, self._layer = self._layer, None
-        if layer is not None:
-            layer.remove(self)
+    @uninterrupted
+    def restore(self, exit_on_way: bool = False) -> None:
+        """Stop watching. What arrived stays known.
+
+        Args:
+            exit_on_way: whether a :class:`SignalExit` is raised next. Until it is caught,
+                further signals that would end the process do nothing.
+        """
+        if self._layer is not None:
+            self._layer.remove(self, exit_on_way)
 
 
 class _Layer:
@@ -94,6 +103,14 @@ class _Layer:
     def __init__(self) -> None:
         self.watches: list[SignalWatch] = []
         self._previous: dict[int, Any] = {}
+
+    def add(self, watch: SignalWatch) -> None:
+        """Tell *watch* of signals; with the first one install the handlers."""
+        # Before the handlers, so that the first signal finds it.
+        self.watches.append(watch)
+        if self._previous:
+            return
+        # SIGINT comes first: from then on nothing raises here.
         for number in KINDS:
             before = signal.getsignal(number)
             if before not in (None, signal.SIG_IGN):
@@ -107,31 +124,37 @@ class _Layer:
 
     def is_shared(self, watch: SignalWatch, number: int) -> bool:
         """Return whether a signal reaches other sessions than one, here or below."""
-        return self.watches != [watch] or _layer_of(self._previous.get(number)) is not None
+        others = any(other is not watch for other in self.watches)
+        return others or _layer_of(self._previous.get(number)) is not None
 
     def is_handled(self, number: int) -> bool:
         """Return whether the program handles a signal itself."""
         before = self._previous.get(number)
         return _is_own(before) and _layer_of(before) is None
 
-    def remove(self, watch: SignalWatch) -> None:
+    def remove(self, watch: SignalWatch, exit_on_way: bool) -> None:
         """Forget *watch*; with the last one restore the earlier handlers."""
-        self.watches.remove(watch)
+        if watch in self.watches:
+            self.watches.remove(watch)
         # Another thread cannot restore handlers. They then pass every signal on, until the
         # next session replaces them.
         if not self.watches and _in_main_thread():
-            self._restore()
+            self._restore(exit_on_way)
 
     def forget(self) -> None:
         """Forget all sessions, in a forked child, and restore the earlier handlers."""
         for watch in self.watches:
             watch.forget()
         self.watches.clear()  # a handler of the program may still call this layer's
-        self._restore()
+        self._restore(exit_on_way=False)
 
-    def _restore(self) -> None:
-        for number, before in self._previous.items():
+    def _restore(self, exit_on_way: bool) -> None:
+        # SIGINT comes last: after that Python may raise KeyboardInterrupt.
+        for number, before in reversed(self._previous.items()):
             if signal.getsignal(number) == self.handle:
+                if exit_on_way and number != signal.SIGINT and not _is_own(before):
+                    _absorbed[number] = before
+                    before = _absorb
                 signal.signal(number, before)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -143,12 +166,17 @@ class _Layer:
                 watch.received = number
         if not again:
             self._announce(number)
-        if _is_own(before):
-            before(number, frame)
-        elif not self.watches:
-            _as_if_unhandled(number, before)
-        if again and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        try:
+            if _is_own(before):
+                before(number, frame)
+            elif not self.watches:
+                _as_if_unhandled(number, before)
+            if again and number == signal.SIGINT:
+                raise KeyboardInterrupt
+        except BaseException as error:
+            if may_raise(frame):
+                raise
+            _put_off(error, number)
 
     def _announce(self, number: int) -> None:
         """Log what the sessions do about a signal; a step may take minutes."""
@@ -164,9 +192,68 @@ class _Layer:
 
 def exception_for(number: int) -> BaseException:
     """Return what ends a program after a signal: KeyboardInterrupt, or exit with 75."""
-    if number == signal.SIGINT:
-        return KeyboardInterrupt()
-    return SystemExit(int(ExitCode.PREEMPTED))
+    return KeyboardInterrupt() if number == signal.SIGINT else SignalExit()
+
+
+class SignalExit(SystemExit):
+    """Leaves the program after SIGTERM or SIGHUP, with exit code 75.
+
+    As long as it is on its way, a further one of them must not replace the exit code, which
+    promises that the next start resumes. A program that catches it gets its handlers back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(int(ExitCode.PREEMPTED))
+
+    def __del__(self) -> None:
+        if not _in_main_thread():
+            return
+        # No code of the program runs: nobody caught it, and the process ends now. At the
+        # prompt of an interactive Python, it does not.
+        ends = sys._getframe().f_back is None and not hasattr(sys, "ps1")
+        _stop_absorbing(signal.SIG_IGN if ends else None)
+
+
+_absorbed: dict[int, Any] = {}
+"""The handlers to restore for the signals that are absorbed."""
+
+
+def _absorb(number: int, frame: FrameType | None) -> None:
+    """Do nothing for a signal while a SignalExit is on its way."""
+
+
+def _stop_absorbing(instead: signal.Handlers | None = None) -> None:
+    """Restore the earlier handlers, or install another one in their place."""
+    for number, before in _absorbed.items():
+        if signal.getsignal(number) is _absorb:
+            signal.signal(number, before if instead is None else instead)
+    _absorbed.clear()
+
+
+_waiting: list[BaseException] = []
+"""What handlers could not raise in the code that they interrupted."""
+
+
+def _put_off(error: BaseException, number: int) -> None:
+    if not _waiting:
+        log_in_handler("cleaning up, then ending", signal=signal.Signals(number).name)
+    _waiting.append(error)
+
+
+def take_put_off() -> BaseException | None:
+    """Return what a handler could not raise, for the caller to raise; None if nothing."""
+    if not _waiting or not _in_main_thread():
+        return None
+    error = _waiting[0]
+    _waiting.clear()
+    return error
+
+
+def raise_put_off() -> None:
+    """Raise what a handler could not raise before."""
+    error = take_put_off()
+    if error is not None:
+        raise error
 
 
 _layers: list[_Layer] = []
@@ -188,12 +275,15 @@ def deliver_signals() -> None:
 
 def forget_layers() -> None:
     """Restore, in a forked child, the handlers from before its parent's sessions."""
+    _waiting.clear()
+    _stop_absorbing()
     while _layers:
         _layers.pop().forget()
 
 
 def _top_layer() -> _Layer:
     """Return the layer that a session opened now belongs to."""
+    _stop_absorbing()
     if not _layers or not _layers[-1].is_on_top():
         _layers[:] = [layer for layer in _layers if layer.watches]
         _layers.append(_Layer())

@@ -23,6 +23,7 @@ from hookbus.config.config import Config, SessionRecord
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests
 from hookbus.hooks.hook import Kind
+from hookbus.hooks.interrupts import call_interruptibly, uninterrupted
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
 from hookbus.logs import log
 from hookbus.plugin.roster import versions
@@ -30,7 +31,7 @@ from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Recovery
 from hookbus.session.requests import act
 from hookbus.session.run import HookedSession
-from hookbus.session.signals import SignalWatch
+from hookbus.session.signals import SignalWatch, raise_put_off
 from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
 T = TypeVar("T")
@@ -175,6 +176,7 @@ def open_backend(state: SessionState) -> HookedSession:
         _wait_to_reopen(state, cause)
 
 
+@uninterrupted
 def recover(state: SessionState, cause: BaseException) -> HookedSession:
     """Replace the backend session, which was preempted, by a new one, restored."""
     old, preemptions = state.backend, state.preemptions
@@ -186,7 +188,9 @@ def recover(state: SessionState, cause: BaseException) -> HookedSession:
     if left is not None and not isinstance(left, old.session.preemption_errors):
         raise left
     _wait_to_reopen(state, cause)
-    return open_backend(state)
+    backend = open_backend(state)
+    raise_put_off()
+    return backend
 
 
 def repeat(
@@ -245,6 +249,7 @@ def _call_begin(state: SessionState) -> None:
     arguments = (state.creator.graph, state.saver.checkpoints, state.kind)
 
     def args_of(name: str) -> tuple[Any, ...]:
+        raise_put_off()
         state.begun.add(name)
         return arguments
 
@@ -264,7 +269,7 @@ def _call_begin(state: SessionState) -> None:
 def _try_to_open(state: SessionState) -> BaseException | None:
     """Open a backend session and serve the hooks' requests; return a preemption."""
     try:
-        session = state.creator.create_session()
+        session = call_interruptibly(state.creator.create_session)
     except PREEMPTION_ERRORS as error:
         return error
     state.bus.failures.spare(session.preemption_errors)
@@ -310,11 +315,12 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     training = state.kind == "train"
     path = creator.checkpoint_filename_with_path
     # 1. Variables, step, tracked objects and the position in the input.
-    restored = saver.restore(session, training, path)
+    restored = call_interruptibly(saver.restore, session, training, path)
     if restored is None:
         _restore_pristine(state)
     # 2. The initialization of the scaffold.
-    creator.prepare(session, restored is not None, state.signals.came)
+    hurry = state.signals.came
+    call_interruptibly(creator.prepare, session, restored is not None, hurry)
     # 3. The states of hooks.
     if restored is not None and training:
         load_hooks(saver.hooks, restored.state.get("hooks", {}), restored.manifest.ended)

@@ -16,6 +16,7 @@ from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import Kind, check_kind
+from hookbus.hooks.interrupts import uninterrupted
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.session.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
 from hookbus.session.monitored import MonitoredSession
@@ -41,6 +42,7 @@ class SingularMonitoredSession(MonitoredSession):
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
     """
 
+    @uninterrupted
     def __init__(
         self,
         graph: Graph | None = None,
@@ -124,6 +126,7 @@ class MonitoredTrainingSession(MonitoredSession):
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
     """
 
+    @uninterrupted
     def __init__(
         self,
         graph: Graph | None = None,

@@ -11,7 +11,7 @@ from hookbus.checkpoint.reader import latest_checkpoint
 from hookbus.errors import DeadlineExceededError, SessionInterruptedError, UsageError
 from hookbus.hooks.timer import pause
 from hookbus.logs import log, shown
-from hookbus.session.signals import SignalWatch
+from hookbus.session.signals import SignalWatch, raise_put_off
 from hookbus.validation import check_path, check_seconds
 
 _POLL_SECS = 1.0
@@ -127,8 +127,9 @@ def _pause(seconds: float) -> int | None:
     try:
         pause(seconds, lambda: watch.received is not None)
     finally:
-        unheard = watch.unheard
         watch.restore()
+    raise_put_off()
+    unheard = watch.unheard
     if unheard is not None:  # no session and no handler of the program got it
         signal.raise_signal(unheard)
     return watch.received

@@ -135,7 +135,7 @@ def estimator(hook: Sends, ran: list[int]) -> None:
 WAYS = [stop_at_step, num_steps, early_stopping, end_of_input, in_one_call, estimator]
 
 
-@pytest.mark.parametrize("moment", cases(["op", "after_run", "end"], MOMENTS))
+@pytest.mark.parametrize("moment", cases(["op", "end"], MOMENTS))
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_the_start_after_it_does_no_step_more(
     way: Callable[[Sends, list[int]], None], moment, ctrl_c
