@@ -232,7 +232,7 @@ def test_a_session_that_a_child_opens_hears_its_own_signals(ctrl_c):
                 child.told += f"{own.should_stop()}"
             return
         assert session.should_stop()
-    assert (child.left, child.told) == ("SystemExit", "False True")
+    assert (child.left, child.told) == ("SignalExit", "False True")
     assert session.outcome.kind == "interrupted"
 
 
