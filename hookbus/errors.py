@@ -298,6 +298,10 @@ the same.
 """
 
 
+_LONGEST_SLIP = 200
+"""A longer word is no slip, and comparing it with every known one takes long."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'loss'?"``, or ``""`` if no known word is close.
 
@@ -308,6 +312,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     import difflib  # only a mistake needs it
 
+    if len(word) > _LONGEST_SLIP:
+        return ""
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
     if not close:
         return ""
@@ -315,6 +321,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     nearness = [difflib.SequenceMatcher(None, c, word).ratio() for c in close]
     close = [c for c, near in zip(close, nearness, strict=True) if near > nearness[0] - 0.1]
     return f"; did you mean {' or '.join(map(repr, close))}?"
+
+
+def spelled(value: object) -> str:
+    """Return the repr of a value of the user, for a message: short, and whatever it is.
+
+    >>> spelled("loss"), spelled([3] * 1000)
+    ("'loss'", '[3, 3, 3, 3, 3, 3, ...]')
+    """
+    import reprlib  # only a mistake needs it
+
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 200
+    return short.repr(value)
 
 
 _CULPRITS = "_hookbus_culprits"

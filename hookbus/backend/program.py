@@ -23,6 +23,9 @@ LastOutput: TypeAlias = tuple[int, str, str, str]
 Call: TypeAlias = tuple[Operation, Pick, int, tuple[tuple[str, int], ...]]
 """An op, what picks its arguments, its own slot, and (key, slot) of its outputs."""
 
+_MOST_LINKS = 20
+"""The number of nodes that a message names on the way from a placeholder to a fetch."""
+
 
 @attrs.frozen(eq=False)
 class Program:
@@ -184,7 +187,10 @@ class _Planner:
         if len(chain) == 1:
             return f"placeholder {name!r} is fetched but not fed; give it in feed_dict"
         reader = self._graph.resolve(chain[1]).source.name
+        links = [*map(repr, chain)]
+        if len(links) > _MOST_LINKS:
+            links[_MOST_LINKS // 2 : -_MOST_LINKS // 2] = ["..."]
         return (
             f"placeholder {name!r} is not fed, and op {reader!r} needs it "
-            f"({' <- '.join(map(repr, chain))}); give it in feed_dict"
+            f"({' <- '.join(links)}); give it in feed_dict"
         )

@@ -15,7 +15,7 @@ from hookbus.backend.random_state import RandomGenerators, preserved
 from hookbus.errors import UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
-from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of
+from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of, plain_name
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
@@ -31,8 +31,10 @@ class ReportGraph(Graph):
 
     def resolve(self, node: Node | str, asker: str = "") -> Node:
         """Return a node by its name; a new name becomes a node that a step may report."""
-        if isinstance(node, str) and node not in self:
-            return self._note(node, "placeholder")
+        if isinstance(node, str):
+            name = plain_name(node)
+            if name not in self:
+                return self._note(name, "placeholder")
         return super().resolve(node, asker)
 
     @property
@@ -80,6 +82,8 @@ class Reports(Mapping[str, Any]):
         Raises:
             UsageError: a name is reported twice in this step.
         """
+        if {*map(type, values)} != {str}:
+            values = {plain_name(name): value for name, value in values.items()}
         for name in values:
             if name in self._given:
                 raise UsageError(f"{name!r} is reported twice in one step")
@@ -91,6 +95,7 @@ class Reports(Mapping[str, Any]):
         Raises:
             UsageError: the name is not a non-empty str, or is used twice in this step.
         """
+        name = plain_name(name) if isinstance(name, str) else name
         if not isinstance(name, str) or not name:
             raise UsageError(f"a summary's name is {name!r}; expected a non-empty str")
         if name in self._summaries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "hookbus.codec"
+MOST_LEVELS = 100
+"""The levels of dicts, lists and tuples that a state may have, one inside the other.
+
+Codecs and copies are recursive, so Python limits the depth anyway: to a number that depends
+on how deep the calls of the program are at that moment.
+"""
 
 
 class Codec(Protocol):
     """Writes one nested structure into a directory and reads it back, bit for bit.
 
     The structure is made of dicts with str keys, lists, tuples, numbers, strings, None
-    and arrays. Nothing may be unpickled.
+    and arrays; each part of it has at most 100 levels. Nothing may be unpickled.
     """
 
     def write(self, state: Mapping[str, Any], directory: Path) -> None:
@@ -38,6 +44,28 @@ class Codec(Protocol):
             CheckpointError: the files have contents that :meth:`write` never writes; an
                 older checkpoint is tried. Any other error ends the session.
         """
+
+
+def too_deep(state: Any) -> str:
+    """Return why a state has too many levels for a codec; empty if it does not.
+
+    >>> too_deep({"momentum": [0.5]})
+    ''
+    """
+    level = [state]
+    for _ in range(MOST_LEVELS):
+        # Each object once: two lists that hold each other twice would grow without end.
+        inner = {id(part): part for whole in level for part in _containers(whole)}
+        if not inner:
+            return ""
+        level = [*inner.values()]
+    return f"has more than {MOST_LEVELS} levels, or contains itself"
+
+
+def _containers(whole: Any) -> Iterator[Any]:
+    parts = whole.values() if isinstance(whole, Mapping) else whole
+    if isinstance(whole, Mapping | list | tuple):
+        yield from (part for part in parts if isinstance(part, Mapping | list | tuple))
 
 
 def codecs() -> dict[str, EntryPoint]:

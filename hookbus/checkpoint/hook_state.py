@@ -11,7 +11,8 @@ import attrs
 
 from hookbus.bus.bus import Bus
 from hookbus.bus.error_policy import ErrorGuard
-from hookbus.errors import blame
+from hookbus.checkpoint.codec import too_deep
+from hookbus.errors import CheckpointError, blame
 from hookbus.logs import log
 
 
@@ -31,9 +32,13 @@ class Stateful:
     _refused: bool = False
 
     def state(self) -> tuple[Any, ...]:
-        """Return its state in a tuple, which is empty if the state is not known."""
+        """Return its state in a tuple, which is empty if the state is not known.
+
+        Raises:
+            CheckpointError: it has too many levels.
+        """
         if self.guard is None:
-            return (self._call("state_dict"),)
+            return (self._read(),)
         if not self._refused:
             self.guard.around("state_dict", self._keep_state)()
         return self._last
@@ -50,11 +55,37 @@ class Stateful:
         if self.guard is None:
             load()
             return
-        self._last = (copy.deepcopy(state),)  # the hook may change its own
+        self._last = (self.copied(state),)
         self._refused = not self.guard.around("load_state_dict", load)()
 
     def _keep_state(self) -> None:
-        self._last = (copy.deepcopy(self._call("state_dict")),)
+        self._last = (self.copied(self._read()),)
+
+    def copied(self, state: Any) -> Any:
+        """Return a copy of a state: the hook changes its own in the next step.
+
+        Raises:
+            CheckpointError: it holds something that cannot be copied, like a lock.
+        """
+        try:
+            return copy.deepcopy(state)
+        except Exception as error:
+            raise self._unfit(f"cannot be copied: {error!r}") from error
+
+    def _read(self) -> Any:
+        state = self._call("state_dict")
+        why = too_deep(state)
+        if why:
+            raise self._unfit(why)
+        return state
+
+    def _unfit(self, why: str) -> CheckpointError:
+        error = CheckpointError(
+            f"the state of hook {self.name!r} {why}; state_dict() returns dicts with str "
+            "keys, lists, tuples, numbers, strings, None and arrays"
+        )
+        blame(error, self.name, f"raised because of plugin {self.label} in state_dict()")
+        return error
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -12,7 +12,7 @@ import attrs
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
 from hookbus.backend.protocol import Session
-from hookbus.checkpoint.codec import Codec, load_codec
+from hookbus.checkpoint.codec import Codec, load_codec, too_deep
 from hookbus.checkpoint.fingerprint import fingerprint
 from hookbus.checkpoint.hook_state import Stateful, states_of
 from hookbus.checkpoint.lock import DirectoryLock
@@ -345,9 +345,18 @@ class Saver:
         return {"tracked": tracked, "hooks": hooks, **self._position(session)}
 
     def _position(self, session: Session) -> Mapping[str, Any]:
-        """Return the current position of input and generators."""
+        """Return the current position of input and generators.
+
+        Raises:
+            CheckpointError: the state of an iterator has too many levels.
+        """
+        inputs = session.positions()
+        for name, position in inputs.items():
+            why = too_deep(position)
+            if why:
+                raise CheckpointError(f"the position of input {name!r} {why}")
         return {
-            "inputs": session.positions(),
+            "inputs": inputs,
             "passes": self.epochs.state_dict(),
             "random": random_state.capture(),
         }

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import attrs
 
 from hookbus.backend import random_state
-from hookbus.errors import CheckpointMismatchError, UsageError
+from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
+from hookbus.errors import CheckpointError, CheckpointMismatchError, UsageError
+from hookbus.graph.node import plain_name
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -106,6 +108,7 @@ class Tracking:
             UsageError: a name is already used, or an object cannot be tracked.
             CheckpointMismatchError: a saved state does not fit; nothing is restored.
         """
+        things = {plain_name(name): thing for name, thing in things.items()}
         for name in things:
             if name in self._tracked:
                 raise UsageError(f"{name!r} is already tracked; track each object once")
@@ -162,8 +165,17 @@ class Tracking:
         return self._checked
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each object by name."""
-        return {name: tracked.get() for name, tracked in self._tracked.items()}
+        """Return the state of each object by name.
+
+        Raises:
+            CheckpointError: a state has too many levels.
+        """
+        states = {name: tracked.get() for name, tracked in self._tracked.items()}
+        for name, state in states.items():
+            why = too_deep(state)
+            if why:
+                raise CheckpointError(f"the state of the tracked object {name!r} {why}")
+        return states
 
     def generators(self) -> dict[str, Any]:
         """Return the states of the tracked generators, by name."""
@@ -245,6 +257,10 @@ def _check_trackable(
         if not inside and not _is_writable(thing):
             raise _untrackable(name, thing, path)
     elif isinstance(thing, dict | list | tuple) and id(thing) not in inside:
+        if len(inside) == MOST_LEVELS:
+            raise UsageError(
+                f"cannot track {name!r}: it has more than {MOST_LEVELS} levels"
+            )
         for key, value in _items(thing):
             _check_trackable(name, value, f"{path}.{key}", (*inside, id(thing)))
     elif not inside or not _is_plain(thing):

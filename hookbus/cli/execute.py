@@ -54,9 +54,12 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except SessionInterruptedError as error:
-        log.warning(text_of(error))
     except HookbusError as error:
+        interrupted = isinstance(error, SessionInterruptedError)
+        ending = _after_signal(config.records) if interrupted else None
+        if ending is not None:
+            log.warning(text_of(error))
+            return ending
         code = report(error)
         place = _place(error, files)
         if place and code != ExitCode.USAGE:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.errors import FeedConflictError, FetchTypeError, GraphError
-from hookbus.graph.node import Node
+from hookbus.errors import FeedConflictError, FetchTypeError, GraphError, spelled
+from hookbus.graph.node import Node, plain_name
 
 Split: TypeAlias = Callable[[Sequence[Any]], Any]
 """Takes the values of all merged fetches and returns one asker's own structure."""
@@ -65,9 +65,13 @@ def structure_of(fetches: Any) -> Hashable:
         raise FetchTypeError("a fetch is nested too deeply, or contains itself") from None
     except _NoFetchError as error:
         raise FetchTypeError(
-            f"cannot fetch {fetches!r}: {error} is not a fetch; a fetch is a node, a "
-            "node's name, or a list, tuple, dict or attrs class of these"
+            f"cannot fetch {spelled(fetches)}: {error} is not a fetch; a fetch is a node, "
+            "a node's name, or a list, tuple, dict or attrs class of these"
         ) from None
+    except Exception as error:  # the user's own code, like a property of an attrs class
+        raise FetchTypeError(
+            f"cannot fetch {spelled(fetches)}: reading its parts raised {error!r}"
+        ) from error
 
 
 def is_leaf(fetch: Any) -> bool:
@@ -116,9 +120,14 @@ def _structure(fetch: Any) -> Hashable:
         parts, detail = fetch, None
     elif cls is dict or cls in _OTHER_DICTS:
         order = tuple(fetch)
-        keys = order if cls is OrderedDict else _sorted(order)
+        try:
+            keys = order if cls is OrderedDict else tuple(sorted(order))
+        except TypeError:
+            keys = _sorted_by_type(order)
         detail = (keys, fetch.default_factory) if cls is defaultdict else (keys,)
         parts = [fetch[key] for key in keys]
+    elif isinstance(fetch, str):
+        return plain_name(fetch)
     elif is_leaf(fetch):
         return fetch  # type: ignore[no-any-return]
     else:
@@ -130,12 +139,10 @@ def _structure(fetch: Any) -> Hashable:
     return structure
 
 
-@lru_cache  # because every run brings the same keys
-def _sorted(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sort keys, by type if types differ; leave keys without an order as they are."""
-    for by in (None, lambda key: (type(key).__qualname__, key)):
-        with contextlib.suppress(TypeError):
-            return tuple(sorted(keys, key=by))
+def _sorted_by_type(keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sort keys of several types; leave keys without an order as they are."""
+    with contextlib.suppress(TypeError):
+        return tuple(sorted(keys, key=lambda key: (type(key).__qualname__, key)))
     return keys
 
 

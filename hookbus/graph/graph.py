@@ -6,6 +6,7 @@ A graph holds no values; a session does.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
@@ -18,6 +19,7 @@ from hookbus.errors import (
     Undo,
     UnknownNodeError,
     did_you_mean,
+    spelled,
 )
 from hookbus.graph.fetches import leaves_of, structure_of
 from hookbus.graph.node import (
@@ -28,9 +30,13 @@ from hookbus.graph.node import (
     NodeKind,
     metrics_of,
     owned_by,
+    plain_name,
 )
 from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
 from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
+
+_MOST_LISTED = 50
+"""The number of nodes that a message lists."""
 
 
 class _OpOptions(TypedDict, total=False):
@@ -166,7 +172,7 @@ class Graph:
             )
         node = self._add(name, "variable", value)
         if not saved:
-            self._unsaved.add(name)
+            self._unsaved.add(node.name)
         return node
 
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:
@@ -220,8 +226,9 @@ class Graph:
         self._check_open(name or fn)
         if fn is None:
             return partial(self.op, name=name, reads=reads, outputs=outputs)
-        name = name or name_of(fn)
-        pairs = tuple((key, f"{name}.{key}") for key in _words(outputs))
+        name = _name(name or name_of(fn), "a node's name")
+        keys = _names_of(f"op {name!r}: outputs", outputs)
+        pairs = tuple((key, f"{name}.{key}") for key in keys)
         return self._add_function(name, fn, reads, outputs=pairs)
 
     @overload
@@ -279,20 +286,22 @@ class Graph:
                 increment=increment,
                 in_loop=in_loop,
             )
-        name = name or name_of(fn)
+        name = _name(name or name_of(fn), "a node's name")
         if not isinstance(increment, int) or increment < 0:
             raise GraphError(
                 f"op {name!r}: increment is {increment!r}; expected an integer of at "
                 "least 0"
             )
-        targets = (updates,) if isinstance(updates, str | Node) else tuple(updates)
+        single = isinstance(updates, str | Node)
+        targets = (updates,) if single else _tuple(f"op {name!r}: updates", updates)
+        keys = _names_of(f"op {name!r}: outputs", outputs)
         return self._add_function(
             name,
             fn,
             reads,
-            outputs=tuple((key, key) for key in _words(outputs)),
+            outputs=tuple((key, key) for key in keys),
             updates=tuple(self.variable_named(v, f"op {name!r}") for v in targets),
-            single_update=isinstance(updates, str | Node),
+            single_update=single,
             increment=increment,
             trains=True,
             in_loop=self._owner() is None if in_loop is None else in_loop,
@@ -317,11 +326,11 @@ class Graph:
             if self._nodes.get(node.name) is not node:
                 raise GraphError(f"{node!r} belongs to another graph{by}")
             return node
-        found = self._nodes.get(node)
+        name = plain_name(node) if isinstance(node, str) else None
+        found = self._nodes.get(name) if name is not None else None
         if found is None:
-            listing = f"; it has {', '.join(map(repr, self._nodes))}"
-            hint = did_you_mean(str(node), self._nodes) or listing
-            raise UnknownNodeError(f"the graph has no node {node!r}{by}{hint}")
+            hint = did_you_mean(name or "", self._nodes) or _listing(self._nodes)
+            raise UnknownNodeError(f"the graph has no node {spelled(node)}{by}{hint}")
         return found
 
     def resolve_all(self, fetches: Any, asker: str = "") -> list[Node]:
@@ -433,8 +442,7 @@ class Graph:
 
     def _summarize(self, kind: SummaryKind, name: str, node: Node | str) -> None:
         self._check_open(f"{kind} summary {name}")
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"a summary's name is {name!r}; expected a non-empty str")
+        name = _name(name, "a summary's name")
         if name in self._declared:
             raise DuplicateNodeError(
                 f"the graph has a {self._declared[name][0]} summary {name!r} already"
@@ -459,8 +467,7 @@ class Graph:
 
     def _add(self, name: str, kind: NodeKind, source: Any = None) -> Node:
         self._check_open(name)
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"a node's name is {name!r}; expected a non-empty str")
+        name = _name(name, "a node's name")
         if name == XP:
             raise DuplicateNodeError(
                 f"{XP!r} is reserved: an op's parameter of this name gets the backend's "
@@ -480,21 +487,44 @@ class Graph:
         return node
 
     def _add_op(self, operation: Operation) -> Node:
-        before = set(self._nodes)
+        added: list[Node] = []
         try:
-            node = self._add(operation.name, "op", operation)
+            added.append(self._add(operation.name, "op", operation))
             for _, output in operation.outputs:
-                self._add(output, "output", operation)
+                added.append(self._add(output, "output", operation))
         except GraphError:
-            for name in set(self._nodes) - before:
-                del self._nodes[name]
+            for node in added:
+                del self._nodes[node.name]
             raise
-        return node
+        return added[0]
+
+
+def _listing(names: Iterable[str]) -> str:
+    """Return the names of a graph's nodes for a message, up to fifty of them."""
+    first, more = [*itertools.islice(names, _MOST_LISTED)], "..."
+    rest = [] if len(first) < _MOST_LISTED else [more]
+    return f"; it has {', '.join([*map(repr, first), *rest])}"
 
 
 def _wanted_by(asker: str) -> str:
     return f" (wanted by {asker})" if asker else ""
 
 
-def _words(outputs: Iterable[str] | str) -> tuple[str, ...]:
-    return (outputs,) if isinstance(outputs, str) else tuple(outputs)
+def _name(name: Any, what: str) -> str:
+    plain = plain_name(name) if isinstance(name, str) else ""
+    if not plain:
+        raise GraphError(f"{what} is {spelled(name)}; expected a non-empty str")
+    return plain
+
+
+def _names_of(what: str, given: Any) -> tuple[str, ...]:
+    """Return the names that an argument gives, one or several."""
+    every = (given,) if isinstance(given, str) else _tuple(what, given)
+    return tuple(_name(name, f"{what}: a name") for name in every)
+
+
+def _tuple(what: str, given: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise GraphError(f"{what} is {spelled(given)}; expected a list of names") from None

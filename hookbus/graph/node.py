@@ -61,6 +61,19 @@ class Node:
         return tuple(self.source.updates) if self.kind == "op" else ()
 
 
+def plain_name(name: str) -> str:
+    """Return a name as a plain str: a subclass may hash, compare and print as it likes.
+
+    >>> class Shouted(str):
+    ...     def __eq__(self, other: object) -> bool:
+    ...         raise OSError
+    ...     __hash__ = None
+    >>> plain_name(Shouted("loss")) == "loss"
+    True
+    """
+    return name if type(name) is str else str.__str__(name)
+
+
 def owned_by(owner: str | None) -> str:
     """Return what messages add to a node's name: the plugin that owns it, if one does."""
     return "" if owner is None else f" of plugin {owner!r}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.errors import GraphError, did_you_mean
+from hookbus.errors import GraphError, did_you_mean, spelled
 
 XP = "xp"
 """The reserved parameter that gets the backend's array namespace."""
@@ -109,10 +109,15 @@ def reads_of(
         raise GraphError(
             f"op {name!r}: {fn!r} has no readable signature; wrap it in a function"
         ) from error
+    if not isinstance(reads, Mapping):
+        raise GraphError(
+            f"op {name!r}: reads is {spelled(reads)}; expected a dict from parameter to "
+            "node"
+        )
     for wrong in reads.keys() - parameters.keys():
         raise GraphError(
-            f"op {name!r}: reads= names {wrong!r}, which is not one of its parameters"
-            f"{did_you_mean(wrong, parameters)}"
+            f"op {name!r}: reads= names {spelled(wrong)}, which is not one of its "
+            f"parameters{did_you_mean(str(wrong), parameters)}"
         )
     for parameter in parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

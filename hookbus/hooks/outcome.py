@@ -62,8 +62,8 @@ class StepFnStop(StopIteration):
     """A step function asked for the end of the loop."""
 
 
-SWALLOWED = (*END_OF_INPUT, SessionInterruptedError)
-"""The exceptions that end any session's block cleanly, and that it catches."""
+SWALLOWED = (*END_OF_INPUT, SessionInterruptedError, SessionStoppedError)
+"""The exceptions that a session's block catches if they end it cleanly."""
 
 
 @attrs.frozen
@@ -75,24 +75,24 @@ class Stop:
     kind: OutcomeKind = "stopped"
 
 
-def is_clean_end(error: BaseException | None, stop: Stop | None) -> bool:
+def is_clean_end(error: BaseException | None, stopping: bool) -> bool:
     """Return whether hooks get ``end`` and not ``on_exception``.
 
-    They do for no error, end of input, a signal's stop, a closed generator, an exit with
-    success, and a run that was refused because *stop* had ended the training before.
+    They do for no error, end of input, a closed generator, an exit with success, and a run
+    that a stop or a signal refused or cut short. *stopping* is whether there is one: if
+    not, a hook has raised the error by itself, or it is that of another session.
     """
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
-    if isinstance(error, RunAfterStopError):
-        return stop is not None  # without one it is the error of another session
-    return error is None or isinstance(error, (*SWALLOWED, GeneratorExit))
+    if isinstance(error, RunAfterStopError | SessionInterruptedError):
+        return stopping
+    return error is None or isinstance(error, (*END_OF_INPUT, GeneratorExit))
 
 
-def is_swallowed(error: BaseException | None, stop: Stop | None) -> bool:
+def is_swallowed(error: BaseException | None, outcome: Outcome | None) -> bool:
     """Return whether a session's block catches the error that leaves it."""
-    if isinstance(error, SessionStoppedError):
-        return stop is not None
-    return isinstance(error, SWALLOWED)
+    clean = outcome is not None and outcome.kind != "failed"
+    return clean and isinstance(error, SWALLOWED)
 
 
 def clean_outcome(stop: Stop | None, input_end: BaseException | None, step: int) -> Outcome:

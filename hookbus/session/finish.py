@@ -91,7 +91,7 @@ def _decide(
 
     The end of a session that never became ready is not clean.
     """
-    clean = state.first_step is not None and is_clean_end(reached, state.stop)
+    clean = state.first_step is not None and is_clean_end(reached, state.is_stopping)
     if clean:
         put_off = take_put_off()
         if put_off is not None:

@@ -299,8 +299,10 @@ class MonitoredSession:
         while not self.should_stop():
             try:
                 values = self.run(request, feed_dict)
-            except SessionInterruptedError:  # the signal arrived after should_stop()
-                return
+            except SessionInterruptedError:
+                if self._state.is_stopping:  # the signal arrived after should_stop()
+                    return
+                raise
             except END_OF_INPUT as error:
                 self._state.end_input(error)
                 return
@@ -468,7 +470,7 @@ class MonitoredSession:
             # close() may have raised SessionInterruptedError for the block around this one.
             return isinstance(error, END_OF_INPUT)
         self._finish(error, raised=error)
-        return not self._state.is_inherited and is_swallowed(error, self._state.stop)
+        return not self._state.is_inherited and is_swallowed(error, self._state.outcome)
 
     @property
     def _is_closed(self) -> bool:
@@ -486,7 +488,8 @@ class MonitoredSession:
             return
         exits_by = finish(self._state, reached)
         try:
-            if exits_by is not None and is_clean_end(raised, self._state.stop):
+            stopped = self._state.stop is not None
+            if exits_by is not None and is_clean_end(raised, stopped):
                 raise exits_by from None
         finally:
             # Its traceback contains this frame: without a cycle it goes when it is caught.

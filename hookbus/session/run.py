@@ -135,7 +135,9 @@ class HookedSession:
         bus = self._bus
         before_run = bus.callers.get(("before_run", kind)) or bus.caller("before_run", kind)
         asked = before_run.collect(context)
-        plain = feed_dict is None and options is None and metadata is None
+        # Only a name is compared: an array, given by mistake, is neither equal nor unequal.
+        named = fetches.__class__ is str
+        plain = named and feed_dict is None and options is None and metadata is None
         if plain and asked == self._same_asked and fetches == self._same_fetches:
             return context, self._same_request, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata()
         options = options or _DEFAULT_OPTIONS

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -16,7 +15,7 @@ from hookbus.backend.reports import ReportGraph
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
-from hookbus.checkpoint.hook_state import load_hooks, stateful, states_of
+from hookbus.checkpoint.hook_state import Stateful, load_hooks, stateful, states_of
 from hookbus.checkpoint.saver import Saver, continues_input
 from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
@@ -334,9 +333,13 @@ def _restore_pristine(state: SessionState) -> None:
     """Start a session that restores nothing in the state of the first one."""
     hooks = state.saver.hooks
     if state.pristine is None:
-        state.pristine = copy.deepcopy(states_of(hooks)), random_state.capture()
+        state.pristine = _copies(hooks, states_of(hooks)), random_state.capture()
         return
     states, generators = state.pristine
-    load_hooks(hooks, copy.deepcopy(states), None)
+    load_hooks(hooks, _copies(hooks, states), None)
     if state.kind == "train":
         random_state.restore(generators)
+
+
+def _copies(hooks: Mapping[str, Stateful], states: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: hooks[name].copied(state) for name, state in states.items()}

@@ -131,6 +131,12 @@ class SessionState:
         """The global step after the last run; 0 before the first backend session."""
         return self.backend.session.global_step if self.backend is not None else 0
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop, a signal or the coordinator ends it."""
+        ended = self.backend is not None and self.backend.is_ending()
+        return ended or self.stop is not None or self.signals.came()
+
     def check_block(self, block: Block) -> None:
         """Raise UsageError if a block of a custom loop cannot be entered inside another."""
         if self.block is not None:

@@ -108,6 +108,28 @@ def test_a_deep_graph_needs_no_deep_stack() -> None:
     assert session.run("h1000", {"h0": 0}) == 1000
 
 
+def test_a_long_way_to_a_placeholder_is_cut_short_in_the_message() -> None:
+    """The message names both ends of the way."""
+    with pytest.raises(UnfedPlaceholderError) as info:
+        plan(layers(1000), ["h1000"], frozenset())
+    assert "'h0' <- 'h1' <-" in str(info.value)
+    assert " <- ... <- " in str(info.value)
+    assert "<- 'h1000')" in str(info.value)
+    assert len(str(info.value)) < 400
+
+
+def test_planning_takes_time_in_proportion_to_the_graph() -> None:
+    """Each node of a chain is looked up as often in a long one as in a short one."""
+    lookups = []
+    for depth in (100, 1000):
+        graph, found = layers(depth), []
+        resolve = graph.resolve
+        graph.resolve = lambda *args, f=found, r=resolve: (f.append(args), r(*args))[1]
+        plan(graph, [f"h{depth}"], frozenset({"h0"}))
+        lookups.append(len(found) / depth)
+    assert lookups[1] <= lookups[0]
+
+
 def test_increments_of_a_plan_add_up() -> None:
     """A plan knows what its run adds to the global step."""
     graph = Graph()

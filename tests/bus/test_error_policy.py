@@ -260,7 +260,15 @@ def test_a_quarantined_hook_is_told_of_an_error_once(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [UsageError, GraphError, PluginError, WriteConflictError, UnknownNodeError]
+    "error",
+    [
+        UsageError,
+        GraphError,
+        PluginError,
+        WriteConflictError,
+        UnknownNodeError,
+        SessionInterruptedError,
+    ],
 )
 @pytest.mark.parametrize("policy", ["warn", "quarantine:1"])
 def test_what_was_asked_for_wrongly_is_never_dropped(error: Any, policy: str) -> None:
@@ -279,9 +287,9 @@ def test_what_is_no_failure_is_never_dropped(error: Any) -> None:
         train(hook)
 
 
-@pytest.mark.parametrize("error", [OutOfRangeError, StopIteration, SessionInterruptedError])
+@pytest.mark.parametrize("error", [OutOfRangeError, StopIteration])
 def test_the_end_of_input_is_never_dropped(error: Any) -> None:
-    """A hook that says that the input has ended, or a signal came, ends the session."""
+    """A hook that says that the input has ended ends the session."""
     hook = Failing("after_run", error=error)
     session = train(hook, steps=5)
     assert hook.got.count("after_run") == 1

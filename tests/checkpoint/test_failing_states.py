@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from hookbus import AbortedError, Recovery, SessionRunHook
+from hookbus import (
+    AbortedError,
+    CheckpointError,
+    Config,
+    Graph,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    Recovery,
+    SessionRunHook,
+    UsageError,
+)
+from tests.support.odd import nested
 
 
 class Counter(SessionRunHook):
@@ -133,3 +145,110 @@ def test_after_a_recovery_a_hook_that_is_off_gets_nothing(tmp_path, opened, trai
         session.run("train")
     assert hook.asked.count("load_state_dict") == 1
     assert kept(trained, tmp_path) == {"runs": 3}
+
+
+class Odd(SessionRunHook):
+    """A hook with a state that no checkpoint can hold."""
+
+    def __init__(self, state: Any, policy: str = "raise") -> None:
+        self.on_error, self.state = policy, state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+CYCLE: list[Any] = []
+CYCLE += [CYCLE, CYCLE]
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (nested(101), "has more than 100 levels, or contains itself"),
+        (nested(900), "has more than 100 levels"),
+        (nested(100_000), "has more than 100 levels"),
+        (CYCLE, "has more than 100 levels, or contains itself"),
+        ({"lock": threading.Lock()}, "cannot be copied: TypeError"),
+    ],
+    ids=["101", "900", "100000", "cycle", "lock"],
+)
+def test_a_state_that_no_checkpoint_can_hold_names_its_hook(tmp_path, trained, state, why):
+    """It is found out before the first step, however deep the program's own calls are."""
+    with pytest.raises(CheckpointError, match=f"the state of hook 'odd' {why}") as info:
+        trained(tmp_path, 1, Odd(state))
+    assert "plugin 'odd' (hooks=) in state_dict()" in info.value.__notes__[0]
+
+
+def test_a_state_of_a_hundred_levels_comes_back(tmp_path, trained):
+    """So deep a state can be copied, written and read."""
+    trained(tmp_path, 1, Odd(nested(100)))
+    reader = Odd({})
+    trained(tmp_path, 1, reader)
+    assert reader.state == nested(100)
+
+
+def test_a_policy_covers_a_state_that_no_checkpoint_can_hold(tmp_path, trained):
+    """The session goes on, and its checkpoints have the last state that was good."""
+    trained(tmp_path, 1, Odd({"good": 1}))
+    trained(
+        tmp_path,
+        1,
+        type("Odd", (Odd,), {"load_state_dict": lambda *_: None})(nested(900), "warn"),
+    )
+    reader = Odd({})
+    trained(tmp_path, 1, reader)
+    assert reader.state == {"good": 1}
+
+
+@pytest.mark.parametrize("levels", [101, 900, 100_000])
+def test_a_tracked_object_has_a_hundred_levels_at_most(levels):
+    """It is refused when it is tracked; a state that grows so deep, at the save."""
+    with MonitoredSession(config=Config(autoload=False)) as session:
+        with pytest.raises(UsageError, match="'deep': it has more than 100 levels"):
+            session.track(deep=nested(levels))
+        session.track(fits=nested(100))
+
+
+def test_a_tracked_state_that_grew_too_deep_is_named(tmp_path):
+    """Its object returns it only at the save."""
+
+    def train(session: MonitoredTrainingSession) -> None:
+        session.track(odd=Odd(nested(900)))
+        session.step().__enter__()
+
+    with (
+        pytest.raises(CheckpointError, match="tracked object 'odd' has more than 100"),
+        MonitoredTrainingSession(
+            checkpoint_dir=tmp_path, save_summaries_steps=None
+        ) as session,
+    ):
+        train(session)
+
+
+def test_an_input_with_a_position_that_is_too_deep_is_named(opened, tmp_path):
+    """The position of an iterator is a state as well."""
+
+    class Deep:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return 1
+
+        def state_dict(self):
+            return nested(900)
+
+        def load_state_dict(self, state):
+            pass
+
+    graph = Graph()
+    graph.input("batch", Deep)
+    graph.train_op(lambda batch: None, name="train")
+    with (
+        pytest.raises(CheckpointError, match="position of input 'batch' has more than 100"),
+        opened(tmp_path, graph=graph) as session,
+    ):
+        session.run("train")

@@ -17,6 +17,7 @@ from hookbus import FetchTypeError, Graph, GraphError
 from hookbus.graph.fetches import Structure as Shape
 from hookbus.graph.fetches import is_leaf, merge
 from hookbus.graph.fetches import structure_of as shape_of
+from tests.support.odd import Unreadable, Untrue, nested
 
 GRAPH = Graph()
 NODES = [GRAPH.placeholder(name) for name in ("p", "q")]
@@ -362,6 +363,31 @@ def test_what_is_no_fetch_is_refused_with_its_type(wrong: Any) -> None:
     assert repr(wrong) in str(info.value)
     assert isinstance(info.value, TypeError)
     assert isinstance(info.value, GraphError)
+
+
+def test_a_name_is_a_plain_str_whatever_its_class_does() -> None:
+    """A subclass of str cannot break the comparison of requests."""
+    shape = shape_of(["loss", Untrue("loss")])
+    assert merge([("caller", shape)]).leaves == ("loss",)
+    assert type(shape_of(Untrue("loss"))) is str
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shown"),
+    [
+        ([3] * 100_000, "[3, 3, 3, 3, 3, 3, ...]: int is"),
+        (nested(400), "{'in': {...}}}}}}}: int is"),
+        ([Unreadable()], "[<Unreadable instance at"),
+        ([Unreadable()], "reading its parts raised OSError('read')"),
+    ],
+    ids=["long", "deep", "unreadable", "why"],
+)
+def test_a_refusal_is_short_whatever_the_fetch_is(wrong: Any, shown: str) -> None:
+    """What cannot be shown whole, or at all, is still refused with a message."""
+    with pytest.raises(FetchTypeError, match="cannot fetch") as info:
+        shape_of(wrong)
+    assert shown in str(info.value)
+    assert len(str(info.value)) < 1000
 
 
 def test_the_refusal_names_the_type_that_does_not_fit() -> None:

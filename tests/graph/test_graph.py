@@ -19,6 +19,7 @@ from hookbus import (
     Node,
     UnknownNodeError,
 )
+from tests.support.odd import Unreadable, Untrue
 
 
 @pytest.fixture
@@ -173,6 +174,69 @@ def test_the_array_namespace_has_a_reserved_name(graph: Graph) -> None:
 def test_a_name_is_a_str_that_is_not_empty(graph: Graph, name: Any) -> None:
     """What is no usable name is refused."""
     assert repr(name) in refused(GraphError, lambda: graph.placeholder(name))
+
+
+def test_a_name_is_a_plain_str_whatever_its_class_does() -> None:
+    """A subclass of str is taken as the text that it holds."""
+    graph = Graph()
+    graph.placeholder(Untrue("x"))
+    graph.variable(Untrue("w"), 1, saved=False)
+    graph.op(lambda x: x, name=Untrue("y"), outputs=[Untrue("half")])
+    graph.train_op(lambda w: w, name=Untrue("train"), updates=Untrue("w"))
+    graph.summary.scalar(Untrue("Y"), Untrue("y"))
+    names = [*graph.nodes, *graph.declared, *graph.unsaved]
+    assert {type(name) for name in names} == {str}
+    assert graph.resolve(Untrue("w")) is graph.resolve("w")
+    assert "already" in refused(DuplicateNodeError, lambda: graph.placeholder(Untrue("w")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": 3}, "a node's name is 3; expected a non-empty str"),
+        ({"outputs": 3}, "op 'op': outputs is 3; expected a list of names"),
+        ({"outputs": [3]}, "op 'op': outputs: a name is 3; expected a non-empty str"),
+        ({"reads": 3}, "op 'op': reads is 3; expected a dict from parameter to node"),
+        ({"reads": {3: "x"}}, "op 'op': reads= names 3, which is not one of its param"),
+        ({"reads": {"x": ["x"]}}, "the graph has no node ['x'] (wanted by parameter 'x'"),
+        ({"updates": [["w"]]}, "the graph has no node ['w'] (wanted by op 'op')"),
+        ({"updates": 3}, "op 'op': updates is 3; expected a list of names"),
+        ({"updates": Unreadable()}, "op 'op': updates is <Unreadable instance at"),
+    ],
+)
+def test_arguments_of_an_op_are_of_these_types(graph, arguments, message) -> None:
+    """What is given in place of a name, a list or a dict is refused as it is."""
+    add = graph.train_op if "updates" in arguments else graph.op
+    assert message in refused(
+        GraphError, lambda: add(lambda x: x, **{"name": "op", **arguments})
+    )
+    assert "op" not in graph
+
+
+def test_a_message_names_some_nodes_of_many() -> None:
+    """A graph may have more nodes, or a longer name, than anybody wants to read."""
+    graph = Graph()
+    for number in range(1000):
+        graph.placeholder(f"node-{number}")
+    message = refused(UnknownNodeError, lambda: graph.resolve("zebra" * 1_000_000))
+    assert "'node-48', ..." in message
+    assert len(message) < 2000
+
+
+def test_adding_nodes_takes_time_in_proportion_to_their_number(monkeypatch) -> None:
+    """Adding an op looks at its own nodes, and not at all the others."""
+    visited: list[int] = []
+
+    class Counted(dict):
+        def __iter__(self):
+            visited.append(len(self))
+            return super().__iter__()
+
+    graph = Graph()
+    monkeypatch.setattr(graph, "_nodes", Counted(graph._nodes))
+    for number in range(100):
+        graph.op(lambda global_step: 0, name=f"op-{number}")
+    assert sum(visited) < 200
 
 
 def test_an_input_takes_a_function(graph: Graph) -> None:

@@ -45,6 +45,9 @@ ENDS = [
     (SystemExit("no disk"), True, "on_exception", "failed"),
     (KeyboardInterrupt(), True, "on_exception", "interrupted"),
     (ValueError("broken"), True, "on_exception", "failed"),
+    # The session raises these itself, after a stop or a signal. Here there is none.
+    (hookbus.SessionInterruptedError("no signal"), True, "on_exception", "failed"),
+    (hookbus.errors.SessionStoppedError("no stop"), True, "on_exception", "failed"),
 ]
 NAMES = [repr(end[0]) for end in ENDS]
 # Where it is raised -> whom the outcome names, and the global step at that time.
@@ -174,6 +177,18 @@ def test_every_way_to_end(place, error, leaves, event, kind):
     assert (outcome.who, outcome.step) == (who, step)
     assert hooks[0].told[0][-1] == outcome
     assert written() == attrs.asdict(outcome)
+
+
+@pytest.mark.parametrize("kind", ["SessionInterruptedError", "SessionStoppedError"])
+@pytest.mark.parametrize("place", ["before_run", "after_run"])
+def test_a_hook_that_raises_an_error_of_the_session_breaks_its_loop(place, kind):
+    """A loop that the session itself drives does not take it for a signal or a stop."""
+    error = getattr(hookbus.errors, kind)("no reason")
+    hook = FirstHook([], **{place: error})
+    with pytest.raises(type(error), match="no reason"), open_session([hook]) as session:
+        list(zip(range(5), session.loop(), strict=False))
+    assert session.outcome.kind == "failed"
+    assert session.outcome.who == "first"
 
 
 @pytest.mark.parametrize("error", [end[0] for end in ENDS[1:]], ids=NAMES[1:])

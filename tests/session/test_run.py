@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hookbus
 from hookbus import Graph, MonitoredSession, RunOptions, SessionRunArgs, SessionRunHook
 from tests.support.asking import Asker
+from tests.support.odd import Unreadable, Untrue
 
 OFF = hookbus.Config(autoload=False)
 
@@ -368,3 +370,24 @@ def test_emit_of_an_unknown_event_is_an_error():
         session_of(small_graph(), Speaker()) as session,
     ):
         session.run("train")
+
+
+@pytest.mark.parametrize("asks", ["caller", "hook"])
+def test_an_array_is_no_fetch(asks):
+    """An array has no truth value, and is refused like any other value all the same."""
+    wrong = np.zeros(3)
+    hooks = [FirstHook(SessionRunArgs(wrong))] if asks == "hook" else []
+    with (
+        pytest.raises(hookbus.FetchTypeError, match=r"cannot fetch array.*ndarray is not"),
+        session_of(small_graph(), *hooks) as session,
+    ):
+        session.run("w" if hooks else wrong)
+
+
+def test_a_feed_key_is_a_node_or_a_name_whatever_its_class_does():
+    """A name is taken as the text that it holds; another key is refused, and shown."""
+    with session_of(small_graph(), FirstHook(SessionRunArgs("y"))) as session:
+        assert session.run(Untrue("y"), {Untrue("x"): 2.0}) == 6.0
+        for key in (Unreadable(), 3, float("nan"), ("x",), None):
+            with pytest.raises(hookbus.UnknownNodeError, match="wanted by the feeds of"):
+                session.run("y", {key: 2.0})
