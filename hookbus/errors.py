@@ -332,8 +332,21 @@ def spelled(value: object) -> str:
     import reprlib  # only a mistake needs it
 
     short = reprlib.Repr()
-    short.maxstring = short.maxother = 200
+    short.maxstring = short.maxother = _LONGEST_TEXT
     return short.repr(value)
+
+
+_LONGEST_TEXT = 200
+
+
+def clipped(text: str) -> str:
+    """Return a text of the user for a message, without the middle if it is very long.
+
+    >>> len(clipped("9" * 5000)), clipped("-p progress")
+    (203, '-p progress')
+    """
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}...{text[-half:]}"
 
 
 _CULPRITS = "_hookbus_culprits"

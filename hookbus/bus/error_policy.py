@@ -22,6 +22,7 @@ from hookbus.errors import (
     culprit_of,
     did_you_mean,
     repr_of,
+    spelled,
 )
 from hookbus.hooks.context import CurrentHook
 from hookbus.logs import log
@@ -63,7 +64,7 @@ class ErrorPolicy:
 
 RAISE = ErrorPolicy()
 _SPELLING = re.compile(
-    r"raise|(?P<warn>warn)|(?P<quarantine>quarantine)(:0*(?P<after>[1-9]\d*))?"
+    r"raise|(?P<warn>warn)|(?P<quarantine>quarantine)(:0*(?P<after>[1-9][0-9]{0,17}))?"
 )
 
 
@@ -86,8 +87,8 @@ def parse_policy(text: str, source: str) -> ErrorPolicy:
         known = get_args(Action)
         hint = "" if word in known else did_you_mean(word, known)
         raise UsageError(
-            f"{source}: {text!r} is not an error policy: expected raise, warn, quarantine "
-            f"or quarantine:N, with N from 1 on{hint}"
+            f"{source}: {spelled(text)} is not an error policy: expected raise, warn, "
+            f"quarantine or quarantine:N, with N from 1 on{hint}"
         )
     if match["quarantine"]:
         return ErrorPolicy("quarantine", int(match["after"] or QUARANTINE_AFTER))

@@ -23,7 +23,7 @@ from hookbus.config.parser import (
 from hookbus.config.settings import Setting
 from hookbus.config.sources import flags_of_environment, setting_of_entry, setting_of_flag
 from hookbus.discovery import Catalog, installed_plugins
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, clipped, spelled
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome
 from hookbus.logs import LEVEL
@@ -244,7 +244,9 @@ def _addopts(place: ParsedFlags) -> ParsedFlags:
     flags, source = place.keys["addopts"]
     added = read_flags(flags, place.place, source)
     if added.rest:
-        raise UsageError(f"{source}: addopts has {added.rest[0]!r}, which is not a flag")
+        raise UsageError(
+            f"{source}: addopts has {spelled(added.rest[0])}, which is not a flag"
+        )
     for key in ("addopts", "-c"):
         if key in added.keys or (key == "-c" and added.file is not None):
             raise UsageError(f"{source}: addopts cannot hold {key}")
@@ -258,7 +260,7 @@ def _words(place: ParsedFlags, keys: Mapping[str, tuple[Any, str]]) -> Iterator[
     if listed is not None and listed is keys["plugins"]:
         names, source = listed
         for name in names:
-            yield parse_switch(name, f"{source}: plugins = {name}", place.place)
+            yield parse_switch(name, clipped(f"{source}: plugins = {name}"), place.place)
 
 
 def _catalog(words: Iterable[Switch]) -> Callable[[], Catalog]:
@@ -280,8 +282,8 @@ def _sections(file: ConfigFile | None, catalog: Callable[[], Catalog]) -> Iterat
     for section, source in file.sections:
         if catalog().find(section) is None:
             raise UsageError(
-                f"{source}: a section for {section!r}, and no plugin of that name is "
-                f"installed{catalog().did_you_mean(section)}"
+                f"{source}: a section for {spelled(section)}, and no plugin of that name "
+                f"is installed{catalog().did_you_mean(section)}"
             )
     for entry in file.entries:
         if entry.plugin:

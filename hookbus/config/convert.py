@@ -6,6 +6,8 @@ import enum
 import importlib
 import inspect
 import itertools
+import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +17,7 @@ from typing import Any
 import attrs
 
 from hookbus.config.keys import boolean, listed
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, spelled
 
 
 def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
@@ -39,7 +41,9 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
             return _form(option).read(value)
         except (ValueError, ImportError, AttributeError):
             continue
-    raise UsageError(f"{source}: {value!r} is not {_spelled(wanted)}")
+    digits = re.sub("[-+._eE]", "", value.strip())
+    hint = "; it has too many digits" if digits.isdecimal() else ""
+    raise UsageError(f"{source}: {spelled(value)} is not {_spelled(wanted)}{hint}")
 
 
 def takes_boolean(hint: Any) -> bool:
@@ -75,7 +79,7 @@ def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
             return _collected(option, texts)
         except ValueError:
             continue
-    got = repr(list(texts)) if lists else "a list"
+    got = spelled(list(texts)) if lists else "a list"
     raise UsageError(f"{source}: expected {_spelled(wanted)}, not {got}")
 
 
@@ -166,10 +170,29 @@ def _object(text: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def _whole(text: str) -> int:
+    """Read a whole number of 64 bits, as counters, seeds and file formats have."""
+    number = int(text)
+    if not _LEAST <= number <= _MOST:
+        raise ValueError(text)
+    return number
+
+
+def _number(text: str) -> float:
+    """Read a number; one that is too large for a float does not become infinity."""
+    number = float(text)
+    if math.isinf(number) and "inf" not in text.lower():
+        raise ValueError(text)
+    return number
+
+
 _OBJECT = _Form(_object, "MODULE:NAME", "module:attribute")
 _PLAIN = (
-    (int, _Form(int, "INT", "a whole number")),
-    (float, _Form(float, "FLOAT", "a number")),
+    (int, _Form(_whole, "INT", "a whole number")),
+    (float, _Form(_number, "FLOAT", "a number")),
     (str, _Form(str, "TEXT", "text")),
     (bool, _Form(boolean, "true|false", "true or false")),
 )

@@ -20,7 +20,8 @@ from hookbus.logs import shown
 OWN = "hookbus.toml"
 """The config file for hookbus alone, which is read even if it is empty."""
 _OURS = re.compile(
-    r"^\s*\[+\s*(tool\s*[.:]\s*)?\W?hookbus\b|tool\s*\.\s*hookbus|\[tool\]", re.M
+    r"^[ \t]*\[+[ \t]*(tool[ \t]*[.:][ \t]*)?\W?hookbus\b|tool\s*\.\s*hookbus|\[tool\]",
+    re.M,
 )
 """Matches the text of a file that may have a section for hookbus."""
 
@@ -113,6 +114,10 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(path, error) from None
+    except (RecursionError, ValueError):  # thousands of brackets, or of digits
+        raise UsageError(
+            f"{shown(path)}: a value is nested too deeply, or a number has too many digits"
+        ) from None
 
 
 def _syntax_error(path: Path, error: Exception) -> UsageError:
@@ -219,7 +224,10 @@ def _as_text(value: Any, key: str, source: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
-        return str(value)
+        try:
+            return str(value)
+        except ValueError:  # Python refuses to write it in decimal digits
+            raise UsageError(f"{source}: {key}: the number has too many digits") from None
     raise UsageError(
         f"{source}: {key}: expected text, a number, true or false, or a list of these, "
         f"not {type(value).__name__}"
@@ -233,9 +241,9 @@ class _Lines:
         self._found: dict[tuple[str, str], int] = {}
         section = ""
         for number, line in enumerate(text.split("\n"), 1):
-            header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
+            header = re.match(r"\s*\[([^\]]+)\]", line)
             if header:
-                bare = re.sub(r"[\"' ]", "", header[1])
+                bare = re.sub(r"[\"'\s\[]", "", header[1])
                 section = re.sub(r"^(tool[.:])?hookbus\b\.?", "", bare)
                 self._found.setdefault((section, ""), number)
             key = re.match(r"""\s*([\w."'-]+)\s*[=:]""", line)

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import UsageError, did_you_mean, spelled
 
 
 @attrs.frozen
@@ -31,6 +31,8 @@ class Entry:
 
 LOG_FORMATS = ("console", "json")
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_MOST_DIGITS = 10
+"""The digits from which on a text stands for no level; Python itself refuses thousands."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -100,7 +102,7 @@ def _level(text: str) -> int:
     (30, 20, 50)
     """
     word = text.strip().lower()
-    if word.isdecimal():
+    if word.isdecimal() and len(word) < _MOST_DIGITS:
         levels = LOG_LEVELS.values()
         return min((n for n in levels if n >= int(word)), default=max(levels))
     if word not in LOG_LEVELS:
@@ -184,7 +186,7 @@ def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
     if name not in KEYS:
         every = f"; the keys are {', '.join(KEYS)}, and a plugin's are NAME.SETTING"
         hint = did_you_mean(name, KEYS) or every
-        raise UsageError(f"{source}: unknown key {name!r}{hint}")
+        raise UsageError(f"{source}: unknown key {spelled(name)}{hint}")
     read = KEYS[name].read
     if isinstance(text, tuple):
         if read in (listed, arguments, requirements):
@@ -193,4 +195,4 @@ def value_of(name: str, text: str | tuple[str, ...], source: str) -> Any:
     try:
         return read(text)
     except ValueError as error:
-        raise UsageError(f"{source}: {name}={text!r}: {error}") from None
+        raise UsageError(f"{source}: {name}={spelled(text)}: {error}") from None

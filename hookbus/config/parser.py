@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from hookbus.config.keys import FLAGS, KEYS, VERBOSITY, Entry, is_boolean, value_of
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, clipped
 
 
 class Precedence(enum.IntEnum):
@@ -102,6 +102,7 @@ class PluginFlag:
 
 def _given(text: str, origin: str) -> str:
     """Return a text of the user with the place that gives it."""
+    text = clipped(text)
     return f"{text} (from {origin})" if origin else text
 
 

@@ -19,7 +19,7 @@ from hookbus.config.parser import (
 )
 from hookbus.config.settings import ON_ERROR, Alone, Setting
 from hookbus.discovery import Catalog
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import UsageError, clipped, did_you_mean, spelled
 
 _PREFIX = "HOOKBUS_"
 PLUGINS = "HOOKBUS_PLUGINS"
@@ -46,23 +46,23 @@ def _environment_addopts(environ: Mapping[str, str]) -> ParsedFlags:
     try:
         flags = arguments(environ.get(ADDOPTS, ""))
     except ValueError as error:
-        raise UsageError(f"{ADDOPTS}={environ[ADDOPTS]!r}: {error}") from None
+        raise UsageError(f"{ADDOPTS}={spelled(environ[ADDOPTS])}: {error}") from None
     parsed = read_flags(flags, Precedence.ENVIRONMENT, ADDOPTS)
     if parsed.rest:
-        raise UsageError(f"{ADDOPTS} has {parsed.rest[0]!r}, which is not a flag")
+        raise UsageError(f"{ADDOPTS} has {spelled(parsed.rest[0])}, which is not a flag")
     return parsed
 
 
 def _plugins(environ: Mapping[str, str]) -> ParsedFlags:
     words = tuple(
-        parse_switch(word, f"{PLUGINS}={word}", Precedence.ENVIRONMENT)
+        parse_switch(word, clipped(f"{PLUGINS}={word}"), Precedence.ENVIRONMENT)
         for word in listed(environ.get(PLUGINS, ""))
     )
     text = environ.get(NO_AUTOLOAD, "")
     try:
         off = bool(text.strip()) and boolean(text)
     except ValueError as error:
-        raise UsageError(f"{NO_AUTOLOAD}={text!r}: {error}") from None
+        raise UsageError(f"{NO_AUTOLOAD}={spelled(text)}: {error}") from None
     keys = {"autoload": (not off, f"{NO_AUTOLOAD}={text}")} if text.strip() else {}
     return ParsedFlags(Precedence.ENVIRONMENT, words=words, keys=keys)
 
@@ -134,7 +134,7 @@ def setting_of_entry(entry: Entry, place: Precedence, catalog: Catalog) -> Setti
     """
     if catalog.find(entry.plugin) is None:
         raise UsageError(
-            f"{entry.source}: no plugin called {entry.plugin!r} is installed"
+            f"{entry.source}: no plugin called {spelled(entry.plugin)} is installed"
             f"{catalog.did_you_mean(entry.plugin)}"
         )
     name = catalog.name_of(entry.plugin)

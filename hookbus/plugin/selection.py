@@ -21,7 +21,7 @@ from hookbus.discovery import (
     installed_plugins,
     version_of,
 )
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, spelled
 from hookbus.logs import log
 from hookbus.plugin.requirements import _counts, _requirement
 
@@ -163,11 +163,11 @@ def _unknown(word: Switch, catalog: Catalog) -> str:
     if word.on:
         listed = ", ".join(catalog) or "none"
         hint = close or f"; installed plugins: {listed}"
-        return f"{word.source}: no plugin or module called {word.plugin!r}{hint}"
+        return f"{word.source}: no plugin or module called {spelled(word.plugin)}{hint}"
     if word.source.startswith("-p"):
         close = close.replace(" '", " '-p no:")
     hint = close or ", and no hook of the program has that name yet"
-    return f"{word.source}: no plugin called {word.plugin!r} is installed{hint}"
+    return f"{word.source}: no plugin called {spelled(word.plugin)} is installed{hint}"
 
 
 def check_required(

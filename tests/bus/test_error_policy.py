@@ -128,7 +128,18 @@ def test_a_policy_is_a_word(text: str, policy: ErrorPolicy) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["quarantine:0", "quarantine:x", "quarantine:", "", "warn:2", 3]
+    "text",
+    [
+        "quarantine:0",
+        "quarantine:x",
+        "quarantine:",
+        "",
+        "warn:2",
+        3,
+        f"quarantine:{'9' * 5000}",
+        f"quarantine:{'9' * 400}",
+        "quarantine:\N{ARABIC-INDIC DIGIT THREE}",
+    ],
 )
 def test_what_is_no_policy_is_told_with_its_place(text: Any) -> None:
     """A word that is none is a usage error: where it was said, and what there is."""

@@ -17,6 +17,8 @@ import hookbus
 from hookbus import Config, Graph, MonitoredSession, SessionRunHook, UsageError
 from hookbus.config.config import set_process_config
 from hookbus.config.parser import Precedence as Place
+from hookbus.config.parser import read_flags
+from hookbus.plugin.selection import select
 
 AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
 KNOWN = ("", "1", "true", "yes", "on", "0", "false", "no", "off")
@@ -201,3 +203,32 @@ def test_a_session_checks_the_environment(monkeypatch):
     monkeypatch.setenv(AUTOLOAD, "maybe")
     with pytest.raises(hookbus.UsageError, match="maybe"):
         MonitoredSession(Graph())
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 400, "\N{SUPERSCRIPT TWO}"])
+def test_a_level_that_is_no_level_is_an_error_that_fits_the_screen(text):
+    """The message names the levels, and shows the ends of a long text."""
+    with pytest.raises(UsageError, match="expected one of debug, info, warning") as caught:
+        Config.gathered(read_flags(["--log-level", text], Place.COMMAND), {}, None)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ"),
+    [
+        (["-p", "9" * 5000], {}),
+        (["--stop-at-step" + "9" * 5000, "3"], {}),
+        (["-o", f"{'9' * 5000}=3"], {}),
+        (["-o", f"{'9' * 5000}.x=3"], {}),
+        (["-o", "9" * 5000], {}),
+        ([], {"HOOKBUS_PLUGINS": "9" * 5000}),
+        ([], {"HOOKBUS_ADDOPTS": "9" * 5000}),
+        ([], {"HOOKBUS_ADDOPTS": "'" * 5001}),
+        ([], {"HOOKBUS_DISABLE_PLUGIN_AUTOLOAD": "9" * 5000}),
+    ],
+)
+def test_a_mistake_of_thousands_of_characters_fits_the_screen(flags, environ):
+    """A message shows both ends of the text that it is about."""
+    with pytest.raises(UsageError) as caught:
+        select(Config.gathered(read_flags(flags, Place.COMMAND), environ))
+    assert len(str(caught.value)) < 1500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -135,13 +136,35 @@ def test_the_usual_slip_in_setup_cfg_is_explained():
         ("[nan-tensor]\nx = {a = 1}\n", r"hookbus.toml:2: x: expected text.*not dict"),
         ("plugins = [[1]]\n", r"hookbus.toml:1: plugins: expected text.*not list"),
         ("x = 2026-01-01\n", r"hookbus.toml:1: x: expected text.*not date"),
+        (f"plugins = {'[' * 2000}", r"hookbus.toml: a value is nested too deeply"),
+        (f"x = {'{a=' * 2000}1{'}' * 2000}\n", r"hookbus.toml: a value is nested too deep"),
+        (f"x = {'9' * 5000}\n", r"hookbus.toml: .* a number has too many digits"),
+        (f"x = 0x{'9' * 5000}\n", r"hookbus.toml:1: x: the number has too many digits"),
     ],
+    ids=["table", "list", "date", "brackets", "braces", "digits", "hexadecimal"],
 )
 def test_a_value_without_a_text_form_is_refused(text, message):
     """What a file says could have been said on the command line."""
     write("hookbus.toml", text)
     with pytest.raises(UsageError, match=message):
         found()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", "\n" * 200_000 + "[hookbu"),
+        ("hookbus.toml", 'log_level = """\n[' + " " * 20_000 + '\n"""\n'),
+        ("hookbus.toml", "[" * 20_000),
+        ("setup.cfg", "[tool:hookbus]\n[" + " " * 20_000),
+    ],
+    ids=["lines", "blanks", "brackets", "ini"],
+)
+def test_a_file_is_read_in_time_in_proportion_to_its_size(name, text):
+    """No file keeps a command from starting: each of these took minutes, or more."""
+    write(name, text)
+    with contextlib.suppress(UsageError):
+        find(Path.cwd())
 
 
 def test_a_file_that_is_named_has_to_be_there_and_to_say_something():

@@ -94,6 +94,12 @@ def test_text_becomes_what_the_field_is_annotated_with(field, text, value):
         ("function", "join", "module:attribute"),
         ("function", "os.path:jion", "module:attribute"),
         ("function", "no.such.module:join", "module:attribute"),
+        ("steps", "9" * 5000, "is not a whole number; it has too many digits"),
+        ("steps", "-" + "9" * 400, "is not a whole number; it has too many digits"),
+        ("steps", str(2**64), "is not a whole number; it has too many digits"),
+        ("rate", "9" * 400, "is not a number; it has too many digits"),
+        ("rate", "1e400", "is not a number; it has too many digits"),
+        ("number", "9" * 400, "is not a whole number or a number; it has too many"),
     ],
 )
 def test_text_that_does_not_fit_names_the_flag(field, text, wanted):
@@ -119,7 +125,7 @@ def test_any_other_text_is_no_boolean(text):
         boolean(text)
 
 
-@given(st.integers() | st.floats(allow_nan=False) | st.booleans())
+@given(st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans())
 def test_numbers_survive_being_written_as_text(value):
     """What Python prints for a value is read as that value."""
     field = {int: "steps", float: "rate", bool: "on"}[type(value)]
