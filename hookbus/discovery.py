@@ -1,7 +1,12 @@
-"""Finds the installed plugins and their names in metadata; imports none of them."""
+"""Finds the installed plugins and their names in metadata; imports none of them.
+
+Metadata are files that anybody may have written, so they enter here and nowhere else: what
+a distribution holds is read on its own, and its texts are made fit to be printed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import sys
@@ -14,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import UsageError, did_you_mean, escaped, spelled
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -61,6 +66,36 @@ CORE = frozenset({"hookbus", "core", "session", "bus", "graph", "config", "check
 """Names that users may take for plugins: parts of hookbus itself, which are always on."""
 GROUP = "hookbus"
 AUTOUSE_GROUP = "hookbus.autouse"
+_GROUPS = f"{GROUP}."
+"""What the names of further groups for hookbus begin with."""
+_NAME = re.compile(r"[^\W_][\w-]*")
+"""Matches the one name of a plugin."""
+
+
+@attrs.frozen
+class Release:
+    """A distribution that has entry points for hookbus, as its metadata describe it.
+
+    Attributes:
+        name: its name.
+        version: its version.
+        requires: its requirements, like ``hookbus>=0.1``.
+        summary: one line on what it does; empty if it has none.
+        entries: its entry points in groups of hookbus.
+        faults: what is wrong with the others, which count as not there.
+    """
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    summary: str = ""
+    entries: tuple[EntryPoint, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name and version, for messages."""
+        return f"{self.name} {self.version}"
 
 
 @attrs.frozen
@@ -125,9 +160,11 @@ class Catalog:
 
     Attributes:
         plugins: by name, sorted.
+        faults: what is wrong with the metadata of plugins that are left out.
     """
 
     plugins: Mapping[str, Installed]
+    faults: tuple[str, ...] = ()
     _aliases: Mapping[str, tuple[str, ...]] = attrs.field(init=False)
 
     @_aliases.default
@@ -193,7 +230,8 @@ class Catalog:
             if plugin is not None:
                 name = unique_name(plugin.name, plugins)
                 plugins[name] = attrs.evolve(plugin, name=name)
-        return self if len(plugins) == len(self.plugins) else Catalog(plugins)
+        unchanged = len(plugins) == len(self.plugins)
+        return self if unchanged else Catalog(plugins, self.faults)
 
 
 def installed_plugins() -> Catalog:
@@ -221,31 +259,92 @@ def _state_of(folder: str) -> tuple[str, int, int]:
 
 @functools.lru_cache(maxsize=1)
 def _catalog(finders: Any, path: Any) -> Catalog:  # noqa: ARG001 (they identify the answer)
-    every = entry_points(GROUP, AUTOUSE_GROUP)
-    autouse = {canonical_name(e.name) for e in every if e.group == AUTOUSE_GROUP}
     found: defaultdict[str, list[Installed]] = defaultdict(list)
-    for entry in every:
-        if entry.group == GROUP:
-            name = canonical_name(entry.name)
-            found[name].append(_described(name, entry, name in autouse))
-    return Catalog({name: _one(found[name]) for name in sorted(found)})
+    faults: list[str] = []
+    for release in releases():
+        faults += release.faults
+        mine = [(canonical_name(entry.name), entry) for entry in release.entries]
+        autouse = {name for name, entry in mine if entry.group == AUTOUSE_GROUP}
+        for name, entry in mine:
+            if entry.group == GROUP:
+                found[name].append(_described(name, entry, name in autouse, release))
+    return Catalog({name: _one(found[name]) for name in sorted(found)}, tuple(faults))
 
 
-def _described(name: str, entry: EntryPoint, autouse: bool) -> Installed:
-    shipped: Distribution | None = entry.dist
-    if shipped is None:
-        return Installed(name, entry, None, None, autouse)
-    about = _headers(shipped)
-    requires = about.get_all("Requires-Dist") or shipped.requires or ()
+def _described(name: str, entry: EntryPoint, autouse: bool, release: Release) -> Installed:
     return Installed(
         name,
         entry,
-        about["Name"],
-        about["Version"],
+        release.name,
+        release.version,
         autouse,
-        tuple(requires),
-        summary=(about.get_all("Summary") or [""])[0],
+        release.requires,
+        summary=release.summary,
     )
+
+
+def releases() -> tuple[Release, ...]:
+    """Return the distributions that have entry points for hookbus, each once."""
+    return _releases(*_installation())
+
+
+@functools.lru_cache(maxsize=1)
+def _releases(finders: Any, path: Any) -> tuple[Release, ...]:  # noqa: ARG001 (as above)
+    # Imported late: it takes as long as importing pluggy and attrs, and no distribution is
+    # looked up before a session starts.
+    from importlib.metadata import distribution, distributions
+
+    found: dict[str, Release] = {}
+    for every in distributions():
+        if GROUP not in _text_of(every, "entry_points.txt"):
+            continue  # whatever is wrong with it, it has nothing to do with hookbus
+        name, first = _headers(every)["Name"] or "", every
+        key = re.sub(r"[-_.]+", "-", name).lower() or f"nameless {len(found)}"
+        if key not in found:
+            with contextlib.suppress(Exception):  # its name is not that of its folder
+                first = distribution(name) if name else every  # the one that is imported
+            found[key] = _release(first)
+    return tuple(found.values())
+
+
+def _release(found: Distribution) -> Release:
+    about = _headers(found)
+    requires = about.get_all("Requires-Dist")
+    if requires is None:
+        with contextlib.suppress(Exception):  # of setuptools' older format
+            requires = found.requires
+    release = Release(
+        _line(about["Name"]) or "a distribution without a name",
+        _line(about["Version"]) or "without a version",
+        tuple(map(_line, requires or ())),
+        _line((about.get_all("Summary") or [""])[0]),
+    )
+    entries, faults = _entries(_text_of(found, "entry_points.txt"), release.label)
+    return attrs.evolve(release, entries=entries, faults=faults)
+
+
+def _entries(text: str, label: str) -> tuple[tuple[EntryPoint, ...], tuple[str, ...]]:
+    """Return the entry points in groups of hookbus, and what is wrong with the others.
+
+    Each line is read on its own; importlib.metadata gives up at the first odd one.
+    """
+    from importlib.metadata import EntryPoint
+
+    entries, faults, group = [], [], ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+        elif (group == GROUP or group.startswith(_GROUPS)) and not line.startswith("#"):
+            name, equals, value = map(_line, line.partition("="))
+            if equals and value and _NAME.fullmatch(canonical_name(name)):
+                entries.append(EntryPoint(name, value, group))
+            else:
+                faults.append(
+                    f"{label}: the line {spelled(_line(line))} in [{group}] of its "
+                    "entry_points.txt is not NAME = MODULE or NAME = MODULE:CLASS, and is "
+                    "ignored"
+                )
+    return tuple(entries), tuple(faults)
 
 
 def _headers(distribution: Distribution) -> Message:
@@ -253,23 +352,23 @@ def _headers(distribution: Distribution) -> Message:
 
     The text takes the most time: reading a README line by line, for each plugin.
     """
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    text = _text_of(distribution, "METADATA") or _text_of(distribution, "PKG-INFO")
     return message_from_string(text.partition("\n\n")[0])
 
 
-def entry_points(*groups: str) -> list[EntryPoint]:
-    """Return the entry points in some groups, those of all installed distributions."""
-    return list(_entry_points(groups, *_installation()))
+def _text_of(distribution: Distribution, file: str) -> str:
+    """Return the text of a file of a distribution; empty if it cannot be read."""
+    try:
+        return distribution.read_text(file) or ""
+    except UnicodeDecodeError as error:  # one odd byte is no reason to lose the rest
+        return error.object.decode("utf-8", "backslashreplace")
+    except Exception:
+        return ""
 
 
-@functools.lru_cache(maxsize=4)
-def _entry_points(groups: Any, finders: Any, path: Any) -> tuple[EntryPoint, ...]:  # noqa: ARG001 (as above)
-    # Imported late: it takes as long as importing pluggy and attrs, and no entry point is
-    # looked up before a session starts.
-    from importlib.metadata import entry_points
-
-    found = entry_points()
-    return tuple(entry for group in groups for entry in found.select(group=group))
+def _line(text: str | None) -> str:
+    """Return a text of a distribution as one line that can be printed."""
+    return escaped(" ".join((text or "").split()))
 
 
 def version_of(distribution: str) -> str:

@@ -349,6 +349,15 @@ def clipped(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}...{text[-half:]}"
 
 
+def escaped(text: str) -> str:
+    r"""Return text with everything escaped that a terminal would act on, or not show.
+
+    >>> escaped("red: \x1b[31m")
+    'red: \\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 _CULPRITS = "_hookbus_culprits"
 
 

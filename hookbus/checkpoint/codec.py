@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from hookbus.discovery import entry_points
+from hookbus.discovery import releases
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "hookbus.codec"
+DEFAULT = "safetensors"
+"""The codec that checkpoints are written with; any is used to read what it has written."""
 MOST_LEVELS = 100
 """The levels of dicts, lists and tuples that a state may have, one inside the other.
 
@@ -69,29 +71,43 @@ def _containers(whole: Any) -> Iterator[Any]:
 
 
 def codecs() -> dict[str, EntryPoint]:
-    """Return the installed codecs by name; none is imported."""
-    found = sorted(entry_points(GROUP), key=lambda entry: entry.name)
-    return {entry.name: entry for entry in found}
+    """Return the installed codecs by name; none is imported.
+
+    Raises:
+        CheckpointError: two distributions provide a codec of one name.
+    """
+    found: dict[str, tuple[EntryPoint, str]] = {}
+    for release in releases():
+        for entry in release.entries:
+            if entry.group != GROUP:
+                continue
+            other = found.setdefault(entry.name, (entry, release.label))[1]
+            if other != release.label:
+                raise CheckpointError(
+                    f"two distributions provide the checkpoint codec {entry.name!r}: "
+                    f"{' and '.join(sorted((other, release.label)))}; uninstall one"
+                )
+    return {name: found[name][0] for name in sorted(found)}
 
 
-def load_codec(name: str | None = None) -> tuple[str, Codec]:
-    """Load the codec *name*, or by default the first one installed.
+def load_codec(name: str = DEFAULT) -> tuple[str, Codec]:
+    """Load the codec *name*, by default the one that checkpoints are written with.
 
     Raises:
         CheckpointError: it is not installed, or cannot be loaded.
     """
-    installed = codecs()
-    if not installed or (name is not None and name not in installed):
-        what = "no checkpoint codec" if name is None else f"the codec {name!r} not"
+    chosen = codecs().get(name)
+    if chosen is None:
         raise CheckpointError(
-            f"{what} installed, so checkpoints can be neither written nor read; "
-            "pip install hookbus-checkpoint-saver"
+            f"the checkpoint codec {name!r} is not installed, so such checkpoints can be "
+            "neither written nor read; pip install hookbus-checkpoint-saver"
         )
-    chosen = installed[name or next(iter(installed))]
     try:
         return chosen.name, cast("Codec", chosen.load()())
-    except ImportError as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise CheckpointError(
             f"the checkpoint codec {chosen.name!r} ({chosen.value}) cannot be loaded: "
-            f"{error}"
+            f"{type(error).__name__}: {error}"
         ) from error

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from hookbus.cli.output import columns, discard, report
+from hookbus.cli.output import columns, discard, report, report_interruption
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
 
 COMMANDS = {
@@ -40,9 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except HookbusError as error:
         return report(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt as error:
+        return report_interruption(error)
     except BrokenPipeError:  # the reader has seen enough, and nobody is left to tell
         discard(sys.stdout)
         return ExitCode.FAILED

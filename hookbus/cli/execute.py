@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import hookbus
-from hookbus.cli.output import report
+from hookbus.cli.output import report, report_interruption
 from hookbus.config.config import Config, SessionRecord, set_process_config
 from hookbus.config.keys import LOG_LEVELS
 from hookbus.discovery import CORE, installed_plugins
@@ -51,9 +51,8 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
         if code is None or (code == error.code == ExitCode.PREEMPTED):
             raise  # the latter absorbs signals until the process ends
         return code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt as error:
+        return report_interruption(error)
     except HookbusError as error:
         interrupted = isinstance(error, SessionInterruptedError)
         ending = _after_signal(config.records) if interrupted else None

@@ -11,7 +11,7 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.ordering import OrderedHook
 from hookbus.bus.registry import Registration
 from hookbus.cli.flags import read, wants_help
-from hookbus.cli.output import table
+from hookbus.cli.output import printable, table
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, reason_of
 from hookbus.plugin.loading import load_one, member_of
@@ -126,7 +126,7 @@ def _lines(
         for number, called in enumerate(order, 1)
     ]
     yield table(_COLUMNS, rows).rstrip("\n") if rows else "no plugin is called"
-    yield from (f"{name}: broken: {why}" for name, why in broken.items())
+    yield from (printable(f"{name}: broken: {why}") for name, why in broken.items())
     yield ""
     yield _NOTE.rstrip("\n")
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from hookbus.errors import ExitCode, PluginError, UsageError, text_of
+from hookbus.errors import ExitCode, PluginError, UsageError, escaped, text_of
 
 _WIDEST_NAME = 26
 
@@ -23,11 +23,22 @@ def report(error: BaseException, text: str = "") -> int:
     """Print an error for the user, as *text* if given, and return its exit code."""
     kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
     print(f"{kind}: {text or text_of(error)}", file=sys.stderr)
-    for note in getattr(error, "__notes__", ()):
-        print(f"  {note}", file=sys.stderr)
+    _print_notes(error)
     if isinstance(error, UsageError):
         return ExitCode.USAGE
     return ExitCode.PLUGIN if isinstance(error, PluginError) else ExitCode.FAILED
+
+
+def report_interruption(error: KeyboardInterrupt) -> int:
+    """Print that the user interrupted the command, and where; return the exit code."""
+    print("interrupted", file=sys.stderr)
+    _print_notes(error)
+    return ExitCode.INTERRUPTED
+
+
+def _print_notes(error: BaseException) -> None:
+    for note in getattr(error, "__notes__", ()):
+        print(f"  {note}", file=sys.stderr)
 
 
 def width() -> int:
@@ -42,8 +53,7 @@ def printable(text: str) -> str:
     'red: \\x1b[31m'
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    known = text.encode(encoding, "backslashreplace").decode(encoding)
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in known)
+    return escaped(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def shorten(text: str, most: int) -> str:

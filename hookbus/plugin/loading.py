@@ -64,6 +64,18 @@ def check_loadable(plugin: Installed) -> None:
     check_fits(plugin)
 
 
+_DECLARED = (
+    "kinds",
+    "before",
+    "after",
+    "on_error",
+    "only_observes",
+    "state_dict",
+    "load_state_dict",
+    "exclusive_settings",
+    "default_settings",
+)
+"""What a plugin may declare, or have a ``__getattr__`` that fails for it."""
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
 
 
@@ -116,13 +128,8 @@ def load_one(verdict: Verdict) -> LoadedPlugin:
     assert verdict.installed is not None
     check_loadable(verdict.installed)
     began, drawn = time.perf_counter(), random_state.capture()
-    try:
-        value = verdict.installed.entry.load()
-    except (Exception, SystemExit) as error:
-        raise PluginError(broken_message(verdict, error)) from error
-    except BaseException as error:
-        blame(error, verdict.name, f"raised while plugin {verdict.name!r} was imported")
-        raise
+    value = _guarded(verdict, verdict.installed.entry.load)
+    _guarded(verdict, lambda: [getattr(value, name, None) for name in _DECLARED])
     # Some libraries draw random numbers when they are imported. The next number of a
     # seeded program must not depend on the plugins that are on.
     random_state.restore(drawn)
@@ -247,11 +254,20 @@ def _way_out(verdict: Verdict) -> str:
 
 
 def _guarded(verdict: Verdict, make: Any) -> Any:
+    """Call code of a plugin that may raise anything.
+
+    Raises:
+        PluginError: it raised something.
+        KeyboardInterrupt: it may have been Ctrl-C; a note names the plugin.
+    """
     try:
         return make()
     except HookbusError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt as error:
+        blame(error, verdict.name, f"raised while plugin {verdict.name!r} was loaded")
+        raise
+    except BaseException as error:
         raise PluginError(broken_message(verdict, error)) from error
 
 

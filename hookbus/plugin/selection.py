@@ -256,7 +256,8 @@ def select(
     catalog = catalog or installed_plugins()
     catalog = catalog.with_modules(w.plugin for w in every if w.on)
     selection = decide(catalog, every, config, own)
-    warnings = [*slips(os.environ), *selection.warnings, *_idle_slips(selection, config)]
+    warnings = [*slips(os.environ), *selection.catalog.faults, *selection.warnings]
+    warnings += _idle_slips(selection, config)
     try:
         check_required(config.required, selection.verdicts)
     except UsageError as error:

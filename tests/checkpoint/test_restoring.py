@@ -107,7 +107,7 @@ def test_a_codec_that_is_not_installed_stops_the_session(tmp_path, killed, opene
     Store(tmp_path).rewrite_manifest(
         tmp_path / "ckpt-1", attrs.evolve(manifest, codec="elsewhere")
     )
-    with pytest.raises(hookbus.CheckpointError, match=r"'elsewhere' not installed"):
+    with pytest.raises(hookbus.CheckpointError, match=r"'elsewhere' is not installed"):
         opened(tmp_path)
     assert names(tmp_path) == ["ckpt-0", "ckpt-1"]
 
