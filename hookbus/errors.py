@@ -323,6 +323,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?"
 
 
+_LONGEST_TEXT = 200
+
+
 def spelled(value: object) -> str:
     """Return the repr of a value of the user, for a message: short, and whatever it is.
 
@@ -336,19 +339,6 @@ def spelled(value: object) -> str:
     return short.repr(value)
 
 
-_LONGEST_TEXT = 200
-
-
-def clipped(text: str) -> str:
-    """Return a text of the user for a message, without the middle if it is very long.
-
-    >>> len(clipped("9" * 5000)), clipped("-p progress")
-    (203, '-p progress')
-    """
-    half = _LONGEST_TEXT // 2
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}...{text[-half:]}"
-
-
 def escaped(text: str) -> str:
     r"""Return text with everything escaped that a terminal would act on, or not show.
 
@@ -356,6 +346,17 @@ def escaped(text: str) -> str:
     'red: \\x1b[31m'
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def clipped(text: str) -> str:
+    """Return a text of the user for a message: printable, and without a long middle.
+
+    >>> len(clipped("9" * 5000)), clipped("-p progress")
+    (203, '-p progress')
+    """
+    half = _LONGEST_TEXT // 2
+    short = text if len(text) <= _LONGEST_TEXT else f"{text[:half]}...{text[-half:]}"
+    return escaped(short)
 
 
 _CULPRITS = "_hookbus_culprits"

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hookbus.cli.output import columns, discard, report, report_interruption
-from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean
+from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, spelled
 
 COMMANDS = {
     "run": "run a training script or module, with plugins",
@@ -67,8 +67,9 @@ def _dispatch(words: list[str]) -> int:
         return ExitCode.OK
     if words[0] not in COMMANDS:
         listed = f"; the commands are {', '.join(COMMANDS)}"
+        hint = did_you_mean(words[0], COMMANDS) or listed
         raise UsageError(
-            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS) or listed} "
+            f"there is no command {spelled(words[0])}{hint} "
             "(to run a script: hookbus run SCRIPT)"
         )
     command = getattr(import_module(f"hookbus.cli.{words[0]}"), words[0])

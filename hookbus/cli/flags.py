@@ -9,7 +9,7 @@ from hookbus.config.config import Config
 from hookbus.config.declared import is_switch
 from hookbus.config.keys import KEYS
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, spelled
 from hookbus.logs import configure
 
 HELP = ("-h", "--help")
@@ -57,8 +57,8 @@ def read(
     if len(parsed.rest) > most:
         known = ", ".join((*switches, "-p", "-c", "-o"))
         raise UsageError(
-            f"{command} does not take {parsed.rest[most]!r}; it takes {known} and the "
-            f"other flags of hookbus run ({command} --help)"
+            f"{command} does not take {spelled(parsed.rest[most])}; it takes {known} and "
+            f"the other flags of hookbus run ({command} --help)"
         )
     config, default = Config.gathered(parsed), Config()
     if (config.log_format, config.log_level) != (default.log_format, default.log_level):

@@ -22,7 +22,9 @@ def discard(stream: TextIO) -> None:
 def report(error: BaseException, text: str = "") -> int:
     """Print an error for the user, as *text* if given, and return its exit code."""
     kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
-    print(f"{kind}: {text or text_of(error)}", file=sys.stderr)
+    # A text of the user in it, or of a library, may hold what a terminal acts on.
+    lines = f"{kind}: {text or text_of(error)}".split("\n")
+    print("\n".join(map(escaped, lines)), file=sys.stderr)
     _print_notes(error)
     if isinstance(error, UsageError):
         return ExitCode.USAGE
@@ -38,7 +40,7 @@ def report_interruption(error: KeyboardInterrupt) -> int:
 
 def _print_notes(error: BaseException) -> None:
     for note in getattr(error, "__notes__", ()):
-        print(f"  {note}", file=sys.stderr)
+        print("\n".join(map(escaped, f"  {note}".split("\n"))), file=sys.stderr)
 
 
 def width() -> int:

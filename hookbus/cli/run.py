@@ -16,13 +16,13 @@ import attrs
 from hookbus.cli.execute import execute, may_name_own_hook
 from hookbus.cli.flags import HELP, wants_help
 from hookbus.cli.help import help_of
-from hookbus.cli.target import no_module, own_folder_first
+from hookbus.cli.target import no_module, own_folder_first, what_is
 from hookbus.config.config import Config
 from hookbus.config.declared import is_switch
 from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
 from hookbus.config.sources import looks_like_ours
 from hookbus.discovery import spec_of
-from hookbus.errors import ExitCode, UsageError
+from hookbus.errors import ExitCode, UsageError, clipped
 from hookbus.logs import configure, log
 from hookbus.plugin.selection import select
 
@@ -113,7 +113,8 @@ class _Program:
 def _script(parsed: ParsedFlags) -> _Program:
     if not parsed.rest:
         last = parsed.flags[-1:]
-        taken = [f for f in last if f.value is not None and Path(f.value).is_file()]
+        named = [f for f in last if f.value is not None]
+        taken = [f for f in named if what_is(Path(f.value or "")) == "a file"]
         hint = "".join(f" ({f.value} was read as the value of {f.name})" for f in taken)
         raise UsageError(
             "hookbus run needs a script: hookbus run [flags] SCRIPT [ARGS], or a module: "
@@ -121,18 +122,19 @@ def _script(parsed: ParsedFlags) -> _Program:
         )
     name, *arguments = parsed.rest
     script = Path(name)
-    if not script.is_file():
-        what = "is a directory" if script.is_dir() else "does not exist"
+    what = what_is(script)
+    if what != "a file":
         alone = [f.name for f in parsed.flags[-1:] if f.following == (name,)]
         hint = "".join(f"; the flag {flag} before it takes true or false" for flag in alone)
-        raise UsageError(f"the script {script} {what} (looked in {Path.cwd()}){hint}")
+        shown = clipped(str(script))
+        raise UsageError(f"the script {shown} {what} (looked in {Path.cwd()}){hint}")
     # Python does not resolve links here.
     return _Program(os.path.abspath(script), arguments, name)  # noqa: PTH100
 
 
 def _module(name: str, arguments: Sequence[str]) -> _Program:
     """Find a module without importing it, or the module ``__main__`` of a package."""
-    if name.endswith(".py") and Path(name).is_file():
+    if name.endswith(".py") and what_is(Path(name)) == "a file":
         raise UsageError(
             f"-m takes the name of a module; to run the file: hookbus run {name}"
         )

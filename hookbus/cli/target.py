@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from hookbus.discovery import spec_of, unique_name
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.errors import UsageError, clipped, did_you_mean, spelled
 
 
 def own_folder_first(script: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Target:
         if not all(map(str.isidentifier, words)):
             raise UsageError(
                 f"{what} is MODULE:NAME, like train.py:estimator or package.module:name, "
-                f"given: {text!r}"
+                f"given: {spelled(text)}"
             )
         return target
 
@@ -90,6 +90,20 @@ class Target:
             ) from None
 
 
+def what_is(path: Path) -> str:
+    """Return ``a file``, or for messages why a path is none.
+
+    >>> what_is(Path("no/such/file")), what_is(Path())
+    ('does not exist', 'is a directory')
+    """
+    try:
+        if path.is_file():
+            return "a file"
+        return "is a directory" if path.is_dir() else "does not exist"
+    except OSError as error:  # its name is too long, or a folder is forbidden
+        return f"cannot be read: {error.strerror}"
+
+
 def make_importable(targets: Iterable[Target]) -> None:
     """Put the folders of the named files first on the path, then the current folder."""
     own_folder_first()
@@ -101,10 +115,12 @@ def make_importable(targets: Iterable[Target]) -> None:
 
 def _from_file(path: Path, files: set[str]) -> ModuleType:
     """Import a file under its own name, once."""
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
+    what = what_is(path)
+    if what != "a file":
         close = did_you_mean(str(path), map(str, path.parent.glob("*.py")))
-        raise UsageError(f"the file {path} {what} (looked in {Path.cwd()}){close}")
+        raise UsageError(
+            f"the file {clipped(str(path))} {what} (looked in {Path.cwd()}){close}"
+        )
     place = str(path.resolve())
     for module in [*sys.modules.values()]:
         if getattr(module, "__file__", None) == place:
@@ -137,7 +153,7 @@ def _from_name(name: str, files: set[str]) -> ModuleType:
 def no_module(name: str) -> UsageError:
     """Return the error for a module that does not exist."""
     close = did_you_mean(name, _beside(name))
-    return UsageError(f"there is no module {name!r} (looked in {Path.cwd()}){close}")
+    return UsageError(f"there is no module {spelled(name)} (looked in {Path.cwd()}){close}")
 
 
 def _beside(name: str) -> list[str]:

@@ -297,7 +297,8 @@ def lacks_value(flag: str, source: str, following: Sequence[str] = ()) -> str:
     """Return the message about a flag without a value."""
     if not following:
         return f"{source} needs a value after it"
+    next_ = clipped(following[0])
     return (
-        f"{source} needs a value after it, and {following[0]} looks like the next flag; if "
-        f"it is the value, write {flag}={following[0]}"
+        f"{source} needs a value after it, and {next_} looks like the next flag; if it is "
+        f"the value, write {flag}={next_}"
     )

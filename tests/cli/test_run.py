@@ -340,6 +340,30 @@ def test_an_error_of_a_plugin_before_the_first_step(hookbus, install, script):
     assert "raised by plugin 'weak' (fake-weak 1.0) in begin()" in done.stderr
 
 
+@pytest.mark.parametrize("error", ["SessionInterruptedError", "SessionStoppedError"])
+@pytest.mark.parametrize(("event", "code"), [("begin", 3), ("after_run", 1), ("end", 1)])
+def test_an_error_of_the_session_is_no_success_if_a_hook_raises_it(
+    event, code, error, hookbus, script
+):
+    """Without a signal or a stop it is a failure of the hook."""
+    hook = (
+        "import hookbus\n"
+        "class Confused(hookbus.SessionRunHook):\n"
+        f"    def {event}(self):\n"
+        f"        raise hookbus.errors.{error}('no reason')\n"
+    )
+    loop = (
+        "with MonitoredTrainingSession(graph, hooks=[Confused()]) as session:\n"
+        "    session.run('train')\n"
+        "print('went on')\n"
+    )
+    path = script(hook + loop)
+    done = hookbus("run", path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "ERROR: no reason" in done.stderr
+    assert "raised by plugin 'confused'" in done.stderr
+
+
 def test_a_plugin_that_misbehaves_after_steps_were_done_is_a_failed_run(
     hookbus, install, script
 ):
