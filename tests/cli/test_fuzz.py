@@ -261,7 +261,6 @@ manifests = st.one_of(
 )
 
 
-@pytest.mark.xfail(raises=RecursionError, reason="thousands of brackets in a manifest")
 @fuzzed
 @given(manifests)
 def test_manifests(content: bytes) -> None:
