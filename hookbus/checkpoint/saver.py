@@ -274,6 +274,19 @@ class Saver:
         self.store.rewrite_manifest(self.last_path, manifest)
         self.ended = kind
 
+    def mark_ended_late(self, step: int, kind: str) -> None:
+        """Do the same after :meth:`close`, unless another session saves there by then."""
+        if self._lock is None:
+            return
+        try:
+            self._lock.take()
+        except UsageError:
+            return
+        try:
+            self.mark_ended(step, kind)
+        finally:
+            self._lock.release()
+
     def _renew_lock(self) -> None:
         """Lock the directory again if it was removed or renamed since the last save.
 

@@ -253,7 +253,7 @@ def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | No
     if not served and saver.ended is not None:
         # It arrived too late to end the session. The program never sees this end, so the
         # next session must continue from here.
-        saver.mark_ended(outcome.step, KINDS[unheard])
+        saver.mark_ended_late(outcome.step, KINDS[unheard])
     return exception_for(unheard)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
+from hookbus.checkpoint.lock import DirectoryLock
 from tests.support.handlers import exits_by, handlers
 
 OFF = Config(autoload=False)
@@ -308,6 +311,37 @@ def test_after_a_signal_when_all_was_done_the_next_session_goes_on(ctrl_c):
                 session.run("train")
         assert hook.told == ["end stopped"]
         assert max(saved()) - begun == steps
+
+
+class LateSignal(io.StringIO):
+    """Sends SIGTERM when the session reports its end, and has unlocked its directory."""
+
+    def __init__(self, other: DirectoryLock | None) -> None:
+        super().__init__()
+        self.other = other
+
+    def write(self, text: str) -> int:
+        if "session ended" in text:
+            if self.other is not None:
+                self.other.take()
+            signal.raise_signal(signal.SIGTERM)
+        return super().write(text)
+
+
+@pytest.mark.parametrize(("taken", "ended"), [(False, "preempted"), (True, "stopped")])
+def test_a_late_signal_is_recorded_unless_another_session_saves(
+    taken, ended, ctrl_c, monkeypatch
+):
+    """Only the holder of the lock writes into the directory."""
+    other = DirectoryLock(Path("runs")) if taken else None
+    monkeypatch.setattr(sys, "stderr", LateSignal(other))
+    with exits_by(signal.SIGTERM), session_of(StopAtStepHook(num_steps=1)) as session:
+        session.run("train")
+    found = hookbus.latest_checkpoint("runs")
+    assert found is not None
+    assert found.ended == ended
+    if other is not None:
+        other.release()
 
 
 @pytest.mark.parametrize("first", SIGNALS, ids=lambda number: number.name)
