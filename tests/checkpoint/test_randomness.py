@@ -167,7 +167,13 @@ def uninterrupted(tmp_path, opened):
     return train_to_the_end(opened, tmp_path / "uninterrupted")
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=[] if step in (1, 2, 15, STEPS) else pytest.mark.slow)
+        for step in range(1, STEPS + 1)
+    ],
+)
 def test_a_run_that_failed_and_resumed_equals_one_that_did_not(
     step, tmp_path, opened, uninterrupted
 ):
