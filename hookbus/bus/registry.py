@@ -105,6 +105,8 @@ class Registry(pluggy.PluginManager):
             return None  # reading it would run it
         if name in LIFECYCLE and own is getattr(SessionRunHook, name):
             return None
+        if _is_unmarked_method(plugin, name, own):
+            return _PLAIN if name in LIFECYCLE else None
         marked = super().parse_hookimpl_opts(plugin, name)
         if isinstance(plugin, types.ModuleType) or name not in LIFECYCLE:
             return marked
@@ -179,6 +181,16 @@ class Registry(pluggy.PluginManager):
             if not name.startswith("_")
             and self.parse_hookspec_opts(module_or_class, name) is not None
         }
+
+
+def _is_unmarked_method(plugin: Any, name: str, own: Any) -> bool:
+    """Return whether an attribute is an ordinary method of a class, without ``@hookimpl``.
+
+    Most attributes are; pluggy takes much longer to find that out, in each session.
+    """
+    if not isinstance(own, types.FunctionType) or hasattr(own, MARK):
+        return False
+    return name not in getattr(plugin, "__dict__", ())
 
 
 @functools.lru_cache(maxsize=256)

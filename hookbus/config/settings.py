@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -81,6 +82,7 @@ class SettingsSchema:
     helps: Mapping[str, str] = attrs.field(factory=dict)
 
 
+@functools.lru_cache(maxsize=128)  # each session builds its hooks again
 def schema_of(cls: type, name: str) -> SettingsSchema:
     """Return the settings of a hook class.
 

@@ -11,6 +11,7 @@ import pytest
 
 from hookbus.cli import COMMANDS
 from tests.support import commands
+from tests.support.profiles import cases
 
 FLAGS = {
     "no command": [],
@@ -54,7 +55,7 @@ sys.exit("left")
 CLOCK = re.compile(r"\d\d:\d\d:\d\d|[\d.]+ steps/s|[\d.]+ ?m?s\b")
 
 
-@pytest.mark.parametrize("way", FLAGS)
+@pytest.mark.parametrize("way", cases(["run", "run, exiting", "train", "why"], [*FLAGS]))
 def test_a_fork_prints_and_returns_what_a_new_process_does(
     way, tmp_path, site, script, estimator, watcher, monkeypatch
 ):
