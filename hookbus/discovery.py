@@ -67,7 +67,7 @@ CORE = frozenset({"hookbus", "core", "session", "bus", "graph", "config", "check
 GROUP = "hookbus"
 AUTOUSE_GROUP = "hookbus.autouse"
 _GROUPS = f"{GROUP}."
-"""What the names of further groups for hookbus begin with."""
+"""The prefix of further groups for hookbus."""
 _NAME = re.compile(r"[^\W_][\w-]*")
 """Matches the one name of a plugin."""
 
@@ -296,19 +296,24 @@ def _releases(finders: Any, path: Any) -> tuple[Release, ...]:  # noqa: ARG001 (
 
     found: dict[str, Release] = {}
     for every in distributions():
-        if GROUP not in _text_of(every, "entry_points.txt"):
+        entry_points = _text_of(every, "entry_points.txt")
+        if GROUP not in entry_points:
             continue  # whatever is wrong with it, it has nothing to do with hookbus
-        name, first = _headers(every)["Name"] or "", every
+        about, first = _headers(every), every
+        name = about["Name"] or ""
         key = re.sub(r"[-_.]+", "-", name).lower() or f"nameless {len(found)}"
-        if key not in found:
-            with contextlib.suppress(Exception):  # its name is not that of its folder
-                first = distribution(name) if name else every  # the one that is imported
-            found[key] = _release(first)
+        if key in found:
+            continue
+        with contextlib.suppress(Exception):  # its name is not that of its folder
+            first = distribution(name) if name else every  # the one that is imported
+        if first.locate_file("") != every.locate_file(""):
+            entry_points, about = _text_of(first, "entry_points.txt"), _headers(first)
+        found[key] = _release(first, entry_points, about)
     return tuple(found.values())
 
 
-def _release(found: Distribution) -> Release:
-    about = _headers(found)
+def _release(found: Distribution, entry_points: str, about: Message) -> Release:
+    """Describe a distribution by the texts that were read of it."""
     requires = about.get_all("Requires-Dist")
     if requires is None:
         with contextlib.suppress(Exception):  # of setuptools' older format
@@ -319,7 +324,7 @@ def _release(found: Distribution) -> Release:
         tuple(map(_line, requires or ())),
         _line((about.get_all("Summary") or [""])[0]),
     )
-    entries, faults = _entries(_text_of(found, "entry_points.txt"), release.label)
+    entries, faults = _entries(entry_points, release.label)
     return attrs.evolve(release, entries=entries, faults=faults)
 
 
@@ -362,7 +367,7 @@ def _text_of(distribution: Distribution, file: str) -> str:
         return distribution.read_text(file) or ""
     except UnicodeDecodeError as error:  # one odd byte is no reason to lose the rest
         return error.object.decode("utf-8", "backslashreplace")
-    except Exception:
+    except Exception:  # the finder of another package may raise anything
         return ""
 
 

@@ -40,7 +40,7 @@ def _one_of(*types: type) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
 
 
 def _below(limit: int) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Return a validator for whole numbers from 0 up to a limit; a bool is none."""
+    """Return a validator for whole numbers from 0 up to a limit; it refuses a bool."""
 
     def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if type(value) is not int or not 0 <= value < limit:

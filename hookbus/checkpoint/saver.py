@@ -64,7 +64,7 @@ class Snapshot:
 
 @attrs.frozen(eq=False)
 class HeldPosition:
-    """Where the training ended: the position of input and generators, for the last save.
+    """The position of input and generators at the end of the training, for the last save.
 
     Attributes:
         step: the global step; after a further step the position is not valid.

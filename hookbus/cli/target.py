@@ -91,7 +91,7 @@ class Target:
 
 
 def what_is(path: Path) -> str:
-    """Return ``a file``, or for messages why a path is none.
+    """Return ``a file``, or why a path does not lead to one, for messages.
 
     >>> what_is(Path("no/such/file")), what_is(Path())
     ('does not exist', 'is a directory')
