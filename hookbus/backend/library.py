@@ -1,0 +1,252 @@
+"""Finds what plugins know of other libraries: their values, generators and objects.
+
+A library like PyTorch has values of its own (tensors on a device), random generators that
+every program uses without naming them, and objects with a state (modules, optimizers). A
+plugin teaches all of that to hookbus with one class, a :class:`Library`. hookbus loads the
+class when the program has imported the library; it never imports the library itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import attrs
+
+from hookbus.discovery import releases
+from hookbus.errors import PluginError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "hookbus.library"
+"""The entry-point group; the name of an entry is that of the library's top-level module."""
+
+_PLUGINS = {
+    "jax": "hookbus-jax",
+    "tensorflow": "hookbus-tensorflow",
+    "torch": "hookbus-torch",
+}
+"""The distributions to install for well-known libraries."""
+
+Faults: TypeAlias = Iterator[str]
+"""Ways in which a saved state does not fit the object of today."""
+
+
+def no_faults(_: Any) -> Faults:
+    """Find no fault in a saved state."""
+    return iter(())
+
+
+@attrs.frozen(eq=False)
+class RandomSource:
+    """A random generator.
+
+    Attributes:
+        capture: returns its state, which a checkpoint can hold.
+        restore: takes a state that *capture* returned.
+        fork: returns the state of a separate stream that follows from the current state;
+            the generator does not change.
+    """
+
+    capture: Callable[[], Any]
+    restore: Callable[[Any], None]
+    fork: Callable[[], Any]
+
+
+@attrs.frozen(eq=False)
+class LiveValue:
+    """A value that an object holds outside the session, like a parameter of a module.
+
+    Attributes:
+        get: returns the current value. It raises NoValueYetError while there is none.
+        put: writes a new value into the object; None if hooks cannot assign it. It raises
+            GraphError, before it changes anything, if the value does not fit.
+        arm: prepares the object to keep the value in the coming step, for values that
+            exist only while a step runs; returns a function that undoes the preparation.
+            None if *get* always works.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None] | None = None
+    arm: Callable[[], Callable[[], None]] | None = None
+
+
+@attrs.frozen(eq=False)
+class Tracked:
+    """One tracked object.
+
+    Attributes:
+        get: returns the state to save.
+        put: takes a state from a checkpoint and returns the value for the caller.
+        value: the value for the caller if nothing is restored.
+        faults: takes a state from a checkpoint and yields why it does not fit.
+        source: the object as a random generator; None if it is not one.
+        live: returns the values inside it that hooks can fetch or assign, by the part of
+            their name behind the object's name, like ``.fc1.weight``.
+        evaluating: returns a context in which the object computes without any effect on
+            the training, like a module in evaluation mode; None if it needs none.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    value: Any
+    faults: Callable[[Any], Faults] = no_faults
+    source: RandomSource | None = None
+    live: Callable[[], Mapping[str, LiveValue]] = dict
+    evaluating: Callable[[], AbstractContextManager[Any]] | None = None
+
+
+@attrs.frozen(eq=False)
+class Loader:
+    """How an iterable draws random numbers.
+
+    Attributes:
+        sources: generators of its own, by name; a resumed session rewinds them.
+        draws_between: whether the values that it gives after the first one depend on
+            numbers that it draws, in this process, while it goes on, like a shuffle buffer.
+            It then gets a stream of its own, which does not depend on the steps. False if
+            it draws at most for the value at hand, or nothing.
+    """
+
+    sources: Mapping[str, RandomSource] = attrs.field(factory=dict)
+    draws_between: bool = True
+
+
+@attrs.frozen(eq=False)
+class Packed:
+    """A value of a library in the form that codecs write.
+
+    Attributes:
+        dtype: the library's name of its dtype, like ``bfloat16``.
+        shape: its shape.
+        data: its bytes on the host in C order and little-endian, without a copy where
+            possible.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class Library:
+    """Teaches hookbus one library; the base class knows nothing.
+
+    A distribution declares a subclass in the entry-point group ``hookbus.library``, under
+    the name of the library's top-level module. It is called without arguments, once.
+
+    A value or an object belongs to a library if one of its classes is defined there, so a
+    user's own subclass of ``torch.nn.Module`` belongs to ``torch``.
+    """
+
+    def on_host(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return values of this library on the host, moved together, as NumPy arrays.
+
+        The result does not change when the training goes on.
+        """
+        return values
+
+    def tracked(self, name: str, thing: Any) -> Tracked | None:
+        """Return how to save and restore an object that is tracked as *name*.
+
+        None treats it like any other object.
+
+        Raises:
+            UsageError: it cannot be tracked.
+        """
+
+    def random_sources(self) -> Mapping[str, RandomSource]:
+        """Return the generators that programs use without naming them, by name."""
+        return {}
+
+    def loader(self, iterable: Any) -> Loader | None:
+        """Return how an iterable draws random numbers; None treats it like any other."""
+
+    def pack(self, value: Any) -> Packed | None:
+        """Return a value in the form that codecs write; None if it is not a plain value.
+
+        Raises:
+            CheckpointError: it would not come back as it is.
+        """
+
+    def unpack(self, packed: Packed) -> Any:  # noqa: ARG002 (for subclasses)
+        """Return the value that :meth:`pack` packed, on the host.
+
+        Raises:
+            CheckpointError: :meth:`pack` never packs such a value.
+        """
+        raise PluginError(f"{type(self).__name__} packs values, and does not unpack them")
+
+
+_found: dict[str, Library] = {}
+"""The libraries that are loaded, by their entry points' names."""
+
+
+def libraries() -> Mapping[str, Library]:
+    """Return the libraries that the program has imported and a plugin knows, by name.
+
+    Raises:
+        PluginError: the plugin of one cannot be loaded.
+    """
+    for name, entry in _entries().items():
+        if name in sys.modules and name not in _found:
+            _found[name] = _load(entry)
+    return _found
+
+
+def library_of(thing: Any) -> Library | None:
+    """Return the library that a value or an object belongs to, if a plugin knows it."""
+    known = libraries()
+    return next((known[root] for root in _roots_of(thing) if root in known), None)
+
+
+def library_named(name: str) -> Library:
+    """Return a library for values of a checkpoint; this imports the library.
+
+    Raises:
+        UsageError: no plugin knows it.
+    """
+    if name not in _found:
+        entry = _entries().get(name)
+        if entry is None:
+            raise UsageError(
+                f"the checkpoint has values of {name}, and no plugin here knows that "
+                f"library: pip install {_PLUGINS.get(name, f'a plugin for {name}')}"
+            )
+        _found[name] = _load(entry)
+    return _found[name]
+
+
+def plugin_for(thing: Any) -> str | None:
+    """Return the distribution to install for an object of a well-known library.
+
+    None if the object belongs to no such library, or the plugin is installed.
+
+    >>> plugin_for([1.5]) is None
+    True
+    """
+    known = _entries()
+    roots = [root for root in _roots_of(thing) if root in _PLUGINS and root not in known]
+    return _PLUGINS[roots[0]] if roots else None
+
+
+def _entries() -> dict[str, EntryPoint]:
+    entries = (entry for release in releases() for entry in release.entries)
+    return {entry.name: entry for entry in entries if entry.group == GROUP}
+
+
+def _load(entry: EntryPoint) -> Library:
+    try:
+        return cast("Library", entry.load()())
+    except Exception as error:
+        raise PluginError(
+            f"the library {entry.name!r} ({entry.value}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _roots_of(thing: Any) -> list[str]:
+    """Return the top-level modules that define the classes of an object."""
+    return [str(cls.__module__).partition(".")[0] for cls in type(thing).__mro__]
