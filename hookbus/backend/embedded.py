@@ -9,14 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookbus.backend.inputs import Input
-from hookbus.backend.program import Program, plan
-from hookbus.backend.protocol import PREEMPTION_ERRORS, RunMetadata, RunOptions
+from hookbus.backend.library import LiveValue
+from hookbus.backend.program import Program, is_live, plan
+from hookbus.backend.protocol import (
+    PREEMPTION_ERRORS,
+    RunMetadata,
+    RunOptions,
+    ValueRecord,
+)
 from hookbus.backend.recording import Recording
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
     OutOfRangeError,
     SessionClosedError,
+    UsageError,
     WriteConflictError,
     add_note,
     blame,
@@ -36,11 +43,16 @@ class EmbeddedSession:
 
     Reads see the values from before the run; updates are committed together after the
     last op. Committed arrays are read-only, so an op that changes its input in place
-    raises an error.
+    raises an error. Values that live in objects outside the session are as they are: an op
+    may change them in place, and then what the run fetches of them is their value after
+    its train ops.
 
     Args:
         graph: the graph to run; its initial values are copied.
     """
+
+    label = "embedded"
+    shares_step = False
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -50,7 +62,12 @@ class EmbeddedSession:
         self._closed = False
         self._last: dict[str, Mapping[str, Any]] = {}
         self._values = {
-            node.name: _frozen(copy.deepcopy(node.source)) for node in graph.variables
+            node.name: _frozen(copy.deepcopy(node.source))
+            for node in graph.variables
+            if not is_live(node)
+        }
+        self._live: Mapping[str, LiveValue] = {
+            node.name: node.source for node in graph.variables if is_live(node)
         }
         self._inputs = {
             node.name: Input(node.name, node.source)
@@ -58,14 +75,32 @@ class EmbeddedSession:
             if node.kind == "input"
         }
 
-    def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
+    @property
+    def xp(self) -> Any:
+        """The module ``numpy``."""
+        return importlib.import_module("numpy")
+
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> Program:
         """Plan a run: the slots to fill and the ops to call, in order.
 
         Raises:
             UnfedPlaceholderError: a needed placeholder is not fed.
             WriteConflictError: two ops of the run update one variable.
         """
-        return plan(self.graph, fetches, feeds)
+        return plan(self.graph, fetches, feeds, host)
+
+    def arm(self, fetches: Sequence[str]) -> None:
+        """Prepare nothing: a run arms what it needs."""
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Refuse reports: a plain graph serves no custom loop.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("this session has a graph, which takes no reports; use run()")
 
     def execute(
         self,
@@ -118,7 +153,7 @@ class EmbeddedSession:
         return self._read(fetches, unite_feeds([("run", feed_dict)], self.graph.resolve))
 
     def _read(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
-        merged = merge([("run", structure_of(fetches))])
+        merged = merge([("run", structure_of(fetches, self.graph.leaf))])
         names = [self.graph.resolve(leaf, "run").name for leaf in merged.leaves]
         program = self.compile(names, frozenset(feeds))
         values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
@@ -131,7 +166,7 @@ class EmbeddedSession:
             GraphError: the session has no such variable, the variable is a number or an
                 array and the value is not, or the shapes differ.
         """
-        if name not in self._values:
+        if name not in self._values and name not in self._live:
             raise GraphError(f"{who} cannot write {name!r}: it is not a variable")
         self._check_value(name, value, who)
 
@@ -144,12 +179,27 @@ class EmbeddedSession:
         for name, value in values.items():
             self.check(name, value, "write()")
         for name, value in values.items():
-            self._values[name] = _frozen(copy.deepcopy(value))
+            self._write(name, value)
         self.version += 1
 
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out."""
-        return dict(self._values)
+        return self._values | {name: value.get() for name, value in self._live.items()}
+
+    def describe(self) -> dict[str, ValueRecord]:
+        """Return the dtype and shape of each variable by name; copy no value."""
+        return {name: ValueRecord.of(name, v) for name, v in self.variables().items()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the value of each variable for a save, which reads it once."""
+        return self.variables()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the variables and inputs are all that this backend has."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing; see :meth:`state_dict`."""
 
     def positions(self) -> dict[str, Any]:
         """Return the position of each input, by name."""
@@ -193,7 +243,7 @@ class EmbeddedSession:
         if program.step_slot is not None:
             slots[program.step_slot] = self.global_step
         if program.xp_slot is not None:
-            slots[program.xp_slot] = importlib.import_module("numpy")
+            slots[program.xp_slot] = self.xp
         for slot, name, op, key in program.last_outputs:
             if op not in self._last:
                 raise NoValueYetError(_no_value(name, op), name)
@@ -257,8 +307,11 @@ class EmbeddedSession:
         for name, (who, value) in writes.items():
             self.check(name, value, repr(who))
         for name, (_, value) in writes.items():
-            self._values[name] = _frozen(copy.deepcopy(value))
+            self._write(name, value)
         for name in updates:
+            if name in self._live:
+                self._write(name, updates[name])
+                continue
             # Other code that holds the array, or a view of it, could change the variable.
             shared = _references(updates, name) > _SOLE
             value = updates[name]
@@ -267,6 +320,14 @@ class EmbeddedSession:
             self._values[name] = _frozen(value)
         for slot, op in program.trained:
             self._last[op] = slots[slot]
+
+    def _write(self, name: str, value: Any) -> None:
+        live = self._live.get(name)
+        if live is None:
+            self._values[name] = _frozen(copy.deepcopy(value))
+        else:
+            assert live.put is not None
+            live.put(value)
 
     def _check_writers(
         self, program: Program, writes: Mapping[str, tuple[str, Any]]
@@ -279,7 +340,8 @@ class EmbeddedSession:
             )
 
     def _check_value(self, name: str, value: Any, who: str) -> None:
-        old = self._values[name]
+        live = self._live.get(name)
+        old = self._values[name] if live is None else live.get()
         if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
             raise GraphError(
                 f"{who} writes a {type(value).__name__} into variable {name!r}, which has "

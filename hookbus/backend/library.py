@@ -8,8 +8,10 @@ class when the program has imported the library; it never imports the library it
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -180,8 +182,9 @@ class Library:
         raise PluginError(f"{type(self).__name__} packs values, and does not unpack them")
 
 
-_found: dict[str, Library] = {}
-"""The libraries that are loaded, by their entry points' names."""
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+"""Classes whose values belong to no library, by far the most frequent ones."""
+_CONTAINERS = (dict, list, tuple)
 
 
 def libraries() -> Mapping[str, Library]:
@@ -190,16 +193,55 @@ def libraries() -> Mapping[str, Library]:
     Raises:
         PluginError: the plugin of one cannot be loaded.
     """
-    for name, entry in _entries().items():
-        if name in sys.modules and name not in _found:
-            _found[name] = _load(entry)
-    return _found
+    entries = _entries(tuple(sys.path)).items()
+    return {name: _loaded(entry) for name, entry in entries if name in sys.modules}
 
 
 def library_of(thing: Any) -> Library | None:
     """Return the library that a value or an object belongs to, if a plugin knows it."""
     known = libraries()
-    return next((known[root] for root in _roots_of(thing) if root in known), None)
+    name = _name_in(known, thing.__class__)
+    return None if name is None else known[name]
+
+
+def on_host(values: Sequence[Any]) -> Sequence[Any]:
+    """Return values with those of libraries moved to the host, each library's together.
+
+    Values inside dicts, lists and tuples move, too. All other values stay as they are.
+    """
+    if all(value.__class__ in _PLAIN for value in values):
+        return values
+    known = libraries()
+    found: dict[str, list[Any]] = {}
+    for value in values:
+        _gather(value, known, found)
+    moved = {name: iter(known[name].on_host(every)) for name, every in found.items()}
+    return [_replaced(value, moved) for value in values] if moved else values
+
+
+def arm(values: Iterable[LiveValue]) -> Callable[[], None]:
+    """Have objects keep values that exist only while a step runs; return what ends that."""
+    with contextlib.ExitStack() as stack:
+        for value in values:
+            if value.arm is not None:
+                stack.callback(value.arm())
+        return stack.pop_all().close
+
+
+def arming(fn: Callable[..., Any], values: Iterable[LiveValue]) -> Callable[..., Any]:
+    """Return *fn* as a function during which objects keep these values, if any must."""
+    kept = [value for value in values if value.arm is not None]
+    if not kept:
+        return fn
+
+    def armed(*arguments: Any) -> Any:
+        disarm = arm(kept)
+        try:
+            return fn(*arguments)
+        finally:
+            disarm()
+
+    return armed
 
 
 def library_named(name: str) -> Library:
@@ -208,15 +250,13 @@ def library_named(name: str) -> Library:
     Raises:
         UsageError: no plugin knows it.
     """
-    if name not in _found:
-        entry = _entries().get(name)
-        if entry is None:
-            raise UsageError(
-                f"the checkpoint has values of {name}, and no plugin here knows that "
-                f"library: pip install {_PLUGINS.get(name, f'a plugin for {name}')}"
-            )
-        _found[name] = _load(entry)
-    return _found[name]
+    entry = _entries(tuple(sys.path)).get(name)
+    if entry is None:
+        raise UsageError(
+            f"the checkpoint has values of {name}, and no plugin here knows that "
+            f"library: pip install {_PLUGINS.get(name, f'a plugin for {name}')}"
+        )
+    return _loaded(entry)
 
 
 def plugin_for(thing: Any) -> str | None:
@@ -227,17 +267,50 @@ def plugin_for(thing: Any) -> str | None:
     >>> plugin_for([1.5]) is None
     True
     """
-    known = _entries()
-    roots = [root for root in _roots_of(thing) if root in _PLUGINS and root not in known]
-    return _PLUGINS[roots[0]] if roots else None
+    known, roots = _entries(tuple(sys.path)), _roots_of(thing.__class__)
+    missing = [root for root in roots if root in _PLUGINS and root not in known]
+    return _PLUGINS[missing[0]] if missing else None
 
 
-def _entries() -> dict[str, EntryPoint]:
+def _gather(value: Any, known: Container[str], found: dict[str, list[Any]]) -> None:
+    """Add the values of libraries inside a value to those of their library."""
+    cls = value.__class__
+    if cls in _CONTAINERS:
+        for part in value.values() if cls is dict else value:
+            _gather(part, known, found)
+    else:
+        name = _name_in(known, cls)
+        if name is not None:
+            found.setdefault(name, []).append(value)
+
+
+def _replaced(value: Any, moved: Mapping[str, Iterator[Any]]) -> Any:
+    """Return a value with what :func:`_gather` found in it replaced, in the same order."""
+    cls = value.__class__
+    if cls is dict:
+        return {key: _replaced(part, moved) for key, part in value.items()}
+    if cls in _CONTAINERS:
+        return cls(_replaced(part, moved) for part in value)
+    name = _name_in(moved, cls)
+    return value if name is None else next(moved[name])
+
+
+def _name_in(known: Container[str], cls: Any) -> str | None:
+    """Return which of the known libraries a class belongs to, or None."""
+    if cls in _PLAIN:
+        return None
+    return next((root for root in _roots_of(cls) if root in known), None)
+
+
+@functools.lru_cache(maxsize=1)
+def _entries(_: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return the entry points on a path; values are moved in steps, so it is kept."""
     entries = (entry for release in releases() for entry in release.entries)
     return {entry.name: entry for entry in entries if entry.group == GROUP}
 
 
-def _load(entry: EntryPoint) -> Library:
+@functools.cache
+def _loaded(entry: EntryPoint) -> Library:
     try:
         return cast("Library", entry.load()())
     except Exception as error:
@@ -247,6 +320,7 @@ def _load(entry: EntryPoint) -> Library:
         ) from error
 
 
-def _roots_of(thing: Any) -> list[str]:
-    """Return the top-level modules that define the classes of an object."""
-    return [str(cls.__module__).partition(".")[0] for cls in type(thing).__mro__]
+@functools.lru_cache
+def _roots_of(cls: Any) -> tuple[str, ...]:
+    """Return the top-level modules that define a class and its bases."""
+    return tuple(str(base.__module__).partition(".")[0] for base in cls.__mro__)

@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hookbus.backend.library import LiveValue, arming, libraries, on_host
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
 from hookbus.graph.fetches import picker
 from hookbus.graph.graph import Graph
-from hookbus.graph.node import GLOBAL_STEP
+from hookbus.graph.node import GLOBAL_STEP, Node
 from hookbus.graph.operation import XP, Operation
-from hookbus.graph.traversal import is_train_output, ops_of
+from hookbus.graph.traversal import is_train_output, needed_by
 
 Pick: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the values of all slots and returns some of them, in order."""
@@ -38,9 +39,12 @@ class Program:
         step_slot: the slot of ``global_step``, or None.
         last_outputs: the outputs that are read of train ops which do not run.
         xp_slot: the slot of the array namespace, or None.
-        calls: the ops, in order.
+        calls: the ops, in order. A value that lives in an object is an op that reads it;
+            what the run fetches of objects is read behind its train ops, which may change
+            them in place.
         results: the slots of the fetches, in their order.
-        pick_results: takes the values of all slots and returns those of the fetches.
+        pick_results: takes the values of all slots and returns those of the fetches, with
+            those for hooks on the host.
         trained: (slot, name) of the train ops that run and have outputs.
         writers: variable to the op that writes it.
         increment: what the run adds to the global step.
@@ -62,14 +66,42 @@ class Program:
     increment: int
 
 
-def plan(graph: Graph, fetches: Sequence[str], feeds: frozenset[str]) -> Program:
+def is_live(node: Node) -> bool:
+    """Return whether the value of a node lives in an object outside the session."""
+    return isinstance(node.source, LiveValue)
+
+
+def plan(
+    graph: Graph, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+) -> Program:
     """Plan a run that fetches the nodes named *fetches* and feeds those named *feeds*.
+
+    Args:
+        graph: the graph.
+        fetches: the names of the nodes to fetch.
+        feeds: the names of the nodes to feed.
+        host: the names of further nodes to fetch, whose values are moved to the host.
 
     Raises:
         UnfedPlaceholderError: a needed placeholder is not fed.
         WriteConflictError: two ops of the run update one variable.
     """
-    return _Planner(graph, feeds).plan(fetches)
+    # Without a library that has values elsewhere, all values are on the host.
+    moved = len(host) if libraries() else 0
+    return _Planner(graph, feeds).plan((*fetches, *host), moved)
+
+
+def _moving(pick: Pick, moved: int) -> Pick:
+    """Return what picks values and moves the last ones to the host."""
+    if not moved:
+        return pick
+
+    def pick_and_move(slots: Sequence[Any]) -> Sequence[Any]:
+        values = pick(slots)
+        kept = len(values) - moved
+        return (*values[:kept], *on_host(values[kept:]))
+
+    return pick_and_move
 
 
 class _Planner:
@@ -83,16 +115,20 @@ class _Planner:
             kind: [] for kind in ("variable", "array", "input", "feed")
         }
         self._last_outputs: list[LastOutput] = []
+        self._live: list[LiveValue] = []
         self._running: frozenset[str] = frozenset()
         self._calls: list[Call] = []
         self._writers: dict[str, str] = {}
         self._readers: dict[str, str] = {}
 
-    def plan(self, fetches: Sequence[str]) -> Program:
+    def plan(self, fetches: Sequence[str], moved: int) -> Program:
         nodes = [self._graph.resolve(name) for name in fetches if name != XP]
-        called = ops_of(self._graph, nodes, self._fed)
+        needed = needed_by(self._graph, nodes, self._fed)
+        called = [node.source for node in needed if node.kind == "op"]
         self._running = frozenset(operation.name for operation in called)
-        for name in fetches:
+        live = self._live = [node.source for node in needed if is_live(node)]
+        first = [operation.name for operation in called if operation.trains and live]
+        for name in (*first, *fetches):
             self._visit(name)
         results = tuple(self._slots[name] for name in fetches)
         variables = self._leaves["variable"]
@@ -108,7 +144,7 @@ class _Planner:
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
             results=results,
-            pick_results=picker(results),
+            pick_results=_moving(picker(results), moved),
             trained=tuple(
                 (slot, operation.name)
                 for operation, _, slot, outputs in self._calls
@@ -146,6 +182,8 @@ class _Planner:
                 return operation
             self._read_last(name, operation)
             return None
+        if name not in self._fed and is_live(node):
+            return Operation(name, operation.get, ())
         if name not in self._fed and node.kind == "placeholder":
             raise UnfedPlaceholderError(self._unfed(name), name)
         kind: str = "feed" if name in self._fed else node.kind
@@ -178,6 +216,8 @@ class _Planner:
         )
         own = operation.name
         slot = self._new(f" {own}" if own in self._fed else own)
+        if operation.trains and self._live:
+            operation = attrs.evolve(operation, call=arming(operation.call, self._live))
         self._calls.append((operation, arguments, slot, outputs))
 
     def _unfed(self, name: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
 import attrs
 
-from hookbus.errors import AbortedError, UnavailableError
+from hookbus.errors import AbortedError, UnavailableError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 
@@ -41,12 +42,14 @@ class RunMetadata:
         ops: each op and each value pulled from an input, in the order they ended.
         start: when the backend began, in seconds of ``time.perf_counter``.
         seconds: how long the run took.
+        native: the backend's own record, if it makes one.
     """
 
     # Every run makes one; defaults in the class save it a Python call.
     ops: Sequence[OpRecord] = ()
     start: float = 0.0
     seconds: float = 0.0
+    native: Any = None
 
     def __repr__(self) -> str:
         return f"RunMetadata(ops={self.ops}, start={self.start}, seconds={self.seconds})"
@@ -65,13 +68,45 @@ class Session(Protocol):
 
     graph: Graph
     global_step: int
+    """The number of steps that are done, an int on the host."""
     version: int
     """Changes with each change of a variable or of ``global_step``."""
     preemption_errors: tuple[type[Exception], ...]
     """The errors after which a new session may succeed where this one failed."""
 
-    def compile(self, fetches: Sequence[str], feeds: frozenset[str]) -> Any:
-        """Plan a run that fetches and feeds the named nodes."""
+    @property
+    def label(self) -> str:
+        """The backend, its version and its device, for logs and checkpoints."""
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace that ops get as ``xp``, like the module ``numpy``."""
+
+    @property
+    def shares_step(self) -> bool:
+        """Whether other processes may advance ``global_step``, too."""
+
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> Any:
+        """Plan a run that fetches and feeds the named nodes.
+
+        Args:
+            fetches: the nodes that the caller wants; their values stay where they are.
+            feeds: the nodes that are fed.
+            host: the nodes that hooks want; their values arrive on the host, together. A
+                node may be in both.
+        """
+
+    def arm(self, fetches: Sequence[str]) -> None:
+        """Prepare for a step of a custom loop that hooks will ask for these nodes.
+
+        Called before the step if its nodes are others than those of the step before. Some
+        values exist only while a step runs, so the backend must begin to keep them.
+        """
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:
+        """Take what a step of a custom loop reports, by name; it is read at any time."""
 
     def execute(
         self,
@@ -82,6 +117,8 @@ class Session(Protocol):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Run a plan once, commit its updates and *writes*, and return the values.
+
+        The values of the plan's *fetches* come first, then those of *host*.
 
         An output of a train op that does not run has the value of the op's last run in this
         session. Without one, reading it raises NoValueYetError.
@@ -99,6 +136,28 @@ class Session(Protocol):
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out."""
 
+    def describe(self) -> dict[str, ValueRecord]:
+        """Return the dtype and shape of each variable by name; copy no value."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the value of each variable for a save, which reads it once.
+
+        The values are written before the session runs again, so they need no copy.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the backend besides variables; often nothing.
+
+        A nesting of dicts with str keys, lists, numbers, strings, None and arrays.
+        """
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned.
+
+        Raises:
+            CheckpointMismatchError: it does not fit; nothing is changed.
+        """
+
     def positions(self) -> dict[str, Any]:
         """Return the position of each input, by name."""
 
@@ -113,6 +172,25 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Release what the session holds."""
+
+
+def create_session(graph: Graph) -> Session:
+    """Create a session of the backend that a graph names.
+
+    Raises:
+        UsageError: the backend cannot be imported.
+    """
+    backend: Any = graph.backend
+    if isinstance(backend, str):
+        try:
+            backend = pkgutil.resolve_name(backend)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(
+                f"the graph names the backend {backend!r}, which cannot be imported: "
+                f"{error}"
+            ) from error
+    session: Session = backend(graph)
+    return session
 
 
 @attrs.frozen

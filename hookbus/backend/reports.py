@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import keyword
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from hookbus.backend import random_state
 from hookbus.backend.embedded import EmbeddedSession
-from hookbus.backend.program import Program
+from hookbus.backend.library import LiveValue, arm
+from hookbus.backend.program import Program, is_live
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.backend.random_state import RandomGenerators, preserved
 from hookbus.errors import UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
-from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of, plain_name
+from hookbus.graph.node import (
+    METRICS,
+    SUMMARIES,
+    Node,
+    NodeKind,
+    metrics_of,
+    plain_name,
+)
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
+from hookbus.graph.traversal import needed_by
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COLLECTED = (METRICS, _REPORTED_SUMMARIES)
@@ -26,16 +35,51 @@ _COLLECTED = (METRICS, _REPORTED_SUMMARIES)
 class ReportGraph(Graph):
     """The graph of a custom loop: any name may turn out to be reported.
 
-    It starts empty. A hook may add nodes derived from names that the loop reports.
+    It starts empty. A hook may add nodes derived from names that the loop reports. Values
+    inside the objects that the loop tracks are nodes, too; a report of the same name takes
+    precedence.
     """
+
+    backend: str | Callable[[Any], Any] = "hookbus.backend.reports:ReportSession"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[str, LiveValue] = {}
+        self.live_variables: dict[str, LiveValue] = {}
+
+    @property
+    def unsaved(self) -> frozenset[str]:
+        """The variables that checkpoints hold only as parts of tracked objects, or not."""
+        return super().unsaved | self.live_variables.keys()
+
+    @property
+    def takes_reports(self) -> bool:
+        """Whether a custom loop computes the steps: always."""
+        return True
 
     def resolve(self, node: Node | str, asker: str = "") -> Node:
         """Return a node by its name; a new name becomes a node that a step may report."""
+        if isinstance(node, Node) and node.graph is self:
+            node = node.name  # what it stands for may have been tracked since
         if isinstance(node, str):
             name = plain_name(node)
             if name not in self:
-                return self._note(name, "placeholder")
+                live = self.live.get(name)
+                return self._note(name, _kind_of(live), live)
         return super().resolve(node, asker)
+
+    def hold(self, values: Mapping[str, LiveValue]) -> None:
+        """Make values inside tracked objects known as nodes, by name.
+
+        Hooks may have named such a node before the loop tracks the object.
+        """
+        self.live.update(values)
+        variables = {name: live for name, live in values.items() if live.put is not None}
+        self.live_variables.update(variables)
+        for name in values.keys() & self.nodes.keys():
+            node = self.resolve(name)
+            if node.kind == "placeholder":
+                self._note(name, _kind_of(values[name]), values[name], node.owner)
 
     @property
     def metrics(self) -> Node:
@@ -153,11 +197,17 @@ class ReportSession(EmbeddedSession):
     Reading a name outside a step gives the value that was reported last.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    graph: ReportGraph
+
+    def __init__(self, graph: ReportGraph) -> None:
         super().__init__(graph)
         self.last = self._nothing = Reports()
+        self._live = graph.live_variables
+        self._disarm = arm(())
 
-    def compile(self, fetches: Any, feeds: frozenset[str]) -> Any:
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> Program:
         """Plan the fetches of hooks from a step's reports.
 
         Raises:
@@ -165,21 +215,39 @@ class ReportSession(EmbeddedSession):
                 reported anything yet.
         """
         try:
-            return super().compile(fetches, feeds)
+            return super().compile(fetches, feeds, host)
         except UnfedPlaceholderError as error:
             name = error.node
-            if self.last is self._nothing:
-                raise UnfedPlaceholderError(
-                    f"{name!r} is not reported yet: no step has ended; read it in "
-                    "after_run() or after the first step",
-                    name,
-                ) from None
-            reported = sorted(feeds - {*_COLLECTED})
-            raise UnfedPlaceholderError(
-                f"{name!r} is not reported{did_you_mean(name, reported)}; the step reports "
-                f"{', '.join(map(repr, reported)) or 'nothing'}: {_reporting(name)}",
-                name,
-            ) from None
+            raise UnfedPlaceholderError(self._unreported(name, feeds), name) from None
+
+    def _unreported(self, name: str, feeds: frozenset[str]) -> str:
+        tracked = self.graph.live
+        if self.last is self._nothing and not tracked:
+            return (
+                f"{name!r} is not reported yet: no step has ended; read it in "
+                "after_run() or after the first step"
+            )
+        reported = sorted(feeds - {*_COLLECTED})
+        return (
+            f"{name!r} is not reported{did_you_mean(name, [*reported, *tracked])}; the "
+            f"step reports {', '.join(map(repr, reported)) or 'nothing'}: "
+            f"{_reporting(name)}"
+        )
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:
+        """Take the reports of the step that has just ended."""
+        self.last = cast("Reports", reports)
+
+    def arm(self, fetches: Sequence[str]) -> None:
+        """Have tracked objects keep the values that hooks will ask for after the step."""
+        self._disarm()
+        needed = needed_by(self.graph, map(self.graph.resolve, fetches))
+        self._disarm = arm(node.source for node in needed if is_live(node))
+
+    def close(self) -> None:
+        """Refuse further runs; the values stay readable."""
+        self._disarm()
+        super().close()
 
     def execute(
         self,
@@ -199,6 +267,13 @@ class ReportSession(EmbeddedSession):
         """Read the values reported last, or values derived from them."""
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         return self._read(fetches, ChainMap(given, cast("Any", self.last)))
+
+
+def _kind_of(live: LiveValue | None) -> NodeKind:
+    """Return the kind of the node for a name that a loop reports, or for a live value."""
+    if live is None:
+        return "placeholder"
+    return "native" if live.put is None else "variable"
 
 
 def _reporting(name: str) -> str:

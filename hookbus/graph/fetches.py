@@ -14,6 +14,9 @@ import attrs
 from hookbus.errors import FeedConflictError, FetchTypeError, GraphError, spelled
 from hookbus.graph.node import Node, plain_name
 
+Leaf: TypeAlias = Callable[[Any], Node | None]
+"""Takes an object of a backend and returns the node that it stands for, if it does."""
+
 Split: TypeAlias = Callable[[Sequence[Any]], Any]
 """Takes the values of all merged fetches and returns one asker's own structure."""
 
@@ -53,14 +56,23 @@ class _NoFetchError(Exception):
     """Has the class name of an object that is neither a fetch nor a container of them."""
 
 
-def structure_of(fetches: Any) -> Hashable:
+def no_leaf(_: Any) -> Node | None:
+    """Know no object of a backend."""
+    return None
+
+
+def structure_of(fetches: Any, leaf: Leaf = no_leaf) -> Hashable:
     """Take *fetches* apart: a name or node stands for itself, a nesting is a Structure.
+
+    Args:
+        fetches: what a run could fetch.
+        leaf: returns the node of any other object, as :meth:`Graph.leaf` does.
 
     Raises:
         FetchTypeError: a leaf is neither a node nor a name, or the nesting has no end.
     """
     try:
-        return _structure(fetches)
+        return _structure(fetches, leaf)
     except RecursionError:
         raise FetchTypeError("a fetch is nested too deeply, or contains itself") from None
     except _NoFetchError as error:
@@ -92,8 +104,12 @@ def leaves_of(structure: Hashable) -> tuple[Any, ...]:
     return tuple(leaves)
 
 
-def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
+def merge(requests: Iterable[tuple[str, Hashable]], start: int = 0) -> Merge:
     """Merge the structures that parties request, so that each leaf is evaluated once.
+
+    Args:
+        requests: each party's name and its structure.
+        start: the place of the first leaf's value among the values that are split.
 
     >>> both = merge([("caller", "loss"), ("log", structure_of({"l": "loss", "a": "acc"}))])
     >>> both.leaves
@@ -107,13 +123,14 @@ def merge(requests: Iterable[tuple[str, Hashable]]) -> Merge:
     for party, structure in requests:
         structures.append(structure)
         for leaf in leaves_of(structure):
-            places.setdefault(leaf, len(places))
+            places.setdefault(leaf, start + len(places))
             askers.setdefault(leaf, {})[party] = None
-    splits = tuple(_split(structure, places) for structure in structures)
+    count = start + len(places)
+    splits = tuple(_split(structure, places, count) for structure in structures)
     return Merge(tuple(places), askers, splits)
 
 
-def _structure(fetch: Any) -> Hashable:
+def _structure(fetch: Any, leaf: Leaf) -> Hashable:
     cls = fetch.__class__
     order = None
     if cls is list or cls is tuple:
@@ -131,9 +148,12 @@ def _structure(fetch: Any) -> Hashable:
     elif is_leaf(fetch):
         return fetch  # type: ignore[no-any-return]
     else:
+        native = leaf(fetch)
+        if native is not None:
+            return native
         parts, detail = _parts_of(fetch)
     structure = Structure(
-        (cls, detail, *[p if p.__class__ is str else _structure(p) for p in parts])
+        (cls, detail, *[p if p.__class__ is str else _structure(p, leaf) for p in parts])
     )
     structure.order = order
     return structure
@@ -162,12 +182,12 @@ def _is_namedtuple(cls: type[Any]) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_make")
 
 
-def _split(shape: Hashable, places: dict[Any, int]) -> Split:
+def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
     """Compile the split of one asker; *places* holds the place of each leaf's value.
 
-    Inner containers are built first and put behind the values, where the outer ones pick
-    them up. Nothing here is recursive: what structure_of could take apart can also be
-    built, however deep it is.
+    *count* is the number of values that are split. Inner containers are built first and put
+    behind the values, where the outer ones pick them up. Nothing here is recursive: what
+    structure_of could take apart can also be built, however deep it is.
     """
     if not isinstance(shape, Structure):
         return itemgetter(places[shape])
@@ -175,7 +195,7 @@ def _split(shape: Hashable, places: dict[Any, int]) -> Split:
     for container in containers:  # it grows by the containers found inside
         containers += [part for part in container[2:] if isinstance(part, Structure)]
     containers.reverse()
-    made = {id(container): len(places) + n for n, container in enumerate(containers)}
+    made = {id(container): count + n for n, container in enumerate(containers)}
     stages = []
     for container in containers:
         parts = container[2:]

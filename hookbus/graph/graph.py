@@ -66,7 +66,13 @@ class Graph:
     ...     return x * w
     >>> y
     <op 'y'>
+
+    Attributes:
+        backend: the class of the sessions that run the graph, or where to import it, as
+            ``MODULE:CLASS``. It is called with the graph.
     """
+
+    backend: str | Callable[[Any], Any] = "hookbus.backend.embedded:EmbeddedSession"
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -88,6 +94,11 @@ class Graph:
     def finalized(self) -> bool:
         """Whether nodes can no longer be added."""
         return self._finalized
+
+    @property
+    def takes_reports(self) -> bool:
+        """Whether a custom loop computes the steps and reports the values of nodes."""
+        return False
 
     @property
     def variables(self) -> tuple[Node, ...]:
@@ -174,6 +185,24 @@ class Graph:
         if not saved:
             self._unsaved.add(node.name)
         return node
+
+    def native(self, name: str, source: Any, *, is_variable: bool = False) -> Node:
+        """Add a node whose value the backend provides, for graphs of other backends.
+
+        Args:
+            name: the node's name.
+            source: the backend's own object, by which it finds the value. The embedded
+                backend takes a :class:`~hookbus.backend.LiveValue`.
+            is_variable: whether hooks may assign it, and checkpoints hold it.
+        """
+        return self._add(name, "variable" if is_variable else "native", source)
+
+    def leaf(self, thing: Any) -> Node | None:
+        """Return the node that an object stands for in fetches and feeds, or None.
+
+        A graph of another backend overrides this for objects like its own tensors. Nodes
+        and names are never asked about.
+        """
 
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:
         """Add a node that takes its next value from an iterator, once a run.
@@ -314,7 +343,8 @@ class Graph:
         """Return a node by its name; return a node of this graph as it is.
 
         Args:
-            node: a node of this graph, or a name.
+            node: a node of this graph, a name, or an object that stands for a node (see
+                :meth:`leaf`).
             asker: who needs the node, for the error message.
 
         Raises:
@@ -322,6 +352,8 @@ class Graph:
             GraphError: the node belongs to another graph.
         """
         by = _wanted_by(asker)
+        if not isinstance(node, Node | str):
+            node = self.leaf(node) or node
         if isinstance(node, Node):
             if self._nodes.get(node.name) is not node:
                 raise GraphError(f"{node!r} belongs to another graph{by}")
@@ -347,7 +379,7 @@ class Graph:
         if fetches is None:
             return []
         try:
-            leaves = leaves_of(structure_of(fetches))
+            leaves = leaves_of(structure_of(fetches, self.leaf))
         except FetchTypeError as error:
             raise FetchTypeError(f"{error}{_wanted_by(asker)}") from None
         return [self.resolve(leaf, asker) for leaf in leaves]

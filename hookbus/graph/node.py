@@ -15,7 +15,7 @@ METRICS = "hookbus.metrics"
 SUMMARIES = "hookbus.summaries"
 """The node behind :attr:`Graph.summaries`."""
 
-NodeKind: TypeAlias = Literal["placeholder", "variable", "input", "op", "output"]
+NodeKind: TypeAlias = Literal["placeholder", "variable", "native", "input", "op", "output"]
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -24,9 +24,10 @@ class Node:
 
     Attributes:
         name: unique within the graph.
-        kind: ``placeholder``, ``variable``, ``input``, ``op``, or ``output`` (one of
-            several outputs of an op).
-        source: the Operation, initial value or input factory behind it.
+        kind: ``placeholder``, ``variable``, ``native`` (a value that the backend provides
+            and hooks cannot assign), ``input``, ``op``, or ``output`` (one of several
+            outputs of an op).
+        source: the Operation, initial value, input factory or native object behind it.
         graph: the graph that it belongs to.
         owner: the name of the plugin whose ``begin`` added it; None for the user's nodes.
     """

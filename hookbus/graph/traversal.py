@@ -20,17 +20,17 @@ def loop_ops(graph: Graph) -> list[Node]:
 
 def inputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     """Return the names of the inputs that some nodes need, directly or not."""
-    return {node.name for node in _needed(graph, nodes) if node.kind == "input"}
+    return {node.name for node in needed_by(graph, nodes) if node.kind == "input"}
 
 
 def needs(graph: Graph, node: Node, name: str, fed: Collection[str] = ()) -> bool:
     """Return whether a run of *node* needs the node called *name*."""
-    return any(found.name == name for found in _needed(graph, [node], fed))
+    return any(found.name == name for found in needed_by(graph, [node], fed))
 
 
 def train_outputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     """Return the names of the outputs of train ops that some nodes need."""
-    return {node.name for node in _needed(graph, nodes) if is_train_output(node)}
+    return {node.name for node in needed_by(graph, nodes) if is_train_output(node)}
 
 
 def ops_of(
@@ -40,7 +40,7 @@ def ops_of(
 
     Placeholders need not be among them.
     """
-    return [node.source for node in _needed(graph, nodes, fed) if node.kind == "op"]
+    return [node.source for node in needed_by(graph, nodes, fed) if node.kind == "op"]
 
 
 def op_behind(graph: Graph, node: Node) -> Node:
@@ -53,7 +53,7 @@ def is_train_output(node: Node) -> bool:
     return node.kind == "output" and bool(node.source.trains)
 
 
-def _needed(graph: Graph, nodes: Iterable[Node], fed: Collection[str] = ()) -> list[Node]:
+def needed_by(graph: Graph, nodes: Iterable[Node], fed: Collection[str] = ()) -> list[Node]:
     """Return the nodes that a run of some nodes needs and is not fed, each once."""
     found = {node.name: node for node in nodes if node.name not in fed}
     waiting = list(found.values())

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.backend.embedded import EmbeddedSession
-from hookbus.backend.protocol import Session
-from hookbus.backend.reports import ReportGraph, ReportSession
+from hookbus.backend.protocol import Session, create_session
+from hookbus.backend.reports import ReportGraph
 from hookbus.checkpoint.reader import NewestIn, variables_at
 from hookbus.errors import (
     ArgumentTypeError,
@@ -181,13 +180,13 @@ class _GraphSessionCreator:
         self,
         graph: Graph,
         scaffold: Scaffold | None,
-        backend: Callable[[Graph], Session],
+        backend: Callable[[Graph], Session] | None,
     ) -> None:
         if scaffold is not None and scaffold.graph is not graph:
             raise UsageError("the scaffold belongs to another graph than the session")
         self.graph = graph
         self.scaffold = scaffold or Scaffold(graph)
-        self._backend = backend
+        self._backend = backend or create_session
 
     def create_session(self) -> Session:
         """Make a backend session with initial values."""
@@ -203,7 +202,8 @@ class ChiefSessionCreator(_GraphSessionCreator):
         checkpoint_dir: where to restore from, if it contains a checkpoint.
         checkpoint_filename_with_path: one checkpoint to restore instead, a directory like
             ``runs/digits/ckpt-120``.
-        backend: creates a backend session of a graph.
+        backend: creates a backend session of a graph; by default the one that the graph
+            names.
 
     Raises:
         UsageError: both places to restore from are given.
@@ -215,7 +215,7 @@ class ChiefSessionCreator(_GraphSessionCreator):
         scaffold: Scaffold | None = None,
         checkpoint_dir: str | Path | None = None,
         checkpoint_filename_with_path: str | Path | NewestIn | None = None,
-        backend: Callable[[Graph], Session] = EmbeddedSession,
+        backend: Callable[[Graph], Session] | None = None,
     ) -> None:
         if checkpoint_dir and checkpoint_filename_with_path:
             raise UsageError(
@@ -255,7 +255,8 @@ class WorkerSessionCreator(_GraphSessionCreator):
         scaffold: its ready ops return whether the model is ready.
         max_wait_secs: the longest time to wait, in seconds.
         recovery_wait_secs: the time between two checks, in seconds.
-        backend: creates a backend session of a graph.
+        backend: creates a backend session of a graph; by default the one that the graph
+            names.
     """
 
     def __init__(
@@ -264,7 +265,7 @@ class WorkerSessionCreator(_GraphSessionCreator):
         scaffold: Scaffold | None = None,
         max_wait_secs: float = 1800.0,
         recovery_wait_secs: float = 30.0,
-        backend: Callable[[Graph], Session] = EmbeddedSession,
+        backend: Callable[[Graph], Session] | None = None,
     ) -> None:
         super().__init__(graph, scaffold, backend)
         self._max_wait = max_wait_secs
@@ -305,8 +306,7 @@ def chief(
 ) -> ChiefSessionCreator:
     """Return a creator for a graph, or, without one, for a custom loop."""
     if graph is None:
-        reports = ReportGraph()
-        return ChiefSessionCreator(reports, scaffold, checkpoint_dir, path, ReportSession)
+        graph = ReportGraph()
     if not isinstance(graph, Graph):
         raise ArgumentTypeError(
             "expected a Graph as the first argument of a session, not a "

@@ -25,7 +25,7 @@ from hookbus.errors import (
     blame,
     repr_of,
 )
-from hookbus.graph.fetches import Merge, merge, structure_of, unite_feeds
+from hookbus.graph.fetches import Leaf, Merge, merge, structure_of, unite_feeds
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import needs
 from hookbus.hooks.context import Requests, SessionRunContext
@@ -104,6 +104,8 @@ class HookedSession:
         self._signals = signals
         self._remaining = remaining
         self._plans: dict[Hashable, RunPlan] = {}
+        self._wanted: dict[Hashable, list[str]] = {}
+        self._armed_for: Any = None
         self._same_asked: list[Result] = []
         self._same_fetches: Any = object()  # equal to no fetch
         self._same_request = RunRequest()
@@ -141,7 +143,8 @@ class HookedSession:
         if plain and asked == self._same_asked and fetches == self._same_fetches:
             return context, self._same_request, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata()
         options = options or _DEFAULT_OPTIONS
-        request, special, fixed = _read_requests(fetches, asked)
+        leaf = self.session.graph.leaf
+        request, special, fixed = _read_requests(fetches, asked, leaf)
         feeds = _NO_FEEDS
         if special or feed_dict:
             for _, wanted in asked:
@@ -154,6 +157,18 @@ class HookedSession:
             self._same_asked, self._same_fetches = asked, fetches
             self._same_request = request
         return context, request, feeds, options, metadata or RunMetadata()
+
+    def arm(self, pending: PendingRun) -> None:
+        """Prepare the backend for a step of a custom loop, which will execute *pending*."""
+        request = pending[1]
+        wanted = self._wanted.get(request)
+        if wanted is None:
+            if len(self._wanted) >= _MOST_PLANS:
+                self._wanted.clear()
+            wanted = self._wanted[request] = self._names_of(merge(request.hooks))
+        if wanted != self._armed_for:
+            self.session.arm(wanted)
+            self._armed_for = wanted
 
     def execute(
         self, pending: PendingRun, feeds: Mapping[str, Any], advance: int = 0
@@ -241,17 +256,18 @@ class HookedSession:
 
     def _plan(self, request: RunRequest, feeds: Mapping[str, Any]) -> RunPlan:
         """Plan a request that is new, and keep the plan."""
-        merged, fed = _merged(request), frozenset(feeds)
-        names = self._names_of(merged)
+        own, fed = merge([(CALLER, request.fetches)]), frozenset(feeds)
+        hooks = merge(request.hooks, len(own.leaves))
+        fetches, host = self._names_of(own), self._names_of(hooks)
         try:
-            program = self.session.compile(names, fed)
+            program = self.session.compile(fetches, fed, host)
         except UnfedPlaceholderError as error:
             raise self._with_askers(error, request, fed) from None
         except WriteConflictError as error:
             self._blame_asker(error, request, fed)
             raise
-        split, *splits = merged.splits
-        hook_splits = dict(zip([name for name, _ in request.hooks], splits, strict=True))
+        (split,), names = own.splits, [name for name, _ in request.hooks]
+        hook_splits = dict(zip(names, hooks.splits, strict=True))
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
         plan = self._plans[request] = RunPlan(program, split, hook_splits)
@@ -320,7 +336,7 @@ def _merged(request: RunRequest) -> Merge:
 
 
 def _read_requests(
-    fetches: Any, asked: Sequence[tuple[str, Any]]
+    fetches: Any, asked: Sequence[tuple[str, Any]], leaf: Leaf
 ) -> tuple[RunRequest, bool, bool]:
     """Return the request without feeds, and whether it is special or fixed.
 
@@ -328,7 +344,7 @@ def _read_requests(
     plain names, which cannot change later.
     """
     fixed = fetches.__class__ is str
-    wanted = fetches if fixed else structure_of(fetches)
+    wanted = fetches if fixed else structure_of(fetches, leaf)
     hooks: list[tuple[str, Hashable]] = []
     special = False
     for name, request in asked:
@@ -342,7 +358,7 @@ def _read_requests(
         elif own is not None:
             fixed = False
             try:
-                hooks.append((name, structure_of(own)))
+                hooks.append((name, structure_of(own, leaf)))
             except GraphError as error:
                 _blame(error, name)
                 raise

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias, TypeVar, cast
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
 from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
-from hookbus.backend.reports import ReportGraph
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
@@ -102,7 +101,7 @@ def new_session(
         versions(hooks),
         was_cut_short if one_call else continues_input,
     )
-    custom_loop = isinstance(creator.graph, ReportGraph)
+    custom_loop = creator.graph.takes_reports
     return SessionState(
         kind=kind,
         config=config,

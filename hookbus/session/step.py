@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from hookbus.backend.protocol import Session
-from hookbus.backend.reports import Reports, ReportSession
+from hookbus.backend.reports import Reports
 from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook import Kind
@@ -122,6 +122,7 @@ class Step:
         self._reports, self._cancelled = Reports(state.saver.tracking), False
         try:
             pending = backend.ask([], None, None, None, self._kind)
+            backend.arm(pending)
         except BaseException:
             state.requests.fail_run()
             raise
@@ -153,10 +154,10 @@ class Step:
             backend.cancel(pending)
             act(state, None, saving=False)
             return
-        assert isinstance(backend.session, ReportSession)
         context, _, feeds, _, _ = pending
         # A hook sees its own feed, even if the loop used another value.
-        backend.session.last = given = self._reports.fed(feeds)
+        given = self._reports.fed(feeds)
+        backend.session.take_reports(given)
         backend.execute(pending, given, advance=1 if self._kind == "train" else 0)
         state.last_step = context
         act_after_run(state, context)

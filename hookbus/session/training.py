@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.protocol import Session
-from hookbus.backend.reports import ReportGraph, ReportSession
+from hookbus.backend.reports import ReportGraph
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
@@ -179,12 +178,8 @@ class MonitoredTrainingSession(MonitoredSession):
             ]
             taking_part = session_hooks(config, "train", own, first, automatic)
         else:
-            creator = WorkerSessionCreator(
-                graph or ReportGraph(),
-                scaffold,
-                max_wait_secs,
-                backend=EmbeddedSession if graph is not None else ReportSession,
-            )
+            graph = ReportGraph() if graph is None else graph
+            creator = WorkerSessionCreator(graph, scaffold, max_wait_secs)
             taking_part = session_hooks(config, "train", own, worker=True)
         self._start(
             new_session(

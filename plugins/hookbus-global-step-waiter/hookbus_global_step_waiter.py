@@ -10,7 +10,6 @@ import attrs
 import hookbus
 from hookbus import (
     Checkpoints,
-    EmbeddedSession,
     SessionInterruptedError,
     SessionRunContext,
     SessionRunHook,
@@ -57,7 +56,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         """Check that the wait can end."""
         if self._started or self._step(session) >= self.wait_until_step:
             return
-        if isinstance(session, EmbeddedSession) and self._others_save_into() is None:
+        if not session.shares_step and self._others_save_into() is None:
             raise UsageError(
                 f"global-step-waiter would wait for step {self.wait_until_step} forever: "
                 "only its own runs advance this session. Name the directory that the "

@@ -69,7 +69,7 @@ class ProgressHook(SessionRunHook):
         if "loss" in graph and graph.resolve("loss").kind == "output":
             self._sources.update(graph.resolve("loss").reads)
         # In a graph, fetching the metrics may read an input; a report is there anyway.
-        self._metrics = None if type(graph) is Graph else graph.metrics
+        self._metrics = graph.metrics if graph.takes_reports else None
 
     def after_create_session(self, session: hookbus.Session) -> None:
         """Start the clock, and draw the bar if stderr is a terminal."""
