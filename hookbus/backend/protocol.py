@@ -212,6 +212,11 @@ class ValueRecord:
     shape: tuple[int, ...] = ()
     nbytes: int | None = None
 
+    @property
+    def is_array(self) -> bool:
+        """Whether the value is an array, or a number with a dtype."""
+        return self.nbytes is not None
+
     @classmethod
     def of(cls, name: str, value: Any) -> ValueRecord:
         """Describe a value of any kind, whatever its attributes hold."""

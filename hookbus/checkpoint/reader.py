@@ -22,7 +22,9 @@ from hookbus.errors import CheckpointError, NoGoodCheckpointError
 T = TypeVar("T")
 OnBad = Callable[[Path, str], None]
 _MOST_LOOKS = 100
-_OPTIONAL = frozenset({"owners", "tracked", "hooks", "inputs", "passes", "random"})
+_OPTIONAL = frozenset(
+    {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend"}
+)
 
 
 @attrs.frozen

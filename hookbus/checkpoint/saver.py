@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
-from hookbus.backend.protocol import Session
+from hookbus.backend.protocol import Session, ValueRecord
 from hookbus.checkpoint.codec import Codec, load_codec, too_deep
 from hookbus.checkpoint.fingerprint import fingerprint
 from hookbus.checkpoint.hook_state import Stateful, states_of
@@ -28,10 +28,13 @@ from hookbus.errors import (
     GraphError,
     UsageError,
 )
+from hookbus.graph.graph import Graph
 from hookbus.graph.node import owned_by
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log, shown
+
+T = TypeVar("T")
 
 _KEPT_WHILE_OPEN = 2
 """A session that saves keeps at least so many: others may be reading the one before."""
@@ -106,7 +109,7 @@ class Saver:
     ended: str | None = None
     is_displaced: bool = False
     _saved_names: frozenset[str] | None = None
-    _unsaved: frozenset[str] = frozenset()
+    _graph: Graph = attrs.field(factory=Graph)
     _owners: Mapping[str, str] = attrs.field(factory=dict)
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
@@ -124,26 +127,21 @@ class Saver:
             raise CheckpointError("the session has no checkpoint_dir to save into")
         return Store(self.checkpoints.directory)
 
-    def prepare(
-        self,
-        saved_names: frozenset[str] | None,
-        unsaved: frozenset[str],
-        owners: Mapping[str, str],
-    ) -> None:
+    def prepare(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
         """Check, before the first step, that saving will work.
 
         Args:
             saved_names: the variables that are saved; None for all.
-            unsaved: variables that are never saved.
-            owners: the plugins that own nodes, by the node's name.
+            graph: the finalized graph. It knows which plugins own nodes, and which
+                variables are never saved; a custom loop may track further ones.
 
         Raises:
             CheckpointError: the directory cannot be written, or no codec is installed.
             ForkedSessionError: the parent of this process opened the session.
         """
         self._check_process()  # a hook may have forked in begin
-        self._saved_names, self._unsaved = saved_names, unsaved
-        self._owners = owners
+        self._saved_names, self._owners = saved_names, graph.owners
+        self._graph = graph
         if self.checkpoints.enabled_by is not None:
             self.store.prepare()
             self._lock = DirectoryLock(self.store.directory)
@@ -217,7 +215,7 @@ class Saver:
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
-        variables, tracked = self._variables(session), self.tracking.state_dict()
+        variables, tracked = self._saved(session.snapshot()), self.tracking.state_dict()
         return Snapshot(variables, tracked, session.version)
 
     def write(self, session: Session, snapshot: Snapshot, who: str, why: str) -> Path:
@@ -233,7 +231,7 @@ class Saver:
         self._check_process()
         step, variables = session.global_step, snapshot.variables
         if session.version != snapshot.version:
-            variables = self._variables(session)
+            variables = self._saved(session.snapshot())
         self._renew_lock()
         if self._codec is None:
             self._codec = load_codec()
@@ -351,11 +349,14 @@ class Saver:
         self, session: Session, tracked: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the contents of a checkpoint without the variables."""
-        hooks, held = states_of(self.hooks), self._held
+        state, held = {"hooks": states_of(self.hooks)}, self._held
+        own = session.state_dict()
+        if own:
+            state["backend"] = own
         if held is not None and held.step == session.global_step:
             tracked = {**tracked, **held.generators}
-            return {"tracked": tracked, "hooks": hooks, **held.position}
-        return {"tracked": tracked, "hooks": hooks, **self._position(session)}
+            return {"tracked": tracked, **state, **held.position}
+        return {"tracked": tracked, **state, **self._position(session)}
 
     def _position(self, session: Session) -> Mapping[str, Any]:
         """Return the current position of input and generators.
@@ -374,11 +375,10 @@ class Saver:
             "random": random_state.capture(),
         }
 
-    def _variables(self, session: Session) -> dict[str, Any]:
-        values, names = session.variables(), self._saved_names
-        if names is None and not self._unsaved:
-            return values
-        held = (values.keys() if names is None else names) - self._unsaved
+    def _saved(self, values: Mapping[str, T]) -> dict[str, T]:
+        """Return those of the variables that checkpoints hold."""
+        names, unsaved = self._saved_names, self._graph.unsaved
+        held = (values.keys() if names is None else names) - unsaved
         return {name: value for name, value in values.items() if name in held}
 
     def _newest(self) -> Restored | None:
@@ -391,7 +391,7 @@ class Saver:
         )
 
     def _load(self, session: Session, restored: Restored, training: bool) -> None:
-        here, saved = self._variables(session), restored.state["variables"]
+        here, saved = self._saved(session.describe()), restored.state["variables"]
         if not training or self._saved_names is not None:
             saved = {name: value for name, value in saved.items() if name in here}
         owners = restored.state.get("owners", {})  # older checkpoints have none
@@ -399,6 +399,7 @@ class Saver:
         saved = _leave_out(saved, here, owners, "variables of a hook are left out")
         _compare(session, ours, saved, self._owners, restored.path)
         _report_dtypes(here, saved)
+        session.load_state_dict(restored.state.get("backend", {}))
         session.write(saved)
         session.global_step = restored.manifest.global_step
         self.tracking.restore_from(restored.state.get("tracked", {}))
@@ -428,7 +429,7 @@ def _leave_out(
 
 def _compare(
     session: Session,
-    here: Mapping[str, Any],
+    here: Mapping[str, ValueRecord],
     saved: Mapping[str, Any],
     owners: Mapping[str, str],
     path: Path,
@@ -443,7 +444,7 @@ def _compare(
             whose = owned_by(owners.get(name))
             faults.append(
                 f"{name!r}{whose} has {_form(here[name])} in the graph and "
-                f"{_form(saved[name])} in the checkpoint"
+                f"{_form(ValueRecord.of(name, saved[name]))} in the checkpoint"
             )
     if faults:
         raise CheckpointMismatchError(
@@ -452,24 +453,21 @@ def _compare(
         )
 
 
-def _report_dtypes(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def _report_dtypes(here: Mapping[str, ValueRecord], saved: Mapping[str, Any]) -> None:
     """Warn of variables whose saved values have another dtype than their initial values.
 
     Training may have changed the dtype, so this is not an error.
     """
     for name in here.keys() & saved.keys():
-        first, now = (getattr(values[name], "dtype", None) for values in (here, saved))
-        if first is not None and now is not None and first != now:
+        first, now = here[name], ValueRecord.of(name, saved[name])
+        if first.is_array and now.is_array and first.type != now.type:
             log.warning(
                 "restored with another dtype",
                 variable=name,
-                graph=str(first),
-                saved=str(now),
+                graph=first.type,
+                saved=now.type,
             )
 
 
-def _form(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return f"the type {type(value).__name__}"
-    return f"the shape {tuple(shape)}"
+def _form(value: ValueRecord) -> str:
+    return f"the shape {value.shape}" if value.is_array else f"the type {value.type}"

@@ -2,91 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
-
-import attrs
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from hookbus.backend import random_state
+from hookbus.backend.library import (
+    Faults,
+    LiveValue,
+    RandomSource,
+    Tracked,
+    library_of,
+    plugin_for,
+)
 from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
 from hookbus.errors import CheckpointError, CheckpointMismatchError, UsageError
 from hookbus.graph.node import plain_name
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
-Faults: TypeAlias = Iterator[str]
-"""Ways in which a saved state does not fit the object of today."""
 
+def tracked_as(name: str, thing: Any) -> Tracked:
+    """Return how to save and restore *thing*, which is tracked as *name*.
 
-def _no_faults(_: Any) -> Faults:
-    return iter(())
-
-
-@attrs.frozen(eq=False)
-class Tracked:
-    """One tracked object.
-
-    Attributes:
-        get: returns the state to save.
-        put: takes a state from a checkpoint and returns the value for the caller.
-        value: the value for the caller if nothing is restored.
-        faults: takes a state from a checkpoint and says why it does not fit.
-        fork: for a random generator, returns the state of a separate stream; otherwise
-            None.
+    Raises:
+        UsageError: an object of its type cannot be tracked.
     """
+    library = library_of(thing)
+    found = None if library is None else library.tracked(name, thing)
+    if found is not None:
+        return found
+    plugin = plugin_for(thing)
+    if plugin is not None:
+        raise UsageError(
+            f"cannot track {name!r}, which is of type {type(thing).__name__}, without the "
+            f"plugin for its library: pip install {plugin}"
+        )
+    stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    if stateful and not isinstance(thing, type):
+        return Tracked(thing.state_dict, lambda state: _loaded(thing, state), thing)
+    if hasattr(thing, "bit_generator"):
+        return _generator(name, thing)
+    if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
+        get, put = thing
+        return Tracked(get, lambda state: (put(state), get())[1], get())
+    if isinstance(thing, dict | list) or _is_array(thing):
+        _check_trackable(name, thing)
+        return Tracked(
+            lambda: thing,
+            lambda state: restored_in_place(thing, state),
+            thing,
+            lambda state: faults_of(name, thing, state),
+        )
+    raise _untrackable(name, thing)
 
-    get: Callable[[], Any]
-    put: Callable[[Any], Any]
-    value: Any
-    faults: Callable[[Any], Faults] = _no_faults
-    fork: Callable[[], Any] | None = None
 
-    @classmethod
-    def of(cls, name: str, thing: Any) -> Tracked:
-        """Return how to save and restore *thing*.
+def _generator(name: str, generator: Any) -> Tracked:
+    """Return how to save and restore a NumPy Generator."""
 
-        Raises:
-            UsageError: an object of its type cannot be tracked.
-        """
-        stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-        if stateful and not isinstance(thing, type):
-            return cls(thing.state_dict, lambda state: _loaded(thing, state), thing)
-        if hasattr(thing, "bit_generator"):
-            return cls._generator(name, thing)
-        if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
-            get, put = thing
-            return cls(get, lambda state: (put(state), get())[1], get())
-        if isinstance(thing, dict | list) or _is_array(thing):
-            _check_trackable(name, thing)
-            return cls(
-                lambda: thing,
-                lambda state: restored_in_place(thing, state),
-                thing,
-                lambda state: faults_of(name, thing, state),
-            )
-        raise _untrackable(name, thing)
+    def restore(state: Any) -> None:
+        generator.bit_generator.state = state
 
-    @classmethod
-    def _generator(cls, name: str, generator: Any) -> Tracked:
-        def put(state: Any) -> Any:
-            generator.bit_generator.state = state
-            return generator
+    def put(state: Any) -> Any:
+        restore(state)
+        return generator
 
-        def faults(state: Any) -> Faults:
-            here, saved = generator.bit_generator.state["bit_generator"], None
-            if isinstance(state, Mapping):
-                saved = state.get("bit_generator")
-            if here != saved:
-                yield f"{name!r} is a generator of the kind {here}, and was {saved}"
+    def faults(state: Any) -> Faults:
+        here, saved = generator.bit_generator.state["bit_generator"], None
+        if isinstance(state, Mapping):
+            saved = state.get("bit_generator")
+        if here != saved:
+            yield f"{name!r} is a generator of the kind {here}, and was {saved}"
 
-        def fork() -> Any:
-            bits = generator.bit_generator
-            before = bits.state
-            seed = [int(word) for word in generator.integers(2**32, size=4)]
-            bits.state = before
-            return type(bits)(seed).state
+    def fork() -> Any:
+        bits = generator.bit_generator
+        before = bits.state
+        seed = [int(word) for word in generator.integers(2**32, size=4)]
+        bits.state = before
+        return type(bits)(seed).state
 
-        return cls(lambda: generator.bit_generator.state, put, generator, faults, fork)
+    source = RandomSource(lambda: generator.bit_generator.state, restore, fork)
+    return Tracked(source.capture, put, generator, faults, source)
 
 
 class Tracking:
@@ -116,7 +111,7 @@ class Tracking:
                 raise UsageError(
                     f"{name!r} is tracked too late: track it before the first step"
                 )
-        added = {name: Tracked.of(name, thing) for name, thing in things.items()}
+        added = {name: tracked_as(name, thing) for name, thing in things.items()}
         saved = {} if self._saved is None else self._saved
         both = added.keys() & saved.keys()
         faults = [
@@ -132,6 +127,14 @@ class Tracking:
         return {
             name: tracked.put(saved[name]) if name in both else tracked.value
             for name, tracked in added.items()
+        }
+
+    def live(self, names: Iterable[str]) -> dict[str, LiveValue]:
+        """Return the values inside some tracked objects that hooks see, by node name."""
+        return {
+            name + part: value
+            for name in names
+            for part, value in self._tracked[name].live().items()
         }
 
     def check(self) -> None:
@@ -179,7 +182,7 @@ class Tracking:
 
     def generators(self) -> dict[str, Any]:
         """Return the states of the tracked generators, by name."""
-        return {name: tracked.get() for name, tracked in self._generators()}
+        return {name: source.capture() for name, source in self._generators()}
 
     def capture(self) -> dict[str, Any]:
         """Return the states of all generators that an input may draw from.
@@ -198,11 +201,12 @@ class Tracking:
 
     def fork(self) -> dict[str, Any]:
         """Return the states of separate streams; the generators do not change."""
-        forked = {name: t.fork() for name, t in self._generators() if t.fork is not None}
+        forked = {name: source.fork() for name, source in self._generators()}
         return {**random_state.fork(), "tracked": forked}
 
-    def _generators(self) -> list[tuple[str, Tracked]]:
-        return [(name, t) for name, t in self._tracked.items() if t.fork is not None]
+    def _generators(self) -> list[tuple[str, RandomSource]]:
+        found = ((name, tracked.source) for name, tracked in self._tracked.items())
+        return [(name, source) for name, source in found if source is not None]
 
 
 def restored_in_place(here: Any, saved: Any) -> Any:

@@ -197,6 +197,13 @@ class Graph:
         """
         return self._add(name, "variable" if is_variable else "native", source)
 
+    def hold(self, values: Mapping[str, Any]) -> None:
+        """Make values inside the objects that a custom loop tracks known, by name.
+
+        Only the graph of a custom loop knows such nodes. *values* are
+        :class:`~hookbus.backend.LiveValue` objects.
+        """
+
     def leaf(self, thing: Any) -> Node | None:
         """Return the node that an object stands for in fetches and feeds, or None.
 

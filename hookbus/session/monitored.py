@@ -337,7 +337,9 @@ class MonitoredSession:
         True
         """
         self._check_custom_loop("track()")
-        values = self._state.saver.tracking.add(things)
+        tracking, graph = self._state.saver.tracking, self._state.creator.graph
+        values = tracking.add(things)
+        graph.hold(tracking.live(values))
         return next(iter(values.values())) if len(values) == 1 else values
 
     def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:

@@ -137,7 +137,7 @@ def begin(state: SessionState) -> None:
     creator.scaffold.finalize()
     saved_names, graph = creator.scaffold.saved_names, creator.graph
     state.saver.checkpoints.settle()
-    state.saver.prepare(saved_names, graph.unsaved, graph.owners)
+    state.saver.prepare(saved_names, graph)
     open_backend(state)
     state.first_step = state.global_step
     if state.phase is Phase.BEGUN:  # no hook asked to stop
