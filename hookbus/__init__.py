@@ -7,39 +7,45 @@ for type checkers; each is imported when it is first used (PEP 562).
 import functools
 import importlib
 import os
+import sys
 
 
-@functools.cache
-def _modules():
-    """Return the module of each public name, as the stub imports it."""
-    with open(os.path.join(__path__[0], "__init__.pyi"), encoding="utf-8") as stub:  # noqa: PTH118, PTH123 (pathlib is slow to import)
-        imports = [line.split() for line in stub if line.startswith("from ")]
-    return {name: module for _, module, _, name, *_ in imports}
+def _lazy(package):
+    """Return ``__getattr__`` and ``__dir__`` of a package whose stub lists its names."""
+    module = sys.modules[package]
+
+    @functools.cache
+    def modules():
+        """Return the module of each public name, as the stub imports it."""
+        path = os.path.join(module.__path__[0], "__init__.pyi")  # noqa: PTH118 (pathlib is slow to import)
+        with open(path, encoding="utf-8") as stub:  # noqa: PTH123 (as above)
+            imports = [line.split() for line in stub if line.startswith("from ")]
+        return {name: source for _, source, _, name, *_ in imports}
+
+    def get(name):
+        """Import a public name, or a module of the package, at its first use."""
+        source = modules().get(name, package)
+        if name == "__all__":
+            value = sorted(modules())
+        elif source != package:
+            value = getattr(importlib.import_module(source), name)
+        else:
+            value = _submodule(package, name)
+        setattr(module, name, value)
+        return value
+
+    return get, lambda: sorted({*vars(module), *modules()})
 
 
-def __getattr__(name):
-    """Import a public name, or a module of hookbus, at its first use."""
-    module = _modules().get(name, "hookbus")
-    if name == "__all__":
-        value = sorted(_modules())
-    elif module != "hookbus":
-        value = getattr(importlib.import_module(module), name)
-    else:
-        value = _submodule(name)
-    globals()[name] = value
-    return value
-
-
-def _submodule(name):
-    path = f"hookbus.{name}"
+def _submodule(package, name):
+    path = f"{package}.{name}"
     if not name.startswith("_"):  # a look at hookbus.__main__ must not run the command
         try:
             return importlib.import_module(path)
         except ModuleNotFoundError as error:
             if error.name != path:
                 raise
-    raise AttributeError(f"module 'hookbus' has no attribute {name!r}", name=name)
+    raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
 
 
-def __dir__():
-    return sorted({*globals(), *_modules()})
+__getattr__, __dir__ = _lazy(__name__)
