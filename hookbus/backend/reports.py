@@ -38,6 +38,9 @@ class ReportGraph(Graph):
     It starts empty. A hook may add nodes derived from names that the loop reports. Values
     inside the objects that the loop tracks are nodes, too; a report of the same name takes
     precedence.
+
+    A subclass may know objects from the start. If it has ops of its own, too, it overrides
+    :attr:`takes_reports`, and then it is a graph like any other.
     """
 
     backend: str | Callable[[Any], Any] = "hookbus.backend.reports:ReportSession"
@@ -54,7 +57,7 @@ class ReportGraph(Graph):
 
     @property
     def takes_reports(self) -> bool:
-        """Whether a custom loop computes the steps: always."""
+        """Whether a custom loop computes the steps."""
         return True
 
     def resolve(self, node: Node | str, asker: str = "") -> Node:
@@ -63,8 +66,8 @@ class ReportGraph(Graph):
             node = node.name  # what it stands for may have been tracked since
         if isinstance(node, str):
             name = plain_name(node)
-            if name not in self:
-                live = self.live.get(name)
+            live = self.live.get(name)
+            if name not in self and (live is not None or self.takes_reports):
                 return self._note(name, _kind_of(live), live)
         return super().resolve(node, asker)
 
@@ -82,20 +85,22 @@ class ReportGraph(Graph):
                 self._note(name, _kind_of(values[name]), values[name], node.owner)
 
     @property
-    def metrics(self) -> Node:
+    def metrics(self) -> Node | None:
         """The node that hooks watch by default.
 
         Its value is a dict of the reported ``loss`` and ``accuracy`` and the scalars among
         the step's summaries.
         """
-        return self.resolve(METRICS)
+        return self.resolve(METRICS) if self.takes_reports else super().metrics
 
     @property
-    def summaries(self) -> Node:
+    def summaries(self) -> Node | None:
         """The node with the summaries of a step, and those that hooks have declared.
 
         Its value is a dict, kind to name to value.
         """
+        if not self.takes_reports:
+            return super().summaries
         self._check_finalized()
         if SUMMARIES in self:
             return self.resolve(SUMMARIES)
@@ -217,6 +222,8 @@ class ReportSession(EmbeddedSession):
         try:
             return super().compile(fetches, feeds, host)
         except UnfedPlaceholderError as error:
+            if not self.graph.takes_reports:
+                raise
             name = error.node
             raise UnfedPlaceholderError(self._unreported(name, feeds), name) from None
 
@@ -258,13 +265,15 @@ class ReportSession(EmbeddedSession):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Fetch from reports; restore the generators after the ops that hooks added."""
-        if not program.calls:
+        if not program.calls or not self.graph.takes_reports:
             return super().execute(program, feeds, writes, options, metadata)
         with preserved(self.last.generators):
             return super().execute(program, feeds, writes, options, metadata)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Read the values reported last, or values derived from them."""
+        if not self.graph.takes_reports:
+            return super().run(fetches, feed_dict)
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         return self._read(fetches, ChainMap(given, cast("Any", self.last)))
 

@@ -129,6 +129,19 @@ class Tracking:
             for name, tracked in added.items()
         }
 
+    def add_all(self, things: Mapping[str, Any]) -> None:
+        """Track the objects of a graph, or, in a recovery, restore them again.
+
+        Raises:
+            UsageError, CheckpointMismatchError: as :meth:`add`.
+        """
+        if things and self._tracked.keys() >= things.keys():
+            saved, self._saved = self._saved or {}, None
+            for name in things.keys() & saved.keys():
+                self._tracked[name].put(saved[name])
+        else:
+            self.add(things)
+
     def live(self, names: Iterable[str]) -> dict[str, LiveValue]:
         """Return the values inside some tracked objects that hooks see, by node name."""
         return {

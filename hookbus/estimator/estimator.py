@@ -68,6 +68,7 @@ class Estimator:
         params: passed on to *model_fn* and *input_fn*.
         warm_start_from: a checkpoint, or a directory of them, whose variables the model
             starts with if *model_dir* has no checkpoint yet.
+        graph: makes the graphs: the class of another backend's graphs, for example.
 
     Raises:
         UsageError: two directories are given, or *model_fn* has an unknown parameter.
@@ -81,10 +82,14 @@ class Estimator:
         config: RunConfig | None = None,
         params: Mapping[str, Any] | None = None,
         warm_start_from: str | Path | None = None,
+        *,
+        graph: Callable[[], Graph] = Graph,
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
             raise ArgumentTypeError(f"config must be a RunConfig, given: {config!r}")
-        self._model, self._warm_start_from = ModelFn(model_fn), warm_start_from
+        if not callable(graph):
+            raise ArgumentTypeError(f"graph must be a class of graphs, given: {graph!r}")
+        self._model, self._warm_start_from = ModelFn(model_fn, graph), warm_start_from
         self._config = with_directory(config or RunConfig(), model_dir)
         self._params = dict(copy.deepcopy(check_params(params)))
 

@@ -192,6 +192,7 @@ class ModelFn:
 
     Args:
         fn: the function.
+        graph: makes the graphs.
 
     Raises:
         ArgumentTypeError: *fn* is not a function.
@@ -199,6 +200,7 @@ class ModelFn:
     """
 
     fn: Callable[..., EstimatorSpec]
+    graph: Callable[[], Graph] = Graph
     _names: tuple[str, ...] = attrs.field(init=False)
 
     @_names.default
@@ -225,7 +227,7 @@ class ModelFn:
             lambda: input_fn(**{name: given[name] for name in wanted}),
             labelled=mode != ModeKeys.PREDICT,
         )
-        graph = Graph()
+        graph = self.graph()
         features, labels = batches.add_to(graph)
         if labels is not None and "labels" not in self._names:
             raise UsageError(

@@ -101,6 +101,11 @@ class Graph:
         return False
 
     @property
+    def objects(self) -> Mapping[str, Any]:
+        """Objects that hold values of the graph, by name; sessions track them."""
+        return {}
+
+    @property
     def variables(self) -> tuple[Node, ...]:
         """The variables, ``global_step`` left out."""
         return tuple(

@@ -18,6 +18,7 @@ from hookbus.checkpoint.hook_state import Stateful, load_hooks, stateful, states
 from hookbus.checkpoint.saver import Saver, continues_input
 from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
+from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests
 from hookbus.hooks.hook import Kind
@@ -316,6 +317,9 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     restored = call_interruptibly(saver.restore, session, training, path)
     if restored is None:
         _restore_pristine(state)
+    saver.tracking.add_all(creator.graph.objects)
+    if training and not state.custom_loop:  # that may track more until its first step
+        saver.tracking.check()
     # 2. The initialization of the scaffold.
     hurry = state.signals.came
     call_interruptibly(creator.prepare, session, restored is not None, hurry)
@@ -334,6 +338,12 @@ def _restore_pristine(state: SessionState) -> None:
     if state.pristine is None:
         state.pristine = _copies(hooks, states_of(hooks)), random_state.capture()
         return
+    if state.creator.graph.objects:
+        raise CheckpointError(
+            "the session was preempted, and there is no checkpoint: the objects of its "
+            f"graph ({', '.join(state.creator.graph.objects)}) have changed in place. Save "
+            "checkpoints, for example with checkpoint_dir="
+        )
     states, generators = state.pristine
     load_hooks(hooks, _copies(hooks, states), None)
     if state.kind == "train":
