@@ -19,6 +19,8 @@ from hookbus.backend.protocol import RunOptions as RunOptions
 from hookbus.backend.protocol import Session as Session
 from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.backend.protocol import create_session as create_session
+from hookbus.backend.reports import ReportGraph as ReportGraph
+from hookbus.backend.reports import ReportSession as ReportSession
 from hookbus.graph.fetches import merge as merge
 from hookbus.graph.fetches import structure_of as structure_of
 from hookbus.graph.fetches import unite_feeds as unite_feeds

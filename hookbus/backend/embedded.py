@@ -51,7 +51,6 @@ class EmbeddedSession:
         graph: the graph to run; its initial values are copied.
     """
 
-    label = "embedded"
     shares_step = False
 
     def __init__(self, graph: Graph) -> None:
@@ -74,6 +73,11 @@ class EmbeddedSession:
             for node in graph.nodes.values()
             if node.kind == "input"
         }
+
+    @property
+    def label(self) -> str:
+        """The name ``embedded``."""
+        return "embedded"
 
     @property
     def xp(self) -> Any:

@@ -159,6 +159,13 @@ class Library:
             UsageError: it cannot be tracked.
         """
 
+    def check(self, tracked: Mapping[str, Any]) -> None:
+        """Check that all objects that a session tracks, by name, fit each other.
+
+        Raises:
+            UsageError: they do not.
+        """
+
     def random_sources(self) -> Mapping[str, RandomSource]:
         """Return the generators that programs use without naming them, by name."""
         return {}

@@ -11,6 +11,7 @@ from hookbus.backend.library import (
     LiveValue,
     RandomSource,
     Tracked,
+    libraries,
     library_of,
     plugin_for,
 )
@@ -112,6 +113,9 @@ class Tracking:
                     f"{name!r} is tracked too late: track it before the first step"
                 )
         added = {name: tracked_as(name, thing) for name, thing in things.items()}
+        every = {**self._tracked, **added}
+        for library in libraries().values():
+            library.check({name: tracked.value for name, tracked in every.items()})
         saved = {} if self._saved is None else self._saved
         both = added.keys() & saved.keys()
         faults = [

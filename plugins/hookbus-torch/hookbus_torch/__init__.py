@@ -1,0 +1,3 @@
+"""Runs PyTorch trainings on hookbus."""
+
+from hookbus_torch.graph import TorchGraph as TorchGraph

@@ -1,0 +1,158 @@
+"""Makes a PyTorch model a graph: its values are nodes, and a train op is eager code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from hookbus import UsageError
+from hookbus.backend import (
+    LiveValue,
+    Node,
+    Program,
+    ReportGraph,
+    ReportSession,
+    RunMetadata,
+    RunOptions,
+)
+from hookbus_torch.library import TorchLibrary
+from hookbus_torch.modules import evaluating
+
+
+class TorchGraph(ReportGraph):
+    """A graph around a PyTorch model.
+
+    The model's parameters, gradients and outputs and the optimizer's learning rate are
+    nodes, under the same names as in a custom loop that tracks the objects, and checkpoints
+    are the same. A train op is ordinary PyTorch code: it computes the loss, calls
+    ``backward()`` and ``optimizer.step()``, and returns its outputs. It changes the model
+    in place. So a train op that raises may leave the model changed, and what a run fetches
+    of the model is its value after the train ops.
+
+    A run without a train op computes in evaluation mode and without gradients.
+
+    A graph to which nothing is added serves a custom loop, with ``session.step()``.
+
+    Args:
+        model: the module, tracked as ``model``.
+        optimizer: its optimizer, tracked as ``optimizer``.
+        things: further objects to track, by name, like a scheduler.
+
+    Raises:
+        UsageError: an object cannot be tracked, or the objects do not fit each other.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> graph = TorchGraph(model, optimizer)
+    >>> x = graph.placeholder("x")
+    >>> @graph.train_op(outputs="loss")
+    ... def train(x):
+    ...     optimizer.zero_grad()
+    ...     loss = model(x).square().mean()
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return {"loss": loss}
+    >>> from hookbus import Config, MonitoredSession
+    >>> quiet = Config(autoload=False, header=False)
+    >>> with MonitoredSession(graph, config=quiet) as session:
+    ...     norm, _ = session.run(["model:grad_norm", "train"], {"x": torch.ones(4, 2)})
+    >>> norm.shape, "model.weight:grad" in graph.live
+    (torch.Size([]), True)
+    """
+
+    backend = "hookbus_torch.graph:TorchSession"
+
+    def __init__(
+        self, model: Module | None = None, optimizer: Any = None, **things: Any
+    ) -> None:
+        super().__init__()
+        self._objects: dict[str, Any] = {}
+        given = {"model": model, "optimizer": optimizer, **things}
+        self.track(**{name: thing for name, thing in given.items() if thing is not None})
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """The tracked objects by name."""
+        return dict(self._objects)
+
+    @property
+    def takes_reports(self) -> bool:
+        """Whether it serves a custom loop: only hooks have added nodes to it."""
+        computed = ("op", "input", "placeholder")
+        nodes = self.nodes.values()
+        return not any(node.kind in computed and node.owner is None for node in nodes)
+
+    def track(self, **things: Any) -> None:
+        """Add objects whose values are nodes, and whose states checkpoints hold.
+
+        Raises:
+            UsageError: an object cannot be tracked, or its name is already used.
+        """
+        library = TorchLibrary()
+        both = {**self._objects, **things}
+        library.check(both)
+        live: dict[str, LiveValue] = {}
+        for name, thing in things.items():
+            if name in self._objects:
+                raise UsageError(f"{name!r} is already tracked; track each object once")
+            tracked = library.tracked(name, thing)
+            if tracked is not None:
+                live |= {name + part: value for part, value in tracked.live().items()}
+        self._objects = both
+        self.hold(live)
+
+    def leaf(self, thing: Any) -> Node | None:
+        """Return the node of a parameter or buffer of a tracked module, or None."""
+        if not isinstance(thing, torch.Tensor):
+            return None
+        for name, each in self._objects.items():
+            if each is thing:
+                return self.resolve(name)
+            parts = dict(_tensors_of(each)) if isinstance(each, Module) else {}
+            if id(thing) in parts:
+                return self.resolve(f"{name}.{parts[id(thing)]}")
+        return None
+
+
+class TorchSession(ReportSession):
+    """Runs a :class:`TorchGraph`: eagerly, in place, on the devices of the model."""
+
+    @property
+    def xp(self) -> Any:
+        """The module ``torch``."""
+        return torch
+
+    @property
+    def label(self) -> str:
+        """The version of PyTorch and the devices of the model."""
+        modules = [each for each in self.graph.objects.values() if isinstance(each, Module)]
+        devices = {str(p.device) for module in modules for p in module.parameters()}
+        where = f" on {', '.join(sorted(devices))}" if devices else ""
+        return f"PyTorch {torch.__version__}{where}"
+
+    def execute(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once; without a train op in evaluation mode."""
+        with contextlib.ExitStack() as stack:
+            for thing in () if program.trains else self.graph.objects.values():
+                if isinstance(thing, Module):
+                    stack.enter_context(evaluating(thing))
+            return super().execute(program, feeds, writes, options, metadata)
+
+
+def _tensors_of(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield the identity and the name of each parameter and buffer."""
+    for name, parameter in module.named_parameters():
+        yield id(parameter), name
+    for name, buffer in module.named_buffers():
+        yield id(buffer), name

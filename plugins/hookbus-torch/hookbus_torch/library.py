@@ -1,0 +1,79 @@
+"""Teaches hookbus PyTorch: its values, generators, loaders and objects with a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hookbus.backend import Library, Loader, Packed, RandomSource, Tracked
+from hookbus_torch import generators, modules, optimizers, values
+
+
+class TorchLibrary(Library):
+    """Teaches hookbus PyTorch."""
+
+    def on_host(self, values_: Sequence[Any]) -> Sequence[Any]:
+        """Return tensors as NumPy arrays on the host, in one transfer from each device.
+
+        bfloat16 and the float8 types become float32, which holds each of their numbers.
+        Values that are no tensors stay as they are.
+
+        Raises:
+            UsageError: a tensor has no data, like one on the device ``meta``.
+        """
+        return values.on_host(values_)
+
+    def tracked(self, name: str, thing: Any) -> Tracked | None:
+        """Return how to save and restore a PyTorch object.
+
+        Raises:
+            UsageError: it is a DataLoader, which belongs into ``session.iterate``.
+        """
+        if isinstance(thing, torch.nn.Module):
+            return modules.tracked(name, thing)
+        if isinstance(thing, torch.optim.Optimizer):
+            return optimizers.tracked_optimizer(name, thing)
+        if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+            return optimizers.tracked_scheduler(name, thing)
+        if isinstance(thing, torch.Tensor):
+            return values.tracked(name, thing)
+        if isinstance(thing, torch.Generator):
+            return generators.tracked(name, thing)
+        generators.check_no_loader(name, thing)
+        return None
+
+    def check(self, tracked: Mapping[str, Any]) -> None:
+        """Check that the tracked objects fit each other.
+
+        Raises:
+            UsageError: a module is tracked twice, or an optimizer has parameters of no
+                tracked module.
+        """
+        modules.check_once(tracked)
+        optimizers.check_parameters(tracked)
+
+    def random_sources(self) -> Mapping[str, RandomSource]:
+        """Return PyTorch's own generators: that of the CPU and those of its devices."""
+        return generators.sources()
+
+    def loader(self, iterable: Any) -> Loader | None:
+        """Return how a DataLoader draws random numbers."""
+        return generators.loader(iterable)
+
+    def pack(self, value: Any) -> Packed | None:
+        """Return a tensor as bytes on the host.
+
+        Raises:
+            CheckpointError: it is sparse, quantized, distributed, or has no data.
+        """
+        return values.pack(value)
+
+    def unpack(self, packed: Packed) -> torch.Tensor:
+        """Return a packed tensor, on the CPU.
+
+        Raises:
+            CheckpointError: PyTorch has no such dtype.
+        """
+        return values.unpack(packed)
