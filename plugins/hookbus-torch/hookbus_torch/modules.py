@@ -193,18 +193,20 @@ def _no_gradient(name: str) -> NoValueYetError:
 def _output(name: str, part: Module, whole: Module) -> LiveValue:
     """Return the output of a module's last call, which is kept only while hooks ask."""
     kept: list[Any] = []
+    handles: list[Any] = []
 
     def keep(_: Module, __: Any, output: Any) -> None:
         kept[:] = [_detached(output)]
 
     def arm() -> Callable[[], None]:
-        handle = part.register_forward_hook(keep)
-
-        def disarm() -> None:
-            handle.remove()
-            kept.clear()
-
+        if not handles:
+            handles.append(part.register_forward_hook(keep))
         return disarm
+
+    def disarm() -> None:
+        kept.clear()
+        if not _is_compiled(whole):  # there the hook is a part of the compiled code
+            handles.pop().remove()
 
     def get() -> Any:
         if not kept:
@@ -215,13 +217,19 @@ def _output(name: str, part: Module, whole: Module) -> LiveValue:
 
 
 def _no_output(name: str, part: Module, whole: Module) -> str:
-    compiled = isinstance(whole, torch._dynamo.OptimizedModule) and part is not bare(whole)
-    if compiled:
+    if _is_compiled(whole) and part is not whole:
         return (
-            f"{name!r} has no value: the compiled model does not call its modules one by "
-            "one. Return the value from the model, and report it in the step"
+            f"{name!r} has no value: the model was compiled before a hook asked for it. "
+            "Ask for it in the first step, or return it from the model and report it"
         )
     return f"{name!r} has no value: the module was not called in the step"
+
+
+def _is_compiled(module: Module) -> bool:
+    """Return whether ``torch.compile`` or ``module.compile()`` was applied to a module."""
+    kind, own = torch._dynamo.OptimizedModule, "_compiled_call_impl"
+    parts = module.modules()
+    return any(isinstance(p, kind) or getattr(p, own, None) is not None for p in parts)
 
 
 def _detached(output: Any) -> Any:

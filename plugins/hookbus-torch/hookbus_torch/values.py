@@ -22,9 +22,10 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
     for value in values:
         if id(value) in moved or not isinstance(value, torch.Tensor):
             continue
-        plain = moved[id(value)] = _plain(value)
-        if plain.device.type == "cpu":
-            moved[id(value)] = np.array(plain.numpy())
+        usual = value.dtype in _USUAL and value.layout is torch.strided and value.is_cpu
+        plain = moved[id(value)] = value.detach() if usual else _plain(value)
+        if plain.is_cpu:
+            moved[id(value)] = plain.numpy().copy()  # the training goes on in place
         else:
             waiting.setdefault(plain.device, []).append(plain)
     if waiting:
@@ -107,6 +108,8 @@ _WIDER = {
     torch.complex32: torch.complex64,
 }
 """The dtypes that NumPy lacks, and those that hold their numbers exactly."""
+_USUAL = frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
+"""Dtypes of values that need no preparation on the CPU; this is asked in each step."""
 
 
 def form_of(value: Any) -> str:

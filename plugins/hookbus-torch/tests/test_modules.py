@@ -1,0 +1,216 @@
+"""How modules are saved and restored, and what hooks see of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hookbus_torch.library import TorchLibrary
+from torch import nn
+
+from hookbus import GraphError, NoValueYetError, UsageError
+
+LIBRARY = TorchLibrary()
+
+
+class Net(nn.Module):
+    """Two layers, with a normalization and dropout in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5)
+        self.fc2 = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc2(self.drop(self.norm(self.fc1(x))))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(1)
+    return Net()
+
+
+def test_the_state_is_that_of_the_module_and_is_not_copied(net):
+    state = LIBRARY.tracked("model", net).get()
+    assert list(state) == list(net.state_dict())
+    assert state["fc1.weight"].data_ptr() == net.fc1.weight.data_ptr()
+
+
+def test_it_is_restored_in_place(net):
+    weight, before = net.fc1.weight, {k: v.clone() for k, v in net.state_dict().items()}
+    tracked = LIBRARY.tracked("model", net)
+    net(torch.ones(5, 3))
+    with torch.no_grad():
+        weight.zero_()
+    assert tracked.put(before) is net
+    assert net.fc1.weight is weight
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_a_double_model_takes_no_checkpoint_of_a_float_one(net):
+    state = {k: v.clone() for k, v in LIBRARY.tracked("model", net).get().items()}
+    (first, *_) = LIBRARY.tracked("model", net.double()).faults(state)
+    assert first == (
+        "'model.fc1.weight' is a tensor of shape (4, 3) and dtype float64 here and a "
+        "tensor of shape (4, 3) and dtype float32 in the checkpoint"
+    )
+
+
+def test_another_architecture_is_told_by_names_and_shapes(net):
+    state = dict(LIBRARY.tracked("model", net).get())
+    state["head.weight"] = state.pop("fc2.weight")
+    state["fc1.weight"] = torch.zeros(4, 7)
+    assert list(LIBRARY.tracked("model", net).faults(state)) == [
+        "'model.fc1.weight' is a tensor of shape (4, 3) and dtype float32 here and a "
+        "tensor of shape (4, 7) and dtype float32 in the checkpoint",
+        "'model.fc2.weight' is only in the module",
+        "'model.head.weight' is only in the checkpoint",
+    ]
+    assert list(LIBRARY.tracked("model", net).faults(3)) == [
+        "'model' is a module here and a int in the checkpoint"
+    ]
+
+
+WRAPPED = {
+    "bare": lambda net: net,
+    "compiled": lambda net: torch.compile(net, backend="eager"),
+    "parallel": nn.DataParallel,
+    "both": lambda net: torch.compile(nn.DataParallel(net), backend="eager"),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+def test_wrappers_leave_no_trace_in_names(net, wrap):
+    bare, wrapped = LIBRARY.tracked("m", net), LIBRARY.tracked("m", wrap(net))
+    assert list(wrapped.get()) == list(bare.get())
+    assert wrapped.live().keys() == bare.live().keys()
+    assert not list(wrapped.faults(bare.get()))
+    wrapped.put({k: torch.zeros_like(v) for k, v in bare.get().items()})
+    assert net.fc2.bias.tolist() == [0, 0]
+
+
+def test_hooks_see_parameters_buffers_gradients_and_outputs(net):
+    names = set(LIBRARY.tracked("model", net).live())
+    assert {".fc1.weight", ".norm.running_mean", ".fc2.bias:grad", ".fc1:output"} <= names
+    assert {":output", ":grad_norm"} <= names
+    assert ".norm.running_mean:grad" not in names
+
+
+def test_a_parameter_is_read_and_written_in_place(net):
+    live = LIBRARY.tracked("model", net).live()[".fc2.bias"]
+    bias = net.fc2.bias
+    live.put([1.5, 2.5])
+    assert net.fc2.bias is bias
+    assert live.get().tolist() == [1.5, 2.5]
+    assert not live.get().requires_grad
+
+
+def test_a_value_of_another_shape_is_refused_and_changes_nothing(net):
+    live = LIBRARY.tracked("model", net).live()[".fc2.bias"]
+    before = net.fc2.bias.tolist()
+    with pytest.raises(GraphError, match=r"'model.fc2.bias' is a tensor of shape \(2,\)"):
+        live.put([1.0, 2.0, 3.0])
+    with pytest.raises(GraphError, match="'model.fc2.bias' is a tensor of shape"):
+        live.put("text")
+    assert net.fc2.bias.tolist() == before
+
+
+def test_a_gradient_is_there_after_backward(net):
+    live = LIBRARY.tracked("model", net).live()
+    with pytest.raises(
+        NoValueYetError, match="there was no gradient. Call backward"
+    ) as told:
+        live[".fc1.weight:grad"].get()
+    assert told.value.node == "model.fc1.weight:grad"
+    with pytest.raises(NoValueYetError, match="'model:grad_norm' has no value"):
+        live[":grad_norm"].get()
+    net(torch.ones(5, 3)).sum().backward()
+    assert torch.equal(live[".fc1.weight:grad"].get(), net.fc1.weight.grad)
+    flat = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+    torch.testing.assert_close(live[":grad_norm"].get(), flat.norm())
+
+
+def test_an_output_is_kept_only_while_somebody_asks(net):
+    live = LIBRARY.tracked("model", net).live()[".fc1:output"]
+    net(torch.ones(5, 3))
+    with pytest.raises(NoValueYetError, match="the module was not called in the step"):
+        live.get()
+    disarm = live.arm()
+    net(torch.ones(5, 3))
+    assert live.get().shape == (5, 4)
+    assert not live.get().requires_grad
+    disarm()
+    assert not net.fc1._forward_hooks
+    with pytest.raises(NoValueYetError):
+        live.get()
+
+
+def test_an_output_of_several_parts_keeps_its_form():
+    lstm = nn.LSTM(2, 3)
+    live = LIBRARY.tracked("lstm", lstm).live()[":output"]
+    live.arm()
+    lstm(torch.ones(4, 1, 2))
+    output, (hidden, _) = live.get()
+    assert (output.shape, hidden.shape) == ((4, 1, 3), (1, 1, 3))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of PyTorch's own look
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_gives_inner_outputs_that_are_asked_for_at_first(net, backend):
+    net.drop.p = 0.0
+    compiled = torch.compile(net, backend=backend)
+    live = LIBRARY.tracked("model", compiled).live()
+    for _ in range(2):  # due, not due, due again
+        disarm = live[".fc1:output"].arm()
+        x = torch.randn(5, 3)
+        compiled(x)
+        torch.testing.assert_close(live[".fc1:output"].get(), net.fc1(x))
+        disarm()
+        compiled(x)
+
+
+@pytest.mark.parametrize(
+    "compile_", [torch.compile, "in place"], ids=["wrapped", "in place"]
+)
+def test_a_compiled_model_says_how_to_get_an_inner_output(net, compile_):
+    if compile_ == "in place":
+        net.compile(backend="eager")
+        compiled = net
+    else:
+        compiled = torch.compile(net, backend="eager")
+    compiled(torch.ones(5, 3))
+    live = LIBRARY.tracked("model", compiled).live()
+    live[".fc1:output"].arm()
+    compiled(torch.ones(5, 3))
+    with pytest.raises(NoValueYetError, match="Ask for it in the first step, or return it"):
+        live[".fc1:output"].get()
+
+
+def test_evaluating_leaves_modes_statistics_and_gradients_alone(net):
+    net.norm.eval()
+    tracked = LIBRARY.tracked("model", net)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    with tracked.evaluating():
+        assert not any(part.training for part in net.modules())
+        outputs = [net(torch.ones(5, 3)) for _ in range(2)]
+    assert torch.equal(*outputs)
+    assert not outputs[0].requires_grad
+    assert torch.is_grad_enabled()
+    assert [part.training for part in net.modules()] == [True, True, False, True, True]
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_modes_are_put_back_after_an_error(net):
+    with pytest.raises(OSError), LIBRARY.tracked("model", net).evaluating():
+        raise OSError
+    assert net.drop.training
+
+
+def test_one_module_is_tracked_once(net):
+    with pytest.raises(UsageError, match="'model' and 'net' are the same module"):
+        LIBRARY.check({"model": net, "net": torch.compile(net, backend="eager")})
+    with pytest.raises(UsageError, match=r"'part' is a part of 'model' \('model.fc1'\)"):
+        LIBRARY.check({"part": net.fc1, "model": net})
+    LIBRARY.check({"model": net, "ema": torch.optim.swa_utils.AveragedModel(net)})

@@ -1,0 +1,192 @@
+"""How optimizers and schedulers are saved, and what hooks see of them."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hookbus_torch.library import TorchLibrary
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+from hookbus import GraphError, UsageError
+
+LIBRARY = TorchLibrary()
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Do one step on fixed data."""
+    optimizer.zero_grad()
+    model(torch.ones(4, 3)).square().mean().backward()
+    optimizer.step()
+
+
+def layer() -> nn.Linear:
+    """A layer that is the same each time."""
+    torch.manual_seed(1)
+    return nn.Linear(3, 2)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: Adam(p, lr=0.1, amsgrad=True),
+    "adamw tensor lr": lambda p: AdamW(p, lr=torch.tensor(0.1)),
+    "adam fused": lambda p: Adam(p, lr=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_restored_optimizer_goes_on_bit_for_bit(make):
+    whole, cut = layer(), layer()
+    optimizer, before = make(whole.parameters()), make(cut.parameters())
+    for _ in range(3):
+        step(whole, optimizer)
+        step(cut, before)
+    again, state = make(cut.parameters()), copy.deepcopy(before.state_dict())
+    tracked = LIBRARY.tracked("optimizer", again)
+    assert not list(tracked.faults(state))
+    assert tracked.put(state) is again
+    for _ in range(3):
+        step(whole, optimizer)
+        step(cut, again)
+    assert torch.equal(whole.weight, cut.weight)
+
+
+def test_saving_copies_no_state():
+    model = layer()
+    optimizer = Adam(model.parameters())
+    step(model, optimizer)
+    state = LIBRARY.tracked("optimizer", optimizer).get()
+    held = optimizer.state[model.weight]["exp_avg"]
+    assert state["state"][0]["exp_avg"].data_ptr() == held.data_ptr()
+
+
+def test_an_optimizer_of_other_parameters_does_not_fit():
+    model, other = layer(), nn.Linear(5, 2)
+    optimizer, larger = Adam(model.parameters()), Adam(other.parameters())
+    larger.zero_grad()
+    other(torch.ones(1, 5)).sum().backward()
+    larger.step()
+    faults = list(LIBRARY.tracked("optimizer", optimizer).faults(larger.state_dict()))
+    assert faults[0] == (
+        "'optimizer.state.0.exp_avg' is a tensor of shape (2, 5) and dtype float32 in the "
+        "checkpoint, and its parameter is a tensor of shape (2, 3) and dtype float32 here"
+    )
+    one = SGD([model.weight], lr=0.1)
+    assert list(LIBRARY.tracked("optimizer", one).faults(larger.state_dict())) == [
+        "'optimizer' has groups of 1 parameters here and of 2 in the checkpoint"
+    ]
+    assert list(LIBRARY.tracked("optimizer", one).faults([])) == [
+        "'optimizer' is an optimizer here and not in the checkpoint"
+    ]
+
+
+def test_an_optimizer_has_the_parameters_of_the_tracked_model():
+    model, other = layer(), layer()
+    optimizer = SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    with pytest.raises(
+        UsageError, match="trains 2 of its 4 parameters outside all tracked"
+    ):
+        LIBRARY.check({"model": model, "optimizer": optimizer})
+    LIBRARY.check({"model": model, "other": other, "optimizer": optimizer})
+    LIBRARY.check({"optimizer": optimizer})  # the models may be tracked by a later call
+    extra = torch.zeros(2, requires_grad=True)
+    both = SGD([*model.parameters(), extra], lr=0.1)
+    LIBRARY.check({"model": model, "extra": extra, "optimizer": both})
+
+
+def test_the_learning_rate_is_read_and_set():
+    optimizer = SGD(layer().parameters(), lr=0.1)
+    live = LIBRARY.tracked("optimizer", optimizer).live()
+    assert list(live) == [".lr"]
+    assert live[".lr"].get() == 0.1
+    live[".lr"].put(np.float64(0.5))
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_rate_in_a_tensor_stays_that_tensor():
+    rate = torch.tensor(0.1)
+    live = LIBRARY.tracked("o", Adam(layer().parameters(), lr=rate)).live()[".lr"]
+    live.put(0.25)
+    assert rate == 0.25
+
+
+def test_several_groups_have_a_rate_each():
+    model = layer()
+    groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.2}]
+    optimizer = SGD(groups, lr=1.0)
+    live = LIBRARY.tracked("optimizer", optimizer).live()
+    assert live[".lr"].get().tolist() == [0.1, 0.2]
+    live[".lr.1"].put(0.4)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.4]
+    live[".lr"].put(0.5)
+    assert live[".lr"].get().tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("value", ["fast", float("nan"), [[0.1]]])
+def test_a_rate_that_is_no_number_is_refused(value):
+    optimizer = SGD(layer().parameters(), lr=0.1)
+    live = LIBRARY.tracked("optimizer", optimizer).live()[".lr"]
+    with pytest.raises(GraphError, match=r"'optimizer.lr' takes"):
+        live.put(value)
+    assert live.get() == 0.1
+
+
+SCHEDULERS = {
+    "step": lambda o: StepLR(o, 2, 0.5),
+    "milestones": lambda o: MultiStepLR(o, [1, 3, 3, 5], 0.5),
+    "cosine": lambda o: CosineAnnealingLR(o, 10),
+    "lambda": lambda o: LambdaLR(o, lambda epoch: 0.9**epoch),
+    "one cycle": lambda o: OneCycleLR(o, 0.5, total_steps=20),
+    "sequence": lambda o: SequentialLR(o, [StepLR(o, 1), CosineAnnealingLR(o, 9)], [3]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")  # the optimizer need not step here
+@pytest.mark.filterwarnings("ignore:The epoch parameter")
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_a_restored_scheduler_goes_on(make):
+    def pair():
+        optimizer = SGD(layer().parameters(), lr=0.1, momentum=0.9)
+        return optimizer, make(optimizer)
+
+    optimizer, scheduler = pair()
+    rates = []
+    for number in range(8):
+        if number == 4:
+            saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    again, resumed = pair()
+    # What a checkpoint makes of it: a Counter is a dict there.
+    state = {k: dict(v) if isinstance(v, dict) else v for k, v in saved[1].items()}
+    LIBRARY.tracked("optimizer", again).put(saved[0])
+    assert LIBRARY.tracked("scheduler", resumed).put(state) is resumed
+    for rate in rates[4:]:
+        resumed.step()
+        assert again.param_groups[0]["lr"] == rate
+    assert {k: type(v) for k, v in vars(resumed).items()} == {
+        k: type(v) for k, v in vars(scheduler).items()
+    }
+
+
+def test_a_scheduler_that_watches_a_value_is_saved_with_what_it_saw():
+    optimizer = SGD(layer().parameters(), lr=0.1)
+    scheduler = ReduceLROnPlateau(optimizer, patience=1)
+    scheduler.step(1.0)
+    tracked = LIBRARY.tracked("scheduler", ReduceLROnPlateau(optimizer, patience=1))
+    assert tracked.put(tracked.get() | scheduler.state_dict()).best == 1.0
+    assert list(tracked.faults(None)) == [
+        "'scheduler' is a scheduler here and a NoneType in the checkpoint"
+    ]
