@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from tests.support.folders import _clean as _clean
 from tests.support.folders import pytest_configure as pytest_configure
 from tests.support.folders import tmp_path as tmp_path
@@ -12,3 +14,6 @@ from tests.support.watching import lines as lines
 
 load_profile()
 heed_signals()
+
+# Its tests need PyTorch: tox -e torch.
+collect_ignore = [] if importlib.util.find_spec("torch") else ["hookbus-torch"]

@@ -185,8 +185,8 @@ def _is_namedtuple(cls: type[Any]) -> bool:
 def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
     """Compile the split of one asker; *places* holds the place of each leaf's value.
 
-    *count* is the number of values that are split. Inner containers are built first and put
-    behind the values, where the outer ones pick them up. Nothing here is recursive: what
+    All of them are among the first *count* values. Inner containers are built first and put
+    behind these, where the outer ones pick them up. Nothing here is recursive: what
     structure_of could take apart can also be built, however deep it is.
     """
     if not isinstance(shape, Structure):
@@ -208,7 +208,7 @@ def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
         return stages[0]
 
     def split(values: Sequence[Any]) -> Any:
-        built = [*values]
+        built = [*values[:count]]
         for build in stages:
             built.append(build(built))
         return built[-1]

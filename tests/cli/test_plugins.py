@@ -14,10 +14,10 @@ from hookbus.cli.help import sentence
 from hookbus.config.settings import schema_of
 from hookbus.discovery import installed_plugins
 from hookbus.testing import fake_dist
+from tests.support.distributions import HOOKS
 
 BOMB = "import sys; print('IMPORTED', __name__); raise RuntimeError('boom')"
-FOLDERS = Path(__file__).parents[2].glob("plugins/hookbus-*/setup.cfg")
-SHIPPED = sorted(path.parent.name.removeprefix("hookbus-") for path in FOLDERS)
+SHIPPED = [folder.name.removeprefix("hookbus-") for folder in HOOKS]
 HOOK = """
 import hookbus
 

@@ -30,6 +30,7 @@ class Shared:
     """
 
     moving = False
+    shares_step = True
 
     def __init__(self, graph: Graph, steps: Iterable[int]) -> None:
         self._own = EmbeddedSession(graph)

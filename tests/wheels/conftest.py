@@ -14,10 +14,10 @@ from shutil import copytree, ignore_patterns
 import attrs
 import pytest
 
+from tests.support.distributions import HOOKS
+
 ROOT = Path(__file__).parents[2]
-PLUGINS = sorted(
-    path.parent.name.removeprefix("hookbus-") for path in ROOT.glob("plugins/*/setup.cfg")
-)
+PLUGINS = [folder.name.removeprefix("hookbus-") for folder in HOOKS]
 _LEFT_OUT = ignore_patterns(
     ".git", ".*_cache", ".tox", ".venv", "build", "*.egg-info", "runs"
 )

@@ -18,13 +18,12 @@ from hookbus import SessionRunHook
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.settings import schema_of as form_of
 from hookbus.discovery import installed_plugins
+from tests.support.distributions import HOOKS
 
 ROOT = Path(__file__).parents[3]
 INDEX = ROOT / "docs" / "reference" / "plugins.md"
 FOLDER = ROOT / "docs" / "reference" / "plugins"
-PLUGINS = sorted(
-    setup.parent.name.removeprefix("hookbus-") for setup in ROOT.glob("plugins/*/setup.cfg")
-)
+PLUGINS = [folder.name.removeprefix("hookbus-") for folder in HOOKS]
 FIRST = "When it fires"
 LAST = ["Settings", "On the command line", "In code"]
 
