@@ -124,13 +124,16 @@ class Packed:
     Attributes:
         dtype: the library's name of its dtype, like ``bfloat16``.
         shape: its shape.
-        data: its bytes on the host in C order and little-endian, without a copy where
-            possible.
+        nbytes: the number of its bytes.
+        data: returns its bytes on the host in C order and little-endian, without a copy
+            where possible. A codec calls it right before it writes them, so only one value
+            at a time is copied to the host.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    data: memoryview
+    nbytes: int
+    data: Callable[[], memoryview]
 
 
 class Library:
@@ -183,6 +186,8 @@ class Library:
     def unpack(self, packed: Packed) -> Any:  # noqa: ARG002 (for subclasses)
         """Return the value that :meth:`pack` packed, on the host.
 
+        It may keep the bytes, which nothing else uses and which can be written.
+
         Raises:
             CheckpointError: :meth:`pack` never packs such a value.
         """
@@ -206,9 +211,14 @@ def libraries() -> Mapping[str, Library]:
 
 def library_of(thing: Any) -> Library | None:
     """Return the library that a value or an object belongs to, if a plugin knows it."""
-    known = libraries()
-    name = _name_in(known, thing.__class__)
-    return None if name is None else known[name]
+    name = library_name(thing)
+    return None if name is None else library_named(name)
+
+
+def library_name(thing: Any) -> str | None:
+    """Return the name of that library, like ``torch``: what a codec writes with a value."""
+    known = _entries(tuple(sys.path)).keys() & sys.modules.keys()
+    return _name_in(known, thing.__class__)
 
 
 def on_host(values: Sequence[Any]) -> Sequence[Any]:

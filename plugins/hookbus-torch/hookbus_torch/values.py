@@ -135,8 +135,12 @@ def pack(value: Any) -> Packed | None:
     ):
         if unfit:
             raise CheckpointError(f"a tensor is {kind}, which cannot be saved")
-    host = tensor.cpu().resolve_conj().resolve_neg()
-    return Packed(name, tuple(tensor.shape), memoryview(_bytes_of(host).numpy()))
+
+    def data() -> memoryview:
+        host = tensor.cpu().resolve_conj().resolve_neg()
+        return memoryview(_bytes_of(host).numpy())
+
+    return Packed(name, tuple(tensor.shape), tensor.nbytes, data)
 
 
 def unpack(packed: Packed) -> torch.Tensor:
@@ -144,10 +148,9 @@ def unpack(packed: Packed) -> torch.Tensor:
     dtype = DTYPES.get(packed.dtype)
     if dtype is None:
         raise CheckpointError(f"PyTorch {torch.__version__} has no dtype {packed.dtype!r}")
-    if not packed.data.nbytes:
+    if not packed.nbytes:
         return torch.empty(packed.shape, dtype=dtype)
-    # One copy, which the tensor owns: the bytes may be those of a file.
-    return torch.frombuffer(bytearray(packed.data), dtype=dtype).reshape(packed.shape)
+    return torch.frombuffer(packed.data(), dtype=dtype).reshape(packed.shape)
 
 
 def tracked(name: str, tensor: torch.Tensor) -> Tracked:
