@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from hookbus.checkpoint.hashing import CheckpointFiles
 from hookbus.discovery import releases
 from hookbus.errors import CheckpointError
 
@@ -24,14 +25,19 @@ on how deep the calls of the program are at that moment.
 
 
 class Codec(Protocol):
-    """Writes one nested structure into a directory and reads it back, bit for bit.
+    """Writes one nested structure into files and reads it back, bit for bit.
 
-    The structure is made of dicts with str keys, lists, tuples, numbers, strings, None
-    and arrays; each part of it has at most 100 levels. Nothing may be unpickled.
+    The structure is made of dicts with str keys, lists, tuples, numbers, strings, None,
+    arrays and values of libraries; each part of it has at most 100 levels. Nothing may be
+    unpickled.
     """
 
-    def write(self, state: Mapping[str, Any], directory: Path) -> None:
-        """Write *state* as files into *directory*, which exists and is empty.
+    def write(self, state: Mapping[str, Any], files: CheckpointFiles) -> None:
+        """Write *state* into new files.
+
+        It gives equal states equal files, because a session compares their hashes to find
+        out whether the last checkpoint has the current state. It copies large arrays
+        neither all at once nor more often than once.
 
         Raises:
             CheckpointError: a value is of a type that the codec cannot write.

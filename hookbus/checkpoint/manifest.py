@@ -139,9 +139,12 @@ class Manifest:
             )
         if type(written) is not int or written != FORMAT:
             raise ValueError(f"format is {reprlib.repr(written)}")
-        files = {_check_name(n): FileRecord(**entry) for n, entry in raw["files"].items()}
+        files = {name: FileRecord(**entry) for name, entry in raw["files"].items()}
         if not files:
             raise ValueError("it lists no files")
+        for name in files:
+            if not is_file_name(name):
+                raise ValueError(f"it lists a file {reprlib.repr(name)}")
         return cls(**{**raw, "files": files})
 
     def verify(self, directory: Path, contents: bool = True) -> None:
@@ -179,12 +182,11 @@ def _size_of(path: Path, what: str) -> int:
     return status.st_size
 
 
-def _check_name(name: str) -> str:
-    """Return the name of a file in the checkpoint; refuse one that leads elsewhere."""
+def is_file_name(name: str) -> bool:
+    """Return whether a file in a checkpoint may have this name: it leads nowhere else."""
     plain = name.isprintable() and "/" not in name and "\\" not in name
-    if not plain or name in ("", ".", "..", MANIFEST_NAME) or len(name.encode()) > 255:
-        raise ValueError(f"it lists a file {reprlib.repr(name)}")
-    return name
+    reserved = ("", ".", "..", MANIFEST_NAME)
+    return plain and name not in reserved and len(name.encode()) <= 255
 
 
 @contextlib.contextmanager

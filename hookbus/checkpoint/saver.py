@@ -13,10 +13,10 @@ from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
 from hookbus.backend.protocol import Session, ValueRecord
 from hookbus.checkpoint.codec import Codec, load_codec, too_deep
-from hookbus.checkpoint.fingerprint import fingerprint
+from hookbus.checkpoint.hashing import CheckpointFiles
 from hookbus.checkpoint.hook_state import Stateful, states_of
 from hookbus.checkpoint.lock import DirectoryLock
-from hookbus.checkpoint.manifest import Manifest
+from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.checkpoint.reader import NewestIn, Restored, read_checkpoint, read_newest
 from hookbus.checkpoint.store import Store, report_bad
 from hookbus.checkpoint.tracking import Tracking, leaves
@@ -117,7 +117,7 @@ class Saver:
     _is_inherited: bool = False
     _held: HeldPosition | None = None
     _last_version: int | None = None
-    _last_fingerprint: bytes | None = None
+    _last_files: Mapping[str, FileRecord] | None = None
     _has_surplus: bool = False
 
     @property
@@ -187,7 +187,7 @@ class Saver:
             NoGoodCheckpointError: there are checkpoints, but none of them is good.
             CheckpointMismatchError: another graph wrote it.
         """
-        self.last_step, self._held, self._last_fingerprint = None, None, None
+        self.last_step, self._held, self._last_files = None, None, None
         if path is None:
             restored = self._newest()
         else:
@@ -229,23 +229,19 @@ class Saver:
             ForkedSessionError: the parent of this process opened the session.
         """
         self._check_process()
-        step, variables = session.global_step, snapshot.variables
         if session.version != snapshot.version:
             variables = self._saved(session.snapshot())
+            snapshot = attrs.evolve(snapshot, variables=variables)
         self._renew_lock()
-        if self._codec is None:
-            self._codec = load_codec()
-        name, codec = self._codec
-        rest = self._besides_variables(session, snapshot.tracked)
-        owners = {n: who for n, who in self._owners.items() if n in variables}
-        state = {"variables": variables, "owners": owners, **rest}
+        step, (name, codec) = session.global_step, self._loaded_codec()
+        contents = self._contents(session, snapshot)
         # As long as nothing is trained, the session before is the one that ended here.
         again = (step, session.version) == (self.last_step, self._last_version)
         ended = self._last_manifest.ended if again and self._last_manifest else None
         manifest = Manifest(step, name, who, str(why), {}, dict(self.versions), ended)
-        path, manifest = self.store.write(manifest, partial(codec.write, state))
+        path, manifest = self.store.write(manifest, partial(codec.write, contents))
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
-        self._last_version, self._last_fingerprint = session.version, fingerprint(rest)
+        self._last_version, self._last_files = session.version, manifest.files
         log.info("checkpoint saved", path=shown(path), step=step, by=who, why=why)
         self._prune(_KEPT_WHILE_OPEN)
         return path
@@ -331,32 +327,49 @@ class Saver:
         """Return whether the last checkpoint contains the current state."""
         if not self.is_saved(session):
             return False
-        if self._last_fingerprint is None:  # it was restored, and nothing has begun since
+        if self._last_files is None:  # it was restored, and nothing has begun since
             return True
-        current = self._besides_variables(session, snapshot.tracked)
-        return fingerprint(current) == self._last_fingerprint
+        files = self._files_of(session, snapshot)
+        return bool(files) and files == self._last_files
 
     def note_restored(self, session: Session) -> None:
         """Note the state that hooks and tracked objects have taken over from a checkpoint.
 
-        Called before anything runs, so that a later state is told apart from it.
+        Called before anything runs, so that a later state is told apart from it. The files
+        of the checkpoint do not tell: a hook may be new, and an input begin anew.
         """
         if self.last_step is not None and self.checkpoints.enabled_by is not None:
-            state = self._besides_variables(session, self.tracking.state_dict())
-            self._last_fingerprint = fingerprint(state)
+            self._last_files = self._files_of(session, self.snapshot(session))
 
-    def _besides_variables(
-        self, session: Session, tracked: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the contents of a checkpoint without the variables."""
-        state, held = {"hooks": states_of(self.hooks)}, self._held
+    def _files_of(self, session: Session, snapshot: Snapshot) -> Mapping[str, FileRecord]:
+        """Return the files that a save would write; none if it would fail.
+
+        They are hashed piece by piece, and not written.
+        """
+        files, contents = CheckpointFiles(), self._contents(session, snapshot)
+        try:
+            self._loaded_codec()[1].write(contents, files)
+        except CheckpointError:  # the save itself raises it, and tells what to do
+            return {}
+        return files.records
+
+    def _loaded_codec(self) -> tuple[str, Codec]:
+        if self._codec is None:
+            self._codec = load_codec()
+        return self._codec
+
+    def _contents(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
+        """Return the contents of a checkpoint."""
+        variables, tracked = snapshot.variables, snapshot.tracked
+        owners = {name: who for name, who in self._owners.items() if name in variables}
+        state = {"variables": variables, "owners": owners, "tracked": tracked}
+        state["hooks"], held = states_of(self.hooks), self._held
         own = session.state_dict()
         if own:
             state["backend"] = own
-        if held is not None and held.step == session.global_step:
-            tracked = {**tracked, **held.generators}
-            return {"tracked": tracked, **state, **held.position}
-        return {"tracked": tracked, **state, **self._position(session)}
+        if held is None or held.step != session.global_step:
+            return {**state, **self._position(session)}
+        return {**state, "tracked": {**tracked, **held.generators}, **held.position}
 
     def _position(self, session: Session) -> Mapping[str, Any]:
         """Return the current position of input and generators.

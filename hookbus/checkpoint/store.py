@@ -21,7 +21,8 @@ from pathlib import Path
 import attrs
 
 from hookbus.checkpoint.files import cannot_write, create_directory, sync
-from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
+from hookbus.checkpoint.hashing import CheckpointFiles
+from hookbus.checkpoint.manifest import MANIFEST_NAME, Manifest
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
 
@@ -129,13 +130,13 @@ class Store:
         report_bad(path, reason, kept_as=shown(target))
 
     def write(
-        self, manifest: Manifest, fill: Callable[[Path], None]
+        self, manifest: Manifest, fill: Callable[[CheckpointFiles], None]
     ) -> tuple[Path, Manifest]:
         """Write a checkpoint.
 
         Args:
             manifest: its description; the store fills in the sizes and hashes of files.
-            fill: writes the files into the directory that it gets.
+            fill: writes the files.
 
         Returns:
             The checkpoint's directory, and its complete manifest.
@@ -150,12 +151,9 @@ class Store:
             _discard(temporary)
             create_directory(self.directory)
             temporary.mkdir()
-            fill(temporary)
-            files = {}
-            for file in sorted(temporary.iterdir()):
-                sync(file)
-                files[file.name] = FileRecord.of(file)
-            manifest = attrs.evolve(manifest, files=files)
+            files = CheckpointFiles(temporary)
+            fill(files)
+            manifest = attrs.evolve(manifest, files=dict(sorted(files.records.items())))
             (temporary / MANIFEST_NAME).write_text(manifest.text(), "utf-8")
             sync(temporary / MANIFEST_NAME)
             sync(temporary)

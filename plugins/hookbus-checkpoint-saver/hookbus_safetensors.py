@@ -1,8 +1,7 @@
 """Encodes the values of a checkpoint: arrays as safetensors, the rest as JSON.
 
-safetensors 0.8 writes the raw buffer of an array, and reads it as if it were in C order.
-That scrambles any array in another order (safetensors issue 825). So the codec writes each
-array as the C-ordered array with the same memory layout, and transposes it when it reads.
+The format safetensors knows no order but C. So each array is written as the C-ordered array
+with the same memory layout, and transposed when it is read.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from typing import Any
 
 import attrs
 import numpy as np
+from hookbus_safetensors_file import ArrayFile, StoredArray, pieces_of, write_arrays
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from hookbus import CheckpointError, UsageError
+from hookbus import CheckpointError, CheckpointFiles, HookbusError, PluginError, UsageError
+from hookbus.backend import Packed, library_name, library_named, plugin_for
 
 _ARRAYS = "arrays.safetensors"
 _TREE = "state.json"
@@ -41,7 +41,6 @@ _DAMAGE = (
     SafetensorError,
 )
 """What reading raises for content that :meth:`SafetensorsCodec.write` never writes."""
-_NATIVE = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
 class SafetensorsCodec:
@@ -51,33 +50,35 @@ class SafetensorsCodec:
     A strided view comes back as a dense array, with its axes in the order of the view.
     """
 
-    def write(self, state: Mapping[str, Any], directory: Path) -> None:
-        """Write *state* into *directory*.
+    def write(self, state: Mapping[str, Any], files: CheckpointFiles) -> None:
+        """Write *state* into two files.
 
         Raises:
             CheckpointError: a value has a type that cannot be written.
         """
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        arrays: dict[str, StoredArray] = {}
         tree = _Writer(arrays).encode(state, "")
-        (directory / _TREE).write_text(json.dumps(tree, allow_nan=False), "utf-8")
-        try:
-            save_file(arrays, directory / _ARRAYS)
-        except SafetensorError as error:
-            raise CheckpointError(f"the arrays cannot be written: {error}") from error
+        with files.open(_TREE) as file:
+            file.write(json.dumps(tree, allow_nan=False).encode())
+        with files.open(_ARRAYS) as file:
+            write_arrays(arrays, file)
 
     def read(self, directory: Path) -> dict[str, Any]:
         """Read what :meth:`write` wrote.
 
         Raises:
             CheckpointError: the files are damaged.
-            UsageError: the library that defines a dtype is not installed.
+            UsageError: the library that defines a dtype is not installed, or no plugin
+                knows the library of a value.
+            PluginError: the plugin of a library cannot read what it wrote.
         """
         for name in (_TREE, _ARRAYS):
             _check_is_file(directory / name)
         try:
             tree = json.loads((directory / _TREE).read_text("utf-8"))
-            state = _decode(tree, load_file(directory / _ARRAYS))
-        except UsageError:
+            with ArrayFile.opened(directory / _ARRAYS) as arrays:
+                state = _decode(tree, arrays)
+        except HookbusError:
             raise
         except _DAMAGE as error:
             raise CheckpointError(f"its values cannot be read: {error!r}") from error
@@ -95,7 +96,7 @@ class _Writer:
         inside: ids of the containers being written, to detect one that contains itself.
     """
 
-    arrays: dict[str, np.ndarray[Any, Any]]
+    arrays: dict[str, StoredArray]
     inside: set[int] = attrs.field(factory=set)
 
     def encode(self, value: Any, path: str) -> Any:
@@ -111,10 +112,7 @@ class _Writer:
             return {_TAG: "scalar", "array": self._array(np.asarray(value), path)}
         if kind in (list, tuple) or isinstance(value, Mapping):
             return self._container(value, path)
-        raise CheckpointError(
-            f"{path or 'the state'} has the type {kind.__module__}.{kind.__qualname__}, "
-            "which cannot be saved; give arrays, numbers, strings, lists, tuples, dicts"
-        )
+        return self._packed(value, path)
 
     def _container(self, value: Any, path: str) -> Any:
         if id(value) in self.inside:
@@ -141,22 +139,53 @@ class _Writer:
         return {_TAG: "dict", "pairs": pairs}
 
     def _array(self, value: np.ndarray[Any, Any], path: str) -> Any:
-        dense = value.copy(order="K")
-        axes = _axes_by_stride(dense)
-        key = path
-        while key in self.arrays:  # a key with a slash may equal the path of another one
-            key += "'"
+        axes = _axes_by_stride(value)
+        ordered = value.transpose(axes)
         tree = {
             _TAG: "array",
-            "key": key,
+            "key": self._free_key(path),
             "dtype": _describe(value.dtype, path),
-            "shape": [value.shape[axis] for axis in axes],
+            "shape": [*ordered.shape],
             "axes": axes,
         }
         if _dtype(tree).char != value.dtype.char:
             tree["char"] = value.dtype.char  # C's long and long long have one descriptor
-        self.arrays[key] = _storable(dense.transpose(axes))
+        self.arrays[tree["key"]] = StoredArray.of(
+            None if value.dtype.str.startswith(">") else value.dtype.name,
+            ordered.shape,
+            value.nbytes,
+            lambda: pieces_of(ordered),
+        )
         return tree
+
+    def _packed(self, value: Any, path: str) -> Any:
+        name = library_name(value)
+        try:
+            packed = None if name is None else library_named(name).pack(value)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        if packed is None:
+            raise _no_such_type(value, path)
+        key, shape = self._free_key(path), [*packed.shape]
+        self.arrays[key] = StoredArray.of(
+            packed.dtype, shape, packed.nbytes, lambda: iter([packed.data()])
+        )
+        dtype = packed.dtype
+        return {_TAG: "packed", "library": name, "key": key, "dtype": dtype, "shape": shape}
+
+    def _free_key(self, path: str) -> str:
+        while path in self.arrays:  # a key with a slash may equal the path of another one
+            path += "'"
+        return path
+
+
+def _no_such_type(value: Any, path: str) -> CheckpointError:
+    kind, plugin = f"{type(value).__module__}.{type(value).__qualname__}", plugin_for(value)
+    if plugin is None:
+        why = "cannot be saved; give arrays, numbers, strings, lists, tuples, dicts"
+    else:
+        why = f"is not saved without the plugin of its library: pip install {plugin}"
+    return CheckpointError(f"{path or 'the state'} has the type {kind}, which {why}")
 
 
 def _describe(dtype: np.dtype[Any], path: str) -> Any:
@@ -210,19 +239,10 @@ def _describes(description: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def _axes_by_stride(array: np.ndarray[Any, Any]) -> list[int]:
-    """Return the axes from the slowest to the fastest: their order in memory."""
+    """Return the axes from the slowest to the fastest: their order in a dense copy."""
     if array.flags.c_contiguous:
         return list(range(array.ndim))
-    return sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-
-
-def _storable(ordered: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a C-ordered array of a dtype that safetensors and other tools know."""
-    ordered = np.ascontiguousarray(ordered).reshape(ordered.shape)
-    if ordered.dtype.str.lstrip("<|=") in _NATIVE:
-        return ordered
-    # Big-endian, complex, structured, dates …: raw bytes.
-    return np.frombuffer(ordered.tobytes(), dtype=np.uint8)
+    return sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
 
 
 def _check_is_file(path: Path) -> None:
@@ -235,7 +255,7 @@ def _check_is_file(path: Path) -> None:
         raise CheckpointError(f"its values cannot be read: {path.name} is not a file")
 
 
-def _decode(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+def _decode(tree: Any, arrays: ArrayFile) -> Any:
     if isinstance(tree, list):
         return tree if _is_plain(tree) else [_decode(item, arrays) for item in tree]
     if not isinstance(tree, dict):
@@ -245,23 +265,38 @@ def _decode(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     return _READERS[tree[_TAG]](tree, arrays)
 
 
-def _read_array(
-    tree: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
-) -> np.ndarray[Any, Any]:
+def _read_array(tree: Mapping[str, Any], arrays: ArrayFile) -> np.ndarray[Any, Any]:
     dtype, shape = _dtype(tree), tree["shape"]
-    stored, axes = arrays[tree["key"]], tree["axes"]
+    stored, axes = arrays.size(tree["key"]), tree["axes"]
     if dtype.hasobject:
         raise ValueError(f"the dtype {dtype} would point at Python objects")
     # Before anything of that size is made. NumPy makes S1 of S0, so ask it for the size.
     size = math.prod(shape) * np.empty(0, dtype).itemsize
-    if size != stored.nbytes:
-        raise ValueError(f"an array of {size} bytes is stored in {stored.nbytes}")
-    # Copied, because the stored array may be a view of a file, or misaligned.
+    if size != stored:
+        raise ValueError(f"an array of {size} bytes is stored in {stored}")
     owned = np.empty(shape, dtype=dtype)
-    owned.reshape(-1).view(np.uint8)[...] = stored.reshape(-1).view(np.uint8)
+    if size:
+        arrays.fill(owned, tree["key"])
     if axes == sorted(axes):
         return owned
     return owned.transpose(np.argsort(axes)).copy(order="K")
+
+
+def _read_packed(tree: Mapping[str, Any], arrays: ArrayFile) -> Any:
+    key, dtype = tree["key"], str(tree["dtype"])
+    content = np.empty(arrays.size(key), np.uint8)
+    arrays.fill(content, key)
+    library = library_named(str(tree["library"]))
+    packed = Packed(dtype, tuple(tree["shape"]), content.nbytes, lambda: content.data)
+    try:
+        return library.unpack(packed)
+    except HookbusError:
+        raise
+    except Exception as error:  # the checkpoint is good, so no error of a damaged one
+        raise PluginError(
+            f"the plugin of {tree['library']} cannot read {key}, which has the dtype "
+            f"{dtype} and the shape {packed.shape}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _dtype(tree: Mapping[str, Any]) -> np.dtype[Any]:
@@ -368,7 +403,7 @@ _PLAIN: Mapping[type, Callable[[Any], Any]] = {
 }
 """Writers of values without parts."""
 
-_READERS: Mapping[str, Callable[[Any, Mapping[str, np.ndarray[Any, Any]]], Any]] = {
+_READERS: Mapping[str, Callable[[Any, ArrayFile], Any]] = {
     "int": lambda tree, _: int(tree["hex"], 16),
     "str": lambda tree, _: _text(tree["hex"]),
     "np.str": lambda tree, arrays: np.str_(_decode(tree["text"], arrays)),
@@ -382,5 +417,6 @@ _READERS: Mapping[str, Callable[[Any, Mapping[str, np.ndarray[Any, Any]]], Any]]
     },
     "scalar": lambda tree, arrays: _read_array(tree["array"], arrays)[()],
     "array": lambda tree, arrays: _read_array(tree, arrays),
+    "packed": lambda tree, arrays: _read_packed(tree, arrays),
 }
 """Readers of each tagged kind of value."""

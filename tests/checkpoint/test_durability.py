@@ -45,6 +45,15 @@ def graph(size=4):
     return graph
 
 
+def put(store, content):
+    def fill(files):
+        for name in ("a", "b"):
+            with files.open(name) as file:
+                file.write(content.encode() * 100)
+
+    store.write(Manifest(2, "codec", "who", "why", {}, {}), fill)
+
+
 def opened(directory, size=4, keep=2):
     return hookbus.MonitoredSession(
         graph(size),
@@ -87,13 +96,9 @@ def train(directory, report):
 
 
 def replace(directory, report):
-    def fill(place):
-        for name in ("a", "b"):
-            (place / name).write_text("new" * 100)
-
     store = Store(directory)
     store.prepare()
-    store.write(Manifest(2, "codec", "who", "why", {}, {}), fill)
+    put(store, "new")
     os.write(report, b"x")
 
 
@@ -206,13 +211,11 @@ def test_a_kill_at_any_moment_of_training_loses_at_most_one_step(
 
 @MOMENTS
 def test_a_kill_at_any_moment_of_a_second_save_leaves_one_of_both(
-    stride, tmp_path, killed_at_each
+    stride, tmp_path, python, killed_at_each
 ):
     """While a checkpoint is replaced, the old one or the new one can be found, whole."""
-    Store(tmp_path / "before").write(
-        hookbus.checkpoint.manifest.Manifest(2, "codec", "", "", {}, {}),
-        lambda place: [(place / name).write_text("old" * 100) for name in ("a", "b")],
-    )
+    done = python(f"{COMMON}\nput(Store(sys.argv[1]), 'old')", tmp_path / "before")
+    assert done.returncode == 0, done.stderr
     for directory, reported in killed_at_each("replace", tmp_path / "before", stride):
         for _ in range(2):
             found = Store(directory).found()[0]

@@ -24,8 +24,11 @@ def store(tmp_path):
 def put(store, step):
     """Write a checkpoint that holds one file."""
 
-    manifest = Manifest(step, "codec", "who", "why", {}, {})
-    return store.write(manifest, lambda place: (place / "file").write_text("content"))[0]
+    def fill(files):
+        with files.open("file") as file:
+            file.write(b"content")
+
+    return store.write(Manifest(step, "codec", "who", "why", {}, {}), fill)[0]
 
 
 def there(store):

@@ -23,8 +23,11 @@ def store(tmp_path):
 def put(store, step, content="content"):
     """Write a checkpoint that holds one file."""
 
-    manifest = Manifest(step, "codec", "who", "why", {}, {})
-    return store.write(manifest, lambda place: (place / "file").write_text(content))[0]
+    def fill(files):
+        with files.open("file") as file:
+            file.write(content.encode())
+
+    return store.write(Manifest(step, "codec", "who", "why", {}, {}), fill)[0]
 
 
 def replacing(store):
@@ -151,9 +154,10 @@ def test_an_error_while_writing_leaves_what_was_there(error, store):
     """What fills a checkpoint may fail in any way: nothing of it stays."""
     put(store, 3, "old")
 
-    def fill(place):
-        (place / "half").write_text("half")
-        raise error
+    def fill(files):
+        with files.open("half") as file:
+            file.write(b"half")
+            raise error
 
     with pytest.raises(type(error)):
         store.write(Manifest(3, "codec", "who", "why", {}, {}), fill)
@@ -165,7 +169,7 @@ def test_a_disk_that_refuses_is_a_checkpoint_error(store):
     """The error names the step, the place and the reason, and what is still there."""
     put(store, 3)
 
-    def fill(place):
+    def fill(files):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(hookbus.CheckpointError, match=r"step 4 .*No space.* still there"):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import hookbus
+from hookbus import CheckpointFiles
 from tests.support.profiles import examples
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +121,7 @@ RELAXED = settings(
 def round_trip(value: Any) -> Any:
     """Write a value with the codec, and read it back."""
     with tempfile.TemporaryDirectory() as folder:
-        SafetensorsCodec().write({"value": value}, Path(folder))
+        SafetensorsCodec().write({"value": value}, CheckpointFiles(folder))
         return SafetensorsCodec().read(Path(folder))["value"]
 
 
@@ -346,7 +347,7 @@ def test_arrays_are_readable_for_other_tools(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
-    SafetensorsCodec().write({"variables": {"w": weights}}, tmp_path)
+    SafetensorsCodec().write({"variables": {"w": weights}}, CheckpointFiles(tmp_path))
     found = load_file(tmp_path / "arrays.safetensors")
     assert list(found) == ["/variables/w"]
     assert_same(weights, found["/variables/w"].copy())
@@ -374,7 +375,9 @@ def test_a_dtype_whose_library_is_missing_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint is good, so the error is none of a damaged one."""
-    SafetensorsCodec().write({"w": np.zeros(1, ml_dtypes.bfloat16)}, tmp_path)
+    SafetensorsCodec().write(
+        {"w": np.zeros(1, ml_dtypes.bfloat16)}, CheckpointFiles(tmp_path)
+    )
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(hookbus.UsageError, match=r"dtype bfloat16.* pip install ml_dtypes"):
         SafetensorsCodec().read(tmp_path)
@@ -394,7 +397,7 @@ def test_a_dtype_that_would_not_come_back_is_refused(tmp_path: Path) -> None:
     odd = np.zeros(2, np.dtype({**layout, "titles": ["t", "u"]}))
     told = r"/variables/w has the dtype .*'titles'.* cannot be saved.* astype\("
     with pytest.raises(hookbus.CheckpointError, match=told):
-        SafetensorsCodec().write({"variables": {"w": odd}}, tmp_path)
+        SafetensorsCodec().write({"variables": {"w": odd}}, CheckpointFiles(tmp_path))
 
 
 class Opaque:
@@ -425,7 +428,7 @@ def test_what_cannot_be_saved_is_refused_by_its_place(value: Any, tmp_path: Path
     with pytest.raises(
         hookbus.CheckpointError, match=r"/hooks/my-hook/1/best .*cannot be saved"
     ):
-        SafetensorsCodec().write(state, tmp_path)
+        SafetensorsCodec().write(state, CheckpointFiles(tmp_path))
 
 
 def test_a_list_that_contains_itself_is_refused(tmp_path: Path) -> None:
@@ -433,7 +436,7 @@ def test_a_list_that_contains_itself_is_refused(tmp_path: Path) -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(hookbus.CheckpointError, match="/v"):
-        SafetensorsCodec().write({"v": endless}, tmp_path)
+        SafetensorsCodec().write({"v": endless}, CheckpointFiles(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["state.json", "arrays.safetensors"])
@@ -442,7 +445,7 @@ def test_damaged_files_are_a_checkpoint_error(
     name: str, content: bytes, tmp_path: Path
 ) -> None:
     """Whatever the files hold, reading them ends in one kind of error."""
-    SafetensorsCodec().write({"w": np.ones(3)}, tmp_path)
+    SafetensorsCodec().write({"w": np.ones(3)}, CheckpointFiles(tmp_path))
     (tmp_path / name).write_bytes(content)
     with pytest.raises(hookbus.CheckpointError, match="cannot be read"):
         SafetensorsCodec().read(tmp_path)

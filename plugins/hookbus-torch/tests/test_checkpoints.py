@@ -1,0 +1,54 @@
+"""Tests that checkpoints hold tensors natively, and give them back bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hookbus_safetensors import SafetensorsCodec
+from hookbus_torch.values import DTYPES
+from safetensors.torch import load_file
+
+from hookbus import CheckpointError, CheckpointFiles
+
+NATIVE = [
+    *("bool", "uint8", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
+]
+OTHERS = ["complex64", "complex128", "float8_e4m3fnuz", "uint16"]
+
+
+def bits(tensor):
+    """Return the bytes of a tensor in C order."""
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+@pytest.mark.parametrize("dtype", [*NATIVE, *OTHERS])
+def test_every_tensor_comes_back_and_other_tools_read_it(dtype, tmp_path):
+    """Parameters, and tensors of any shape and layout, keep dtype, shape and bits."""
+    numbers = torch.arange(24).reshape(4, 6).to(DTYPES[dtype])
+    tensors = {
+        "whole": numbers,
+        "transposed": numbers.T,
+        "strided": numbers[::2, 1::2],
+        "scalar": numbers[1, 1],
+        "empty": numbers[:0],
+    }
+    if numbers.is_floating_point():
+        tensors["parameter"] = torch.nn.Parameter(numbers.clone())
+    SafetensorsCodec().write({"model": tensors}, CheckpointFiles(tmp_path))
+    again = SafetensorsCodec().read(tmp_path)["model"]
+    native = load_file(tmp_path / "arrays.safetensors")
+    for name, tensor in tensors.items():
+        assert (again[name].dtype, again[name].shape) == (tensor.dtype, tensor.shape)
+        assert bits(again[name]) == bits(tensor)
+        if dtype in NATIVE:
+            other = native[f"/model/{name}"]
+            assert (other.dtype, other.shape) == (tensor.dtype, tensor.shape)
+            assert bits(other) == bits(tensor)
+
+
+def test_a_tensor_that_cannot_be_saved_is_named_by_its_place(tmp_path):
+    """The error tells the place in the state, and why."""
+    state = {"tracked": {"model": {"w": torch.eye(2).to_sparse()}}}
+    with pytest.raises(CheckpointError, match=r"^/tracked/model/w: a tensor is sparse_coo"):
+        SafetensorsCodec().write(state, CheckpointFiles(tmp_path))
