@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus.backend import random_state
-from hookbus.backend.random_state import RandomGenerators
+from hookbus.backend.library import Loader, library_of
+from hookbus.backend.random_state import PROCESS, RandomGenerators, same
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
+
+_PLAIN = Loader()
 
 
 class Input:
@@ -16,7 +18,11 @@ class Input:
     To restore a position, the input makes a new iterator and skips values, so the iterator
     must give the same values again. If it draws from the generators when it is made or
     gives its first value, usually for a shuffle, it draws from the same states again. Later
-    it draws from a stream of its own, which does not depend on what the steps draw.
+    it draws from a stream of its own, which does not depend on what the steps draw, unless
+    its library knows that it draws nothing then which matters later.
+
+    An iterator or an iterable with ``state_dict`` and ``load_state_dict`` keeps its own
+    position. It is asked for it, and draws from the generators like the program itself.
 
     Args:
         name: the input's name, for messages.
@@ -28,18 +34,25 @@ class Input:
         self,
         name: str,
         factory: Callable[[], Iterable[Any]],
-        generators: RandomGenerators = random_state,
+        generators: RandomGenerators = PROCESS,
     ) -> None:
         self._name = name
         self._factory = factory
         self._generators = generators
-        self._drawn_from: dict[str, Mapping[str, Any]] = {}
+        self._reset({})
+
+    def _reset(self, state: Mapping[str, Any]) -> None:
+        """Forget the iterator, and note which states it draws from."""
+        self._iterable: Any = None
         self._iterator: Iterator[Any] | None = None
-        self._length: int | None = None
-        self._pulled = 0
-        self._started = False
+        self._loader = _PLAIN
+        self._drawn_from: dict[str, Mapping[str, Any]] = dict(state.get("drawn_from", {}))
         self._stream: Mapping[str, Any] | None = None
+        self._length: int | None = None
         self._put_back: list[Any] = []
+        self._pulled = 0
+        self._keeper: str | None = None
+        self._started = self._ended = False
 
     def pull(self) -> Any:
         """Return the next value.
@@ -48,7 +61,7 @@ class Input:
             OutOfRangeError: the iterator has ended.
         """
         try:
-            iterator = self._open()
+            iterator = self._open() if self._iterator is None else self._iterator
             if self._put_back:
                 value = self._put_back.pop()
             elif self._started:
@@ -56,6 +69,7 @@ class Input:
             else:
                 value = self._start(iterator)
         except StopIteration:
+            self._ended = True
             raise OutOfRangeError(
                 f"input {self._name!r} has ended after {self._pulled} values"
             ) from None
@@ -75,29 +89,47 @@ class Input:
         return None if self._length is None else max(0, self._length - self._pulled)
 
     @property
-    def keeps_position(self) -> bool:
-        """Whether the iterator keeps its own position."""
-        return hasattr(self._iterator, "state_dict")
+    def gives_once(self) -> bool:
+        """Whether the next session cannot pull the last value again.
+
+        The iterator is past it, or the numbers that it drew for it are drawn.
+        """
+        return not self._loader.draws_between or self._keeper is not None
+
+    @property
+    def is_left_open(self) -> bool:
+        """Whether a new iterator of the iterable may continue where this one was left."""
+        return self._keeper == "iterable"
 
     @property
     def pulled(self) -> int:
         """How many values were pulled."""
         return self._pulled
 
+    @property
+    def ended(self) -> bool:
+        """Whether the iterator has ended."""
+        return self._ended
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
         return self.state_at(self._pulled)
 
     def state_at(self, pulled: int) -> dict[str, Any]:
-        """Return the position after *pulled* values.
-
-        If the iterator keeps its own position, that part is its current one.
-        """
+        """Return the position after *pulled* values, the last one or one before it."""
         state: dict[str, Any] = {"pulled": pulled}
-        own = getattr(self._iterator, "state_dict", None)
-        if own is not None:
-            return {**state, "iterator": own()}
-        return {**state, "drawn_from": self._drawn_from} if self._drawn_from else state
+        if self._keeper is not None and pulled == self._pulled:
+            state[self._keeper] = getattr(self, f"_{self._keeper}").state_dict()
+        if self._drawn_from:
+            state["drawn_from"] = self._drawn_from
+        return state
+
+    def state_at_end(self) -> dict[str, Any]:
+        """Return the position of an input that has ended: where its next pass starts."""
+        state: dict[str, Any] = {"pulled": self._pulled, "sources": _capture(self._loader)}
+        if self._keeper == "iterable":
+            state["iterable"] = self._iterable.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Move to a position: through the iterator's own state, or by skipping values.
@@ -107,11 +139,16 @@ class Input:
         Raises:
             CheckpointError: the input ends before the position.
         """
-        self._iterator, self._pulled, self._put_back = None, 0, []
-        self._started, self._stream = False, None
-        self._drawn_from = dict(state.get("drawn_from", {}))
-        if not state["pulled"]:
+        self._reset(state)
+        if not state["pulled"] and "iterable" not in state:
             return  # the iterator is made when it is needed, as in a new session
+        if "iterable" in state:
+            self._make_iterable()
+            if hasattr(self._iterable, "load_state_dict"):
+                self._iterable.load_state_dict(state["iterable"])
+                self._open()
+                self._pulled, self._started = state["pulled"], True
+                return
         iterator = self._open()
         if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(state["iterator"])
@@ -127,27 +164,53 @@ class Input:
                     "same data as before, or start in another directory"
                 ) from error
 
+    def load_state_at_end(self, state: Mapping[str, Any]) -> None:
+        """Move to the end, and pull nothing."""
+        self._reset({})
+        self._make_iterable()
+        _restore(self._loader, state["sources"])
+        if "iterable" in state and hasattr(self._iterable, "load_state_dict"):
+            self._iterable.load_state_dict(state["iterable"])
+        self._iterator, self._pulled = iter(()), state["pulled"]
+        self._started = self._ended = True
+
     def _open(self) -> Iterator[Any]:
-        if self._iterator is None:
-            self._iterator = self._replayed("open", self._make)
+        self._iterator = self._replayed("open", self._make)
+        for keeper in ("iterator", "iterable"):
+            thing = getattr(self, f"_{keeper}")
+            if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+                self._keeper = keeper
+                break
         return self._iterator
 
     def _make(self) -> Iterator[Any]:
-        iterable = self._factory()
-        length = getattr(iterable, "__len__", None)
-        self._length = None if length is None else length()
+        if self._iterable is None:
+            self._make_iterable()
+        drawn_from = self._drawn_from.get("loader")
+        if drawn_from is not None:
+            _restore(self._loader, drawn_from)
+        elif self._loader.sources:
+            self._drawn_from["loader"] = _capture(self._loader)
         try:
-            return iter(iterable)
+            return iter(self._iterable)
         except TypeError as error:
             raise GraphError(
                 f"input {self._name!r}: its function returned "
-                f"{type(iterable).__name__}, which cannot be iterated over"
+                f"{type(self._iterable).__name__}, which cannot be iterated over"
             ) from error
+
+    def _make_iterable(self) -> None:
+        self._iterable = iterable = self._factory()
+        length = getattr(iterable, "__len__", None)
+        self._length = None if length is None else length()
+        library = library_of(iterable)
+        self._loader = (library and library.loader(iterable)) or _PLAIN
 
     def _start(self, iterator: Iterator[Any]) -> Any:
         value = self._replayed("start", lambda: next(iterator))
         self._started = True
-        if self._drawn_from:
+        draws = not self._drawn_from.keys().isdisjoint(("open", "start"))
+        if draws and not self.gives_once:
             self._stream = self._generators.fork()
         return value
 
@@ -170,7 +233,7 @@ class Input:
             return do()
         before = self._generators.capture()
         result = do()
-        if not random_state.same(before, self._generators.capture()):
+        if not same(before, self._generators.capture()):
             self._drawn_from[when] = before
         return result
 
@@ -178,8 +241,13 @@ class Input:
 class EpochIterator:
     """Counts the calls of ``session.iterate`` and the values that each call gave.
 
-    A resumed program starts its loop again: complete passes are skipped, and the one that
-    was cut short continues after the last value whose step was done.
+    A resumed program starts from its top: complete passes are skipped, and the one that was
+    cut short continues after the last value whose step was done. The code around the passes
+    runs again, so what it has changed by then gets the state of the checkpoint once more,
+    at the place in the program where that was written.
+
+    Between two steps such a place is a mark: a call of the session, counted from the last
+    value of the input, or from the end of its pass.
 
     Args:
         generators: captures and restores the random generators that a pass may draw from.
@@ -187,17 +255,25 @@ class EpochIterator:
 
     def __init__(self, generators: RandomGenerators) -> None:
         self._generators = generators
-        self._started = 0
-        self._complete = 0
-        self._done = 0
+        self._loaded: Mapping[str, Any] = {"over": 0, "within": {}, "marks": 0}
+        self._arrived: Callable[[], None] | None = None
+        self._began_again = False
+        self._started = self._complete = self._done = self._marks = 0
         self._source: Input | None = None
-        self._resume: Mapping[str, Any] = {}
-        self._active = False
+        self._active = self._left = False
 
     def iterate(
-        self, iterable: Iterable[Any], should_stop: Callable[[], bool]
+        self,
+        iterable: Iterable[Any],
+        should_stop: Callable[[], bool],
+        ended: Callable[[int], None],
     ) -> Iterator[Any]:
         """Yield the values of one pass from its position on, until *should_stop*.
+
+        Args:
+            iterable: the input.
+            should_stop: whether the session stops.
+            ended: is called with the number of the pass when it has ended by itself.
 
         Raises:
             UsageError: another pass is still open.
@@ -207,41 +283,51 @@ class EpochIterator:
                 "iterate() inside iterate(): a session keeps the position of one input; "
                 "iterate over the inner one without the session"
             )
+        self.mark()
         if should_stop():
             return
         number = self._started
         self._started += 1
-        if number < self._complete:
+        if number < self._loaded["over"]:
             return
         source = self._start(number, iterable)
+        was_over = source.ended
         self._active = True
         try:
-            while not should_stop():
+            while True:
                 try:
                     value = source.pull()
                 except OutOfRangeError:
-                    return
+                    break
+                self._marks = 0
                 yield value
+                self._marks = 0
+                if should_stop():
+                    return
+        except GeneratorExit:
+            self._left = True
+            raise
         finally:
             self._active = False
+        self._done, self._marks = source.pulled, 0
+        if not was_over:
+            ended(number)
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the open pass, from 0; None between two passes."""
+        return self._complete if self._active else None
 
     @property
     def pending(self) -> bool:
-        """Whether a pulled value would be lost if its step were not done.
-
-        Other inputs give it again in the next session; an iterator that keeps its own
-        position is past it already.
-        """
+        """Whether a pulled value would be lost if its step were not done."""
         source = self._source
-        return source is not None and source.keeps_position and source.pulled > self._done
+        return source is not None and source.pulled > self._done and source.gives_once
 
     @property
     def resuming(self) -> bool:
-        """Whether the program repeats what came before the position of the checkpoint.
-
-        Until it reaches the pass that was cut short, all passes are skipped.
-        """
-        return bool(self._resume)
+        """Whether the program repeats what came before the place of the checkpoint."""
+        return self._arrived is not None
 
     def remaining(self) -> int | None:
         """Return how many steps the open pass still has, if its iterable has a length."""
@@ -251,29 +337,78 @@ class EpochIterator:
 
     def step_done(self) -> None:
         """Note that the step of the last value was done."""
+        self._marks = 0
         if self._source is not None:
             self._done = self._source.pulled
 
+    def mark(self) -> None:
+        """Note that the program is at a place where the session may save or stop."""
+        self._marks += 1
+        if self._began_again and self._marks >= self._loaded["marks"]:
+            self.arrive()
+
+    def arrive(self) -> None:
+        """Give what the program has changed the state of the checkpoint, at its place."""
+        arrived, self._arrived, self._began_again = self._arrived, None, False
+        if arrived is not None:
+            arrived()
+
+    def finish(self) -> None:
+        """Note that the program has come to its end; it may not have reached the place."""
+        self.mark()
+        if self.resuming:
+            self._source = None
+            self.arrive()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
-        if self._source is None:
-            return {"over": self._complete, "within": dict(self._resume)}
-        return {"over": self._complete, "within": self._source.state_at(self._done)}
+        source = self._source
+        if source is None or self.resuming:
+            return dict(self._loaded)
+        over = source.ended or (self._left and not source.is_left_open)
+        if over and not self._active:
+            within, marks = {"ended": True, **source.state_at_end()}, self._marks
+        else:
+            # After its step, a resumed program does not come by here again.
+            ahead = self._active and source.pulled > self._done
+            within, marks = source.state_at(self._done), self._marks if ahead else 0
+        return {"over": self._complete, "within": within, "marks": marks}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a position; the next calls of :meth:`iterate` move to it."""
-        self._started, self._done, self._source = 0, 0, None
-        self._complete, self._resume = state["over"], state["within"]
+    def load_state_dict(
+        self, state: Mapping[str, Any], arrived: Callable[[], None] | None = None
+    ) -> None:
+        """Take over a position; the next calls of :meth:`iterate` move to it.
+
+        *arrived* is called when the program is there.
+        """
+        self._started = self._done = self._marks = 0
+        self._source, self._loaded, self._began_again = None, state, False
+        self._complete, self._arrived = state["over"], arrived if state["within"] else None
 
     def _start(self, number: int, iterable: Iterable[Any]) -> Input:
         """Begin a pass; those before it are complete, however the loop left them."""
         source = Input(f"iterate() call {number + 1}", lambda: iterable, self._generators)
-        self._complete, self._done = number, 0
-        if self._resume:
-            # Skipping draws numbers that the run before has drawn already.
-            current = self._generators.capture()
-            source.load_state_dict(self._resume)
-            self._generators.restore(current)
-            self._resume, self._done = {}, source.pulled
+        first = self.resuming and not self._began_again
+        if not first:
+            self.arrive()
+        self._complete, self._done, self._left, self._marks = number, 0, False, 0
+        if first:
+            position = self._loaded["within"]
+            if "ended" in position:
+                source.load_state_at_end(position)
+            else:
+                source.load_state_dict(position)
+            self._done, self._began_again = source.pulled, True
         self._source = source
+        if first and not self._loaded["marks"]:
+            self.arrive()
         return source
+
+
+def _capture(loader: Loader) -> dict[str, Any]:
+    return {name: source.capture() for name, source in loader.sources.items()}
+
+
+def _restore(loader: Loader, states: Mapping[str, Any]) -> None:
+    for name in loader.sources.keys() & states.keys():
+        loader.sources[name].restore(states[name])

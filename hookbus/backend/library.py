@@ -205,6 +205,8 @@ def libraries() -> Mapping[str, Library]:
     Raises:
         PluginError: the plugin of one cannot be loaded.
     """
+    if not sys.path:  # None while Python ends
+        return {}
     entries = _entries(tuple(sys.path)).items()
     return {name: _loaded(entry) for name, entry in entries if name in sys.modules}
 

@@ -3,60 +3,97 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
+import attrs
+
+from hookbus.backend.library import RandomSource, libraries, on_host
 from hookbus.backend.protocol import Session
 from hookbus.errors import Undo
 
 
-class RandomGenerators(Protocol):
-    """Random generators: those of the process, or also those that a session tracks.
+def _forked_python() -> Any:
+    copied = random.Random()
+    copied.setstate(random.getstate())
+    return random.Random(copied.getrandbits(64)).getstate()
 
-    This module itself stands for those of the process.
+
+def _numpy_random() -> Any:
+    return sys.modules["numpy"].random
+
+
+def _forked_numpy() -> Any:
+    generator = _numpy_random()
+    before = generator.get_state(legacy=False)
+    words = generator.randint(2**32, size=4, dtype="uint32")
+    generator.set_state(before)
+    kind = type(generator.get_bit_generator())
+    return {**kind([int(word) for word in words]).state, "has_gauss": 0, "gauss": 0.0}
+
+
+_PYTHON = RandomSource(random.getstate, random.setstate, _forked_python)
+_NUMPY = RandomSource(
+    lambda: _numpy_random().get_state(legacy=False),
+    lambda state: _numpy_random().set_state(state),
+    _forked_numpy,
+)
+
+
+def sources() -> dict[str, RandomSource]:
+    """Return the generators that programs use without naming them, by name.
+
+    These are Python's, NumPy's if NumPy is loaded, and those of the libraries that the
+    program has imported and a plugin knows.
     """
+    found = {"python": _PYTHON}
+    if sys.modules.get("numpy") is not None:
+        found["numpy"] = _NUMPY
+    for library in libraries().values():
+        found.update(library.random_sources())
+    return found
+
+
+@attrs.frozen(eq=False)
+class RandomGenerators:
+    """All random generators that something may draw from, as one.
+
+    Attributes:
+        sources: returns them by name; more may be there later.
+    """
+
+    sources: Callable[[], Mapping[str, RandomSource]] = sources
 
     def capture(self) -> dict[str, Any]:
         """Return their states by name."""
+        return {name: source.capture() for name, source in self.sources().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put them back to states that :meth:`capture` returned."""
+        """Put them back to states that :meth:`capture` returned.
+
+        A state of a generator that is not here is left alone.
+        """
+        for name, source in self.sources().items():
+            if name in state:
+                source.restore(state[name])
 
     def fork(self) -> dict[str, Any]:
-        """Return the states of a separate stream that follows from today's."""
+        """Return states of separate streams that follow from the current states.
+
+        Each follows from its own generator, because a program may seed only one of them.
+        """
+        return {name: source.fork() for name, source in self.sources().items()}
 
 
-def capture() -> dict[str, Any]:
-    """Return the state of Python's generator and, if NumPy is loaded, of NumPy's."""
-    state: dict[str, Any] = {"python": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state["numpy"] = numpy.random.get_state(legacy=False)
-    return state
+_NUMBERS = frozenset({int, float})
 
+PROCESS = RandomGenerators()
+"""The generators of the process."""
 
-def restore(state: Mapping[str, Any]) -> None:
-    """Restore the generators to a state from :func:`capture`."""
-    if "python" in state:
-        random.setstate(state["python"])
-    if "numpy" in state:
-        importlib.import_module("numpy").random.set_state(state["numpy"])
-
-
-def fork() -> dict[str, Any]:
-    """Return states of new streams, derived from the current states; keep those."""
-    current = capture()
-    random.seed(random.getrandbits(64))
-    if "numpy" in current:  # from itself: a program may seed only one of them
-        numpy_random = sys.modules["numpy"].random
-        numpy_random.seed(numpy_random.randint(2**32, dtype="uint32"))
-    forked = capture()
-    restore(current)
-    return forked
+capture, restore = PROCESS.capture, PROCESS.restore
 
 
 def same(one: Any, other: Any) -> bool:
@@ -67,25 +104,28 @@ def same(one: Any, other: Any) -> bool:
             and one.keys() == other.keys()
             and all(same(one[key], other[key]) for key in one)
         )
-    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
-        return bool(one.tobytes() == other.tobytes())
+    if isinstance(one, list | tuple) and not _NUMBERS.issuperset(map(type, one)):
+        alike = type(one) is type(other) and len(one) == len(other)
+        return alike and all(map(same, one, other))
+    if hasattr(one, "dtype") and hasattr(other, "dtype"):
+        one, other = (value.tobytes() for value in on_host([one, other]))
     return bool(one == other)
 
 
-def preserved(generators: RandomGenerators) -> Undo:
-    """Restore *generators* after a block."""
-    states = generators.capture()
-    return Undo(lambda: generators.restore(states))
+def preserved() -> Undo:
+    """Restore the generators of the process after a block."""
+    states = capture()
+    return Undo(lambda: restore(states))
 
 
 def undisturbed(session: Session | None = None) -> AbstractContextManager[None]:
     """Restore random generators and inputs after a block.
 
-    Restores the process's random generators (Python's and, if it was loaded before,
-    NumPy's) and the positions of a session's inputs. So an evaluation in the middle of a
-    training may draw numbers and pull values without any effect on the training. An input
-    is restored as after a kill: its function is called again, and values are skipped or its
-    iterator gets its position.
+    Restores the process's random generators (Python's, and if they were loaded before,
+    NumPy's and those of libraries with a plugin) and the positions of a session's inputs.
+    So an evaluation in the middle of a training may draw numbers and pull values without
+    any effect on the training. An input is restored as after a kill: its function is called
+    again, and values are skipped or its iterator gets its position.
 
     Args:
         session: the backend session whose inputs are restored; None restores no input.

@@ -7,13 +7,12 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from hookbus.backend import random_state
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.library import LiveValue, arm
 from hookbus.backend.program import Program, is_live
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.backend.random_state import RandomGenerators, preserved
-from hookbus.errors import UnfedPlaceholderError, UsageError, did_you_mean
+from hookbus.backend.random_state import preserved
+from hookbus.errors import Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import (
@@ -111,15 +110,15 @@ class ReportGraph(Graph):
 class Reports(Mapping[str, Any]):
     """The values that one step reports; a callable is called if a hook fetches it.
 
-    Whether a hook fetches it may depend on the flags of the run, so a callable that draws
-    random numbers must not change what the steps draw.
+    Whether a hook fetches it may depend on the flags of the run, so a callable must not
+    change the training.
 
     Args:
-        generators: the random generators that are restored after a callable.
+        aside: returns a block for a callable, which undoes its effects.
     """
 
-    def __init__(self, generators: RandomGenerators = random_state) -> None:
-        self.generators = generators
+    def __init__(self, aside: Callable[[], Undo] = preserved) -> None:
+        self.aside = aside
         self._given: dict[str, Any] = {}
         self._known: dict[str, Any] = {}
         self._summaries: dict[str, tuple[SummaryKind, Any]] = {}
@@ -155,7 +154,7 @@ class Reports(Mapping[str, Any]):
         """Return these reports, with the feeds of hooks in place of reported values."""
         if not feeds:
             return self
-        both = Reports(self.generators)
+        both = Reports(self.aside)
         both._given = {**self._given, **feeds}
         both._known = {**self._known, **feeds}
         both._summaries, both._shown = self._summaries, self._shown
@@ -192,7 +191,7 @@ class Reports(Mapping[str, Any]):
     def _called(self, value: Any) -> Any:
         if not callable(value):
             return value
-        with preserved(self.generators):
+        with self.aside():
             return value()
 
 
@@ -264,10 +263,10 @@ class ReportSession(EmbeddedSession):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Fetch from reports; restore the generators after the ops that hooks added."""
+        """Fetch from reports; undo the effects of the ops that hooks added."""
         if not program.calls or not self.graph.takes_reports:
             return super().execute(program, feeds, writes, options, metadata)
-        with preserved(self.last.generators):
+        with self.last.aside():
             return super().execute(program, feeds, writes, options, metadata)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:

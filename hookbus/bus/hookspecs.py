@@ -11,8 +11,9 @@ before all of them, when the plugin's settings are read.
 
 ``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
 ``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
-``planned_last_step`` when a hook asks for the last step; ``logged``, ``measured`` and
-``evaluated`` when a hook emits them, the last one also after ``session.evaluation()``.
+``planned_last_step`` when a hook asks for the last step; ``epoch_ended`` when a custom
+loop has gone through its input once; ``logged``, ``measured`` and ``evaluated`` when a hook
+emits them, the last one also after ``session.evaluation()``.
 """
 
 from __future__ import annotations
@@ -144,6 +145,15 @@ def logged(values: Mapping[str, Any], global_step: int) -> None:
 @hookspec
 def measured(values: Mapping[str, float], global_step: int) -> None:
     """Called when a hook has measured scalars, for hooks that record them."""
+
+
+@hookspec
+def epoch_ended(session: Session, epoch: int, global_step: int) -> None:
+    """Called when a pass of ``session.iterate`` has given its last value, after its step.
+
+    *epoch* is the number of the pass, from 0. A loop that leaves a pass early, or that is
+    stopped in it, does not call it.
+    """
 
 
 @hookspec

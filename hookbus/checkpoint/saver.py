@@ -88,7 +88,7 @@ class Saver:
         checkpoints: the directory and the number of checkpoints to keep.
         hooks: the hooks that have a state, by name.
         tracking: the objects of a custom loop.
-        epochs: the position of a custom loop in its input.
+        epochs: the place of a custom loop in its program.
         versions: the versions of everything that takes part, for the manifest.
         resumes_input: takes how the previous session ended, or None; returns whether this
             one continues in its input.
@@ -119,6 +119,8 @@ class Saver:
     _last_version: int | None = None
     _last_files: Mapping[str, FileRecord] | None = None
     _has_surplus: bool = False
+    _sealed: int | None = None
+    _awaited: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def store(self) -> Store:
@@ -210,7 +212,8 @@ class Saver:
         step = session.global_step
         held = self._held is not None and self._held.step == step
         if self.checkpoints.enabled_by is not None and not held:
-            position, generators = self._position(session), self.tracking.generators()
+            position = self._position(session)
+            generators = self.tracking.generator_states()
             self._held = HeldPosition(step, position, generators)
 
     def snapshot(self, session: Session) -> Snapshot:
@@ -327,10 +330,39 @@ class Saver:
         """Return whether the last checkpoint contains the current state."""
         if not self.is_saved(session):
             return False
+        if self._sealed == session.global_step:
+            return True
         if self._last_files is None:  # it was restored, and nothing has begun since
             return True
         files = self._files_of(session, snapshot)
         return bool(files) and files == self._last_files
+
+    def seal(self, session: Session) -> None:
+        """Write no further checkpoint of this step if there is one.
+
+        A signal cuts a custom loop short, but the program goes on behind the loop. A
+        resumed one does that, too, so it must not find it done.
+        """
+        if self.is_saved(session):
+            self._sealed = session.global_step
+
+    def restore_generators(self, states: Mapping[str, Any]) -> None:
+        """Restore the generators of the process that are here by now."""
+        random_state.restore(states)
+        here = random_state.sources()
+        self._awaited = {name: state for name, state in states.items() if name not in here}
+
+    def restore_awaited(self) -> None:
+        """Restore the generators of libraries that were imported since; report others."""
+        if not self._awaited:
+            return
+        self.restore_generators(self._awaited)
+        for name in self._awaited:
+            log.warning(
+                "a random generator of the checkpoint is not restored",
+                generator=name,
+                why="the program has not imported its library, or no plugin here knows it",
+            )
 
     def note_restored(self, session: Session) -> None:
         """Note the state that hooks and tracked objects have taken over from a checkpoint.
@@ -394,6 +426,11 @@ class Saver:
         held = (values.keys() if names is None else names) - unsaved
         return {name: value for name, value in values.items() if name in held}
 
+    def _arrive(self, states: Mapping[str, Any]) -> None:
+        """Restore what a resumed program has changed on its way to the checkpoint."""
+        self.tracking.restore_again()
+        self.restore_generators(states)
+
     def _newest(self) -> Restored | None:
         """Read the newest good checkpoint; rename bad ones only with the lock."""
         if self.checkpoints.directory is None:
@@ -415,11 +452,15 @@ class Saver:
         session.load_state_dict(restored.state.get("backend", {}))
         session.write(saved)
         session.global_step = restored.manifest.global_step
-        self.tracking.restore_from(restored.state.get("tracked", {}))
         if training and self.resumes_input(restored.manifest.ended):
             session.seek(restored.state.get("inputs", {}))
             if "passes" in restored.state:
-                self.epochs.load_state_dict(restored.state["passes"])
+                states = restored.state.get("random", {})
+                self.epochs.load_state_dict(
+                    restored.state["passes"], lambda: self._arrive(states)
+                )
+        again = self.epochs.resuming
+        self.tracking.restore_from(restored.state.get("tracked", {}), again)
         log.info("restored", path=shown(restored.path), step=session.global_step)
 
 

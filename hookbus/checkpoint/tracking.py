@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus.backend import random_state
 from hookbus.backend.library import (
     Faults,
     LiveValue,
@@ -15,8 +16,9 @@ from hookbus.backend.library import (
     library_of,
     plugin_for,
 )
+from hookbus.backend.random_state import RandomGenerators, sources
 from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
-from hookbus.errors import CheckpointError, CheckpointMismatchError, UsageError
+from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
 from hookbus.graph.node import plain_name
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -86,16 +88,32 @@ def _generator(name: str, generator: Any) -> Tracked:
 
 
 class Tracking:
-    """All objects that one session tracks."""
+    """All objects that one session tracks.
+
+    Attributes:
+        generators: the random generators of the process and those that are tracked.
+    """
 
     def __init__(self) -> None:
+        self.generators = RandomGenerators(self._all_sources)
         self._tracked: dict[str, Tracked] = {}
         self._saved: Mapping[str, Any] | None = None
-        self._checked = False
+        self._checked = self._restores_again = False
 
-    def restore_from(self, saved: Mapping[str, Any]) -> None:
-        """Restore objects from *saved* when they are tracked."""
-        self._saved = saved
+    def restore_from(self, saved: Mapping[str, Any], again: bool = False) -> None:
+        """Restore objects from *saved* when they are tracked.
+
+        *again* keeps *saved* as it is, for :meth:`restore_again`.
+        """
+        self._saved, self._restores_again = saved, again
+
+    def restore_again(self) -> None:
+        """Restore the objects that are tracked by now once more."""
+        saved, self._restores_again = self._saved or {}, False
+        for name in self._tracked.keys() & saved.keys():
+            self._tracked[name].put(saved[name])
+        if self._checked:
+            self._saved = None
 
     def add(self, things: Mapping[str, Any]) -> dict[str, Any]:
         """Track objects; return them by name, restored if the checkpoint has them.
@@ -128,6 +146,8 @@ class Tracking:
                 "checkpoint_dir"
             )
         self._tracked.update(added)
+        if self._restores_again:  # an object may keep parts of a state, and change them
+            saved = {name: copy.deepcopy(saved[name]) for name in both}
         return {
             name: tracked.put(saved[name]) if name in both else tracked.value
             for name, tracked in added.items()
@@ -163,7 +183,9 @@ class Tracking:
         if self._checked:
             return
         self._checked = True
-        here, saved, self._saved = self._tracked, self._saved, None
+        here, saved = self._tracked, self._saved
+        if not self._restores_again:
+            self._saved = None
         if saved is None:
             return
         faults = [
@@ -197,31 +219,37 @@ class Tracking:
                 raise CheckpointError(f"the state of the tracked object {name!r} {why}")
         return states
 
-    def generators(self) -> dict[str, Any]:
-        """Return the states of the tracked generators, by name."""
-        return {name: source.capture() for name, source in self._generators()}
+    def aside(self) -> Undo:
+        """Return a block that has no effect on the training, whatever it computes.
 
-    def capture(self) -> dict[str, Any]:
-        """Return the states of all generators that an input may draw from.
-
-        With :meth:`restore` and :meth:`fork` this serves as an input's generators: those
-        of the process and those that are tracked.
+        It may draw random numbers: the generators are restored. Tracked objects compute as
+        in an evaluation, if their library knows how.
         """
-        return {**random_state.capture(), "tracked": self.generators()}
+        states, evaluating = self.generators.capture(), contextlib.ExitStack()
+        with evaluating:
+            for tracked in self._tracked.values():
+                if tracked.evaluating is not None:
+                    evaluating.enter_context(tracked.evaluating())
+            leave = evaluating.pop_all().close
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Put the generators back to states that :meth:`capture` returned."""
-        random_state.restore(state)
-        for name, value in state.get("tracked", {}).items():
-            if name in self._tracked:
-                self._tracked[name].put(value)
+        def undo() -> None:
+            try:
+                leave()
+            finally:
+                self.generators.restore(states)
 
-    def fork(self) -> dict[str, Any]:
-        """Return the states of separate streams; the generators do not change."""
-        forked = {name: source.fork() for name, source in self._generators()}
-        return {**random_state.fork(), "tracked": forked}
+        return Undo(undo)
 
-    def _generators(self) -> list[tuple[str, RandomSource]]:
+    def generator_states(self) -> dict[str, Any]:
+        """Return the states of the tracked generators, by the names of the objects."""
+        return {name: source.capture() for name, source in self._sources()}
+
+    def _all_sources(self) -> dict[str, RandomSource]:
+        """Return the generators of the process and those that are tracked."""
+        tracked = {f"tracked.{name}": source for name, source in self._sources()}
+        return {**sources(), **tracked}
+
+    def _sources(self) -> list[tuple[str, RandomSource]]:
         found = ((name, tracked.source) for name, tracked in self._tracked.items())
         return [(name, source) for name, source in found if source is not None]
 

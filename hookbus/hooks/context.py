@@ -207,6 +207,9 @@ class RunServices(Protocol):
     def last_step(self) -> int | None:
         """Return the global step at which the session is expected to end."""
 
+    def epoch(self) -> int | None:
+        """Return the number of the open pass of a custom loop over its input."""
+
     def is_ending(self) -> bool:
         """Return whether a signal or the coordinator ends the session."""
 
@@ -258,6 +261,14 @@ class SessionRunContext:
         another pass follows.
         """
         return self._services.last_step()
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the open pass of ``session.iterate``, from 0.
+
+        None between two passes, and in a loop that does not call ``iterate``.
+        """
+        return self._services.epoch()
 
     @property
     def stop_requested(self) -> bool:

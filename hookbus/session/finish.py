@@ -103,6 +103,8 @@ def _decide(
             return thread, False
         if clean and isinstance(reached, END_OF_INPUT):
             state.end_input(reached)
+        if clean and state.custom_loop:
+            state.saver.epochs.finish()
         state.stop_by_signal()
         state.hold_position()
     except BaseException as late:  # the position of an input cannot be read
@@ -120,6 +122,10 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     state.requests.close()
     if who is not None:
         requested = who, f"end: {outcome.kind}"
+    if state.custom_loop and outcome.kind in KINDS.values():
+        # Before the first step, the checkpoint that was restored, or none, is the one to
+        # continue: the program has repeated a part of what came before it.
+        requested = requested if saver.tracking.is_complete else None
     if requested is not None:
         failures += _attempt(lambda: save(state, *requested, None))
     failures += [error for _, error in _tell(state, "finished", session, outcome)]

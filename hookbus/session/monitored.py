@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -26,7 +27,7 @@ from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import finish
 from hookbus.session.recovery import Recovery
-from hookbus.session.requests import act_after_run
+from hookbus.session.requests import act_after_run, heed_signal
 from hookbus.session.run import HookedSession
 from hookbus.session.signals import raise_put_off
 from hookbus.session.start import (
@@ -40,7 +41,7 @@ from hookbus.session.start import (
     repeat,
 )
 from hookbus.session.state import Phase, SessionState
-from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn
+from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn, end_epoch
 from hookbus.validation import check_name
 
 
@@ -362,7 +363,10 @@ class MonitoredSession:
             raise ArgumentTypeError(
                 f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
             )
-        return self._state.saver.epochs.iterate(iterable, self.should_stop)
+        state = self._state
+        return state.saver.epochs.iterate(
+            iterable, self._should_stop, lambda epoch: end_epoch(state, epoch)
+        )
 
     def step(self, *, kind: Kind | None = None) -> Step:
         """Run one step of a custom loop as a block.
@@ -425,9 +429,19 @@ class MonitoredSession:
                 run the code behind it a second time.
         """
         state = self._state
+        if state.custom_loop and threading.get_ident() == state.thread:
+            state.saver.epochs.mark()
+            if state.signals.received is not None and not heed_signal(state):
+                return False
+        return self._should_stop()
+
+    def _should_stop(self) -> bool:
+        state = self._state
         backend = state.backend
         if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
             state.check_process()
+            if state.custom_loop and state.phase is Phase.RUNNING:
+                heed_signal(state)
             return True
         if not backend.coord.should_stop():
             return False

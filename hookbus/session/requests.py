@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.outcome import NOBODY
 from hookbus.logs import log
 from hookbus.session.signals import raise_put_off
 from hookbus.session.state import Phase, SessionState
+
+_CAME = "a signal came"
 
 
 def act(
@@ -42,15 +45,39 @@ def commit(state: SessionState) -> None:
 
 def act_after_run(state: SessionState, context: SessionRunContext) -> None:
     """Serve the requests of hooks, or of a signal, after a successful run."""
-    if state.signals.came() and state.stop is None:
+    signalled = state.signals.came() and state.stop is None
+    if signalled:
         state.stop_by_signal()
-        state.requests.request_save(state.signals.name, "a signal came", context)
+        state.requests.request_save(state.signals.name, _CAME, context)
     if state.requests.pending:
         act(state, context)
+    if signalled and state.custom_loop:
+        state.saver.seal(context.session)
     if state.recovering:
         assert state.backend is not None
         assert state.preemptions is not None
         state.recovering = not state.preemptions.are_over(state.backend.session)
+
+
+def heed_signal(state: SessionState) -> bool:
+    """Return whether the signal that came ends a custom loop now, between two steps.
+
+    The checkpoint is written at once: what the program does after its loop is not part of
+    what a resumed one continues. A value that would be lost still gets its step before.
+    """
+    inside = state.block is not None or state.bus.current.name is not NOBODY
+    if inside or state.stop is not None or state.phase is not Phase.RUNNING:
+        return True
+    saver = state.saver
+    if saver.epochs.pending:
+        return False
+    state.stop_by_signal()
+    if saver.tracking.is_complete and not saver.epochs.resuming:
+        assert state.backend is not None
+        state.requests.request_save(state.signals.name, _CAME)
+        act(state, state.last_step)
+        saver.seal(state.backend.session)
+    return True
 
 
 @uninterrupted

@@ -94,12 +94,14 @@ class HookedSession:
         signals: SignalWatch,
         session: Session,
         remaining: Callable[[], int | None],
+        epoch: Callable[[], int | None],
     ) -> None:
         self.session = session
         self.coord = Coordinator(clean_stop_exception_types=())
         self.requests = requests
         self.current_hook = bus.current
         self.emit = bus.emit
+        self.epoch = epoch
         self._bus = bus
         self._signals = signals
         self._remaining = remaining

@@ -98,7 +98,7 @@ def new_session(
         checkpoints,
         stateful(bus),
         tracking,
-        EpochIterator(tracking),
+        EpochIterator(tracking.generators),
         versions(hooks),
         was_cut_short if one_call else continues_input,
     )
@@ -272,8 +272,10 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     except PREEMPTION_ERRORS as error:
         return error
     state.bus.failures.spare(session.preemption_errors)
-    remaining = state.saver.epochs.remaining if state.custom_loop else session.remaining
-    backend = HookedSession(state.bus, state.requests, state.signals, session, remaining)
+    epochs = state.saver.epochs
+    remaining = epochs.remaining if state.custom_loop else session.remaining
+    parts = state.bus, state.requests, state.signals, session, remaining
+    backend = HookedSession(*parts, lambda: epochs.epoch)
     try:
         _prepare(state, backend)
     except BaseException as error:
@@ -329,7 +331,9 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     state.bus.caller("after_create_session").collect(session, backend.coord)
     # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
-        random_state.restore(restored.state.get("random", {}))
+        saver.restore_generators(restored.state.get("random", {}))
+        if not state.custom_loop:  # that may import more until its first step
+            saver.restore_awaited()
 
 
 def _restore_pristine(state: SessionState) -> None:

@@ -6,6 +6,7 @@ import enum
 import functools
 import os
 import sys
+import threading
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
@@ -82,6 +83,7 @@ class SessionState:
         custom_loop: whether the caller computes the steps, without a graph.
         block: the block of a custom loop that is entered; None between two blocks.
         last_step: the context of the last step of a custom loop.
+        thread: the number of the thread that opened it.
         shows_backend: whether the caller sees errors of the backend and its threads, as
             in a SingularMonitoredSession.
         one_call: whether the session serves one call, like ``Estimator.train()``, which
@@ -125,6 +127,7 @@ class SessionState:
     outcome: Outcome | None = None
     block: Block | None = None
     last_step: SessionRunContext | None = None
+    thread: int = attrs.field(factory=threading.get_ident)
 
     @property
     def global_step(self) -> int:

@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from hookbus.backend.protocol import Session
 from hookbus.backend.reports import Reports
-from hookbus.errors import UsageError
+from hookbus.errors import Undo, UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
-from hookbus.session.requests import act, act_after_run
-from hookbus.session.run import PendingRun
+from hookbus.session.requests import act, act_after_run, heed_signal
+from hookbus.session.run import HookedSession, PendingRun
 from hookbus.session.state import SessionState
 from hookbus.validation import scalar_in
 
@@ -65,7 +65,7 @@ class Step:
         self.feeds: Mapping[str, Any] = {}
         self._state = state
         self._kind = kind
-        self._reports = Reports(state.saver.tracking)
+        self._reports = Reports(state.saver.tracking.aside)
         self._pending: PendingRun | None = None
         self._cancelled = False
 
@@ -108,18 +108,27 @@ class Step:
     def __enter__(self) -> Step:
         state = self._state
         state.check_block("step")
+        saver, epochs = state.saver, state.saver.epochs
+        epochs.mark()
+        if self._kind == state.kind and epochs.resuming:
+            epochs.arrive()  # it has come another way than the program before
         # A value that would be lost still gets its step, even after a signal.
-        backend = state.usable("aux" if state.saver.epochs.pending else self._kind)
-        if not state.saver.tracking.is_complete:
-            state.saver.tracking.check()
-            state.saver.note_restored(backend.session)
+        kind = "aux" if epochs.pending else self._kind
+        if kind != "aux" and state.signals.received is not None:
+            heed_signal(state)
+        backend = state.usable(kind)
+        if not saver.tracking.is_complete:
+            saver.tracking.check()
+            saver.restore_awaited()
+            saver.note_restored(backend.session)
         if state.requests.pending:
             session = backend.session
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
             is_first = session.global_step == state.first_step
-            act(state, None, saving=is_first or not state.saver.is_saved(session))
-        self._reports, self._cancelled = Reports(state.saver.tracking), False
+            saves = is_first or not (epochs.pending or saver.is_saved(session))
+            act(state, None, saving=saves)
+        self._reports, self._cancelled = Reports(saver.tracking.aside), False
         try:
             pending = backend.ask([], None, None, None, self._kind)
             backend.arm(pending)
@@ -168,7 +177,8 @@ class Evaluation:
 
     Leaving the block without an error sends the means of the reported values to all hooks
     as the event ``evaluated``, and serves what they ask for, like a stop. In any case it
-    restores the random generators of the process and those that the session tracks.
+    restores the random generators of the process and those that the session tracks. In the
+    block, tracked objects compute as in an evaluation, if their library knows how.
 
     Attributes:
         name: distinguishes this evaluation from others; None if there is only one.
@@ -180,7 +190,7 @@ class Evaluation:
         self.metrics: dict[str, float] = {}
         self._state = state
         self._sums: dict[str, tuple[float, float]] = {}
-        self._generators: Mapping[str, Any] | None = None
+        self._aside: Undo | None = None
 
     def report(self, /, *, weight: float = 1.0, **values: Any) -> None:
         """Add values to the means.
@@ -194,7 +204,7 @@ class Evaluation:
             UsageError: a value is not a number, the weight is negative or not finite, or
                 the block is not entered.
         """
-        if self._generators is None:
+        if self._aside is None:
             raise UsageError("call report() inside the block of its evaluation")
         counts = scalar_in(weight)
         if counts is None or not 0 <= counts < math.inf:
@@ -212,34 +222,50 @@ class Evaluation:
         state.check_block("evaluation")
         state.usable("aux")
         self._sums, self.metrics = {}, {}
-        self._generators, state.block = state.saver.tracking.capture(), "evaluation"
+        self._aside, state.block = state.saver.tracking.aside(), "evaluation"
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        generators, self._generators = self._generators, None
+        aside, self._aside = self._aside, None
         state, state.block = self._state, None
-        if generators is not None:
-            state.saver.tracking.restore(generators)
+        if aside is not None:
+            with aside:
+                pass
+        epochs = state.saver.epochs
+        repeats = epochs.resuming
+        epochs.mark()
         if error is not None:
             return
         self.metrics = {name: total / w for name, (total, w) in self._sums.items()}
         backend = state.usable("aux")
-        if state.saver.epochs.resuming:
+        if repeats:
             return  # hooks that were saved later know it, and the model is a later one
         if not self.metrics:
             log.warning("an evaluation reports nothing", name=self.name)
             return
-        step = backend.session.global_step
-        log_evaluation(self.metrics, step, self.name)
-        # Hooks ask through the context of the last step, which is over otherwise.
-        state.requests.run = state.last_step
-        try:
-            backend.emit(
-                "evaluated", metrics=self.metrics, global_step=step, name=self.name
-            )
-            act(state, state.last_step, saving=state.saver.tracking.is_complete)
-        finally:
-            state.requests.run = None
+        log_evaluation(self.metrics, backend.session.global_step, self.name)
+        _tell(state, backend, "evaluated", metrics=self.metrics, name=self.name)
+
+
+def end_epoch(state: SessionState, epoch: int) -> None:
+    """Tell hooks that a pass over the input of a custom loop has ended."""
+    backend = state.usable("aux")
+    if not state.bus.caller("epoch_ended").reaches_nobody:
+        _tell(state, backend, "epoch_ended", session=backend.session, epoch=epoch)
+
+
+def _tell(
+    state: SessionState, backend: HookedSession, event: str, **arguments: Any
+) -> None:
+    """Send an event between two steps, and serve what hooks ask for."""
+    # They ask through the context of the last step, which is over otherwise.
+    state.requests.run, saver = state.last_step, state.saver
+    try:
+        backend.emit(event, **arguments, global_step=backend.session.global_step)
+        saves = saver.tracking.is_complete and not saver.epochs.pending
+        act(state, state.last_step, saving=saves)
+    finally:
+        state.requests.run = None
 
 
 def _number(name: str, value: Any) -> float:

@@ -286,13 +286,7 @@ def effect_of(
         with MonitoredSession(graph, hooks=hooks, config=config) as session:
             for _ in range(4):
                 if is_custom:
-                    with session.step() as step:
-                        step.report(x=7.0)
-                        if event == "cancelled" and kept.runs == 2:
-                            step.cancel()
-                    if when == "between steps" and kept.runs == 2:
-                        with session.evaluation() as evaluation:
-                            evaluation.report(loss=1.0)
+                    one_epoch(session, kept, event, when)
                 else:
                     session.run("train")
                 if session.should_stop():
@@ -308,6 +302,18 @@ def effect_of(
         kept.error = error
     assert kept.asked is not None
     return described(kept, request, stopped)
+
+
+def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> None:
+    """Do one step of a custom loop, and what leads to an event after it."""
+    for _ in session.iterate([1]) if event == "epoch_ended" else [1]:
+        with session.step() as step:
+            step.report(x=7.0)
+            if event == "cancelled" and kept.runs == 2:
+                step.cancel()
+    if (event, when, kept.runs) == ("evaluated", "between steps", 2):
+        with session.evaluation() as evaluation:
+            evaluation.report(loss=1.0)
 
 
 def described(kept: Kept, request: str, stopped: list[int]) -> str:

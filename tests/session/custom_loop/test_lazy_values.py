@@ -9,6 +9,8 @@ import pytest
 
 from hookbus import SessionRunArgs, SessionRunHook
 from hookbus.backend import random_state
+from hookbus.checkpoint import tracking
+from tests.support.dice import install_dice
 
 
 class EverySecond(SessionRunHook):
@@ -128,14 +130,47 @@ def test_no_generator_is_captured_while_no_lazy_value_is_read(
 ):
     """A step in which no function is called does not look at the generators."""
     captured = []
-    capture = random_state.capture
+    sources = random_state.sources
 
     def counted():
         captured.append(1)
-        return capture()
+        return sources()
 
-    with own(fetch(fetched)) as session, session.step() as step:
-        monkeypatch.setattr(random_state, "capture", counted)
-        step.report(loss=1.0, accuracy=lambda: 0.5)
+    monkeypatch.setattr(tracking, "sources", counted)
+    hook = fetch(fetched)
+    with own(hook) as session:
+        with session.step() as step:
+            step.report(loss=1.0, accuracy=lambda: 0.5)
+        assert captured == []
+        if fetched:
+            hook.request = SessionRunArgs("accuracy")
+        with session.step() as step:
+            step.report(loss=1.0, accuracy=lambda: 0.5)
+        assert bool(captured) == bool(fetched)
 
-    assert captured == []
+
+def test_a_lazy_value_computes_as_in_an_evaluation(own, tmp_path, monkeypatch):
+    """A value that is read, a derived one and an evaluation do not train a model."""
+    library = install_dice(tmp_path, monkeypatch)
+    model = library.Model()
+
+    class Twice(EverySecond):
+        def begin(self, graph):
+            graph.op(lambda score: score + model(), name="twice")
+
+    hook = Twice(["score", "twice"])
+    with own(hook) as session:
+        assert session.track(model=model) is model
+        for _ in range(2):
+            with session.step() as step:
+                model()
+                step.report(score=model)
+        before = library.common.getstate()
+        with session.evaluation() as evaluation:
+            evaluation.report(score=model())
+        with pytest.raises(ZeroDivisionError), session.evaluation():
+            raise ZeroDivisionError(model())
+
+    assert len(hook.results) == 1
+    assert (model.calls, model.training) == (2, True)
+    assert library.common.getstate() == before
