@@ -40,12 +40,13 @@ class CheckpointSaverHook(SessionRunHook):
         save_steps: global steps between checkpoints.
         listeners: objects to notify before and after each save, in this order.
         max_to_keep: the number of checkpoints to keep; 0 or None keeps all.
+        save_epochs: passes of ``session.iterate`` between checkpoints, in a custom loop.
 
     Raises:
-        UsageError: neither or both periods are given, or a session has no directory.
+        UsageError: not exactly one period is given, or a session has no directory.
     """
 
-    exclusive_settings = (("save_secs", "save_steps"),)
+    exclusive_settings = (("save_secs", "save_steps", "save_epochs"),)
     default_settings: ClassVar = {"save_secs": 600.0}
 
     checkpoint_dir: str | None = None
@@ -53,12 +54,19 @@ class CheckpointSaverHook(SessionRunHook):
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=_all)
     max_to_keep: int | None = attrs.field(default=5, validator=hookbus.numeric(least=0))
-    _timer: SecondOrStepTimer = attrs.field(init=False)
+    save_epochs: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        named = "save_secs and save_steps of checkpoint-saver"
-        self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
+        if self.save_epochs is None:
+            named = "save_secs, save_steps and save_epochs of checkpoint-saver"
+            self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
+        elif (self.save_secs, self.save_steps) != (None, None):
+            raise hookbus.UsageError(
+                "exactly one of save_secs, save_steps and save_epochs of checkpoint-saver "
+                "should be provided."
+            )
 
     def begin(self, checkpoints: Checkpoints) -> None:
         """Switch saving on."""
@@ -71,14 +79,15 @@ class CheckpointSaverHook(SessionRunHook):
         """Ask for the first checkpoint; the period counts from it."""
         assert self._checkpoints is not None
         self._checkpoints.request_save("start")
-        self._timer.update_last_triggered_step(session.global_step)
+        if self._timer is not None:
+            self._timer.update_last_triggered_step(session.global_step)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Ask for a checkpoint when one is due."""
         step = run_values.global_step
-        if self._timer.should_trigger_for_step(step):
+        if self._timer is not None and self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             period = (
                 f"{self.save_secs:g} seconds"
@@ -86,6 +95,14 @@ class CheckpointSaverHook(SessionRunHook):
                 else f"{self.save_steps} steps"
             )
             run_context.request_save(f"every {period}")
+
+    @hookbus.hookimpl
+    def epoch_ended(self, epoch: int) -> None:
+        """Ask for a checkpoint at the end of each so many epochs."""
+        assert self._checkpoints is not None
+        if self.save_epochs is not None and (epoch + 1) % self.save_epochs == 0:
+            epochs = "epoch" if self.save_epochs == 1 else f"{self.save_epochs} epochs"
+            self._checkpoints.request_save(f"every {epochs}")
 
     @hookbus.hookimpl
     def saving(self, session: hookbus.Session, global_step: int) -> None:

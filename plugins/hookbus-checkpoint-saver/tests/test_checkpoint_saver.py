@@ -112,6 +112,32 @@ def test_runs_that_do_not_train_are_not_saved() -> None:
     assert saved("runs") == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "steps"), [(1, [0, 2, 4, 6, 8, 9]), (2, [0, 4, 8, 9]), (5, [0, 9])]
+)
+def test_every_so_many_epochs(epochs: int, steps: list[int]) -> None:
+    """With save_epochs: at the end of such passes of a custom loop, and at both ends."""
+    hook = saver(save_epochs=epochs)
+    config = hookbus.Config(autoload=False)
+    with hookbus.MonitoredSession(hooks=[hook], config=config) as opened:
+        for number in range(5):
+            for _ in opened.iterate(range(2)):
+                with opened.step():
+                    pass
+                if number == 4:
+                    break
+    assert saved("runs") == steps
+
+
+@pytest.mark.parametrize("given", [{}, {"save_steps": 1, "save_epochs": 1}])
+def test_the_three_periods_exclude_each_other(given: dict[str, int]) -> None:
+    """The error names all of them."""
+    with pytest.raises(hookbus.UsageError) as caught:
+        saver(**given)
+    for setting in ("save_secs", "save_steps", "save_epochs"):
+        assert setting in str(caught.value)
+
+
 def test_a_period_in_seconds(clock: list[float]) -> None:
     """With save_secs=2 and 0.7 s a run: at the start, at 2.1 s, at 4.2 s, at the end."""
     with session(saver(save_secs=2)) as opened:
