@@ -22,10 +22,9 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
     for value in values:
         if id(value) in moved or not isinstance(value, torch.Tensor):
             continue
-        usual = value.dtype in _USUAL and value.layout is torch.strided and value.is_cpu
-        plain = moved[id(value)] = value.detach() if usual else _plain(value)
-        if plain.is_cpu:
-            moved[id(value)] = plain.numpy().copy()  # the training goes on in place
+        plain = moved[id(value)] = value if _is_usual(value) else _plain(value)
+        if plain.is_cpu:  # a copy: the training goes on in place
+            moved[id(value)] = plain.numpy(force=True).copy()
         else:
             waiting.setdefault(plain.device, []).append(plain)
     if waiting:
@@ -36,6 +35,17 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
         }
         moved = {key: arrived.get(id(plain), plain) for key, plain in moved.items()}
     return [moved.get(id(value), value) for value in values]
+
+
+def _is_usual(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is an array in the memory of the host already."""
+    return (
+        tensor.__class__ in _CLASSES
+        and tensor.dtype in _USUAL
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+    )
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,9 +59,19 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
             "a hook asks for a distributed tensor; report tensor.full_tensor(), in which "
             "all processes take part"
         )
+    if tensor.is_nested:
+        raise UsageError(
+            "a hook asks for a nested tensor, which no array can hold; report "
+            "tensor.to_padded_tensor(0.0), or its parts"
+        )
     tensor = tensor.detach()
     if tensor.is_meta:
         raise UsageError("a hook asks for a tensor on the device 'meta', which has no data")
+    if tensor.dtype in _PAIRS:
+        raise UsageError(
+            f"a hook asks for a tensor of dtype {name_of(tensor.dtype)}, which holds two "
+            "numbers in a byte; report tensor.view(torch.uint8)"
+        )
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     if tensor.is_quantized:
@@ -63,30 +83,35 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _transfer(device: torch.device, tensors: list[torch.Tensor]) -> list[Any]:
-    """Copy tensors of one device to the host and wait once for all of them."""
+    """Copy tensors of one device to the host and wait once for all of them.
+
+    On CUDA the copies run behind each other on the current stream, into pinned memory. On
+    other devices each copy waits itself.
+    """
     small = [tensor for tensor in tensors if tensor.nbytes <= _TOGETHER]
     buffers = {id(t): _start_copy(t) for t in tensors if t.nbytes > _TOGETHER}
     packed: Any = None
     if small:
         packed = _start_copy(torch.cat([_bytes_of(tensor) for tensor in small]))
-    torch.get_device_module(device).current_stream(device).synchronize()
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
     arrays, start = [], 0
     for tensor in tensors:
         if id(tensor) in buffers:
             arrays.append(buffers[id(tensor)].numpy())
             continue
-        part = packed[start : start + tensor.nbytes].numpy()
+        part = packed[start : start + tensor.nbytes].numpy().copy()  # aligned
         start += tensor.nbytes
         dtype = torch.empty((), dtype=tensor.dtype).numpy().dtype
-        arrays.append(np.frombuffer(part.tobytes(), dtype).reshape(tensor.shape))
+        arrays.append(part.view(dtype).reshape(tensor.shape))
     return arrays
 
 
 def _start_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Begin to copy a tensor to the host; the copy is complete after a synchronization."""
-    pinned = tensor.device.type == "cuda"
+    """Begin to copy a tensor to the host; on CUDA it is there after a synchronization."""
+    pinned = tensor.is_cuda
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-    return host.copy_(tensor, non_blocking=True)
+    return host.copy_(tensor, non_blocking=pinned)
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,15 +133,21 @@ _WIDER = {
     torch.complex32: torch.complex64,
 }
 """The dtypes that NumPy lacks, and those that hold their numbers exactly."""
+_PAIRS = frozenset(d for name, d in DTYPES.items() if name.startswith("float4"))
+_CLASSES = frozenset({torch.Tensor, torch.nn.Parameter})
 _USUAL = frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
 """Dtypes of values that need no preparation on the CPU; this is asked in each step."""
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, like ``bfloat16``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def form_of(value: Any) -> str:
     """Return what a message says of a value: its kind, shape and dtype."""
     if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return f"a tensor of shape {tuple(value.shape)} and dtype {dtype}"
+        return f"a tensor of shape {tuple(value.shape)} and dtype {name_of(value.dtype)}"
     return f"a {type(value).__name__}"
 
 
@@ -125,9 +156,10 @@ def pack(value: Any) -> Packed | None:
     if not isinstance(value, torch.Tensor):
         return None
     tensor = value.detach()
-    name = str(tensor.dtype).removeprefix("torch.")
+    name = name_of(tensor.dtype)
     for kind, unfit in (
         ("distributed", hasattr(tensor, "full_tensor")),
+        ("nested", tensor.is_nested),
         ("on the device 'meta', which has no data", tensor.is_meta),
         (str(tensor.layout).removeprefix("torch."), tensor.layout is not torch.strided),
         ("quantized", tensor.is_quantized),
@@ -174,13 +206,17 @@ def write(name: str, tensor: torch.Tensor, value: Any) -> None:
     """Write a value into a tensor, which stays where it is and of its dtype.
 
     Raises:
-        GraphError: the value has another shape, or no numbers.
+        GraphError: the value has another shape, no numbers, or numbers of a kind that the
+            dtype cannot hold, like fractions in a tensor of integers.
     """
+    if isinstance(value, np.ndarray):  # PyTorch takes no read-only or reversed ones
+        value = value.copy()
     try:
         given = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise GraphError(f"{name!r} is {form_of(tensor)}; {error}") from error
-    if given.shape != tensor.shape:
+    fits = given.shape == tensor.shape and torch.can_cast(given.dtype, tensor.dtype)
+    if not fits:
         raise GraphError(f"{name!r} is {form_of(tensor)}, and cannot take {form_of(given)}")
     with torch.no_grad():
         tensor.copy_(given)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hookbus_torch import values
 from hookbus_torch.library import TorchLibrary
 
-from hookbus import CheckpointError, UsageError
+from hookbus import CheckpointError, GraphError, UsageError
 from hookbus.backend import Packed
 
 LIBRARY = TorchLibrary()
@@ -58,14 +59,16 @@ def test_values_with_a_history_conjugated_transposed_or_empty_arrive():
     loss = (torch.ones(2, requires_grad=True) * 2).sum()
     conjugated = torch.tensor([1 + 2j]).conj()
     transposed = torch.arange(6).reshape(2, 3).T
-    given = [loss, conjugated, transposed, torch.empty(0, 3), "text", torch.Size([2])]
+    negated = conjugated.imag
+    given = [loss, conjugated, transposed, torch.empty(0, 3), negated, "text"]
     arrays = LIBRARY.on_host(given)
     assert arrays[0] == 4
     assert arrays[0].shape == ()
     assert arrays[1].tolist() == [1 - 2j]
     assert arrays[2].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert arrays[3].shape == (0, 3)
-    assert arrays[4:] == ["text", torch.Size([2])]
+    assert arrays[4].tolist() == [-2]
+    assert arrays[5] == "text"
 
 
 def test_a_sparse_value_arrives_dense():
@@ -78,6 +81,94 @@ def test_a_tensor_without_data_is_a_usage_error():
         UsageError, match="a tensor on the device 'meta', which has no data"
     ):
         LIBRARY.on_host([torch.empty(2, device="meta")])
+
+
+def test_values_of_a_device_arrive_in_one_buffer_and_large_ones_alone():
+    large = torch.arange(2**19, dtype=torch.float32)
+    given = [
+        torch.tensor(True),
+        torch.tensor([1.5, 2.5], dtype=torch.float64),
+        large,
+        torch.arange(6).reshape(2, 3).T,
+        torch.empty(0, 3),
+        torch.tensor(1 + 2j),
+    ]
+    arrays = values._transfer(torch.device("cpu"), given)
+    for array, tensor in zip(arrays, given, strict=True):
+        expected = tensor.numpy()
+        assert (array.dtype, array.shape) == (expected.dtype, expected.shape)
+        assert array.flags.aligned
+        assert array.flags.writeable
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_one_tensor_that_several_hooks_want_is_moved_once():
+    loss = torch.tensor(2.0, dtype=torch.bfloat16)
+    first, second = LIBRARY.on_host([loss, loss])
+    assert first is second
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_nested_tensor_fits_no_array_and_no_checkpoint(layout):
+    parts = [torch.ones(2), torch.ones(3)]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    with pytest.raises(UsageError, match=r"a nested tensor, .*; report tensor.to_padded"):
+        LIBRARY.on_host([nested])
+    with pytest.raises(CheckpointError, match="a tensor is nested, which cannot be saved"):
+        LIBRARY.pack(nested)
+
+
+def test_two_numbers_in_a_byte_fit_no_array_but_are_saved():
+    pairs = torch.tensor([18, 52], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with pytest.raises(UsageError, match=r"holds two numbers .*view\(torch.uint8\)"):
+        LIBRARY.on_host([pairs])
+    again = LIBRARY.unpack(LIBRARY.pack(pairs))
+    assert again.view(torch.uint8).tolist() == [18, 52]
+
+
+def test_a_distributed_tensor_is_refused_with_what_to_report(tmp_path):
+    distributed = torch.distributed
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        tensor = distributed.tensor.distribute_tensor(
+            torch.ones(2), mesh, [distributed.tensor.Replicate()]
+        )
+        with pytest.raises(UsageError, match=r"report tensor.full_tensor\(\)"):
+            LIBRARY.on_host([tensor])
+        with pytest.raises(CheckpointError, match="a tensor is distributed"):
+            LIBRARY.pack(tensor)
+    finally:
+        distributed.destroy_process_group()
+
+
+READ_ONLY = np.ones(2, np.float32)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1, 1], READ_ONLY, np.ones(2)[::-1], torch.ones(2, dtype=torch.float64)],
+    ids=["list", "read-only", "reversed", "float64"],
+)
+def test_numbers_of_any_origin_are_written_into_a_tensor(value):
+    tensor = torch.zeros(2)
+    LIBRARY.tracked("average", tensor).live()[""].put(value)
+    assert tensor.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [(torch.zeros((), dtype=torch.int64), 1.7), (torch.zeros(()), 1 + 2j)],
+    ids=["fraction", "complex"],
+)
+def test_numbers_that_would_be_cut_are_refused(tensor, value):
+    live = LIBRARY.tracked("count", tensor).live()[""]
+    with pytest.raises(GraphError, match="'count' is a tensor .* and cannot take a tensor"):
+        live.put(value)
+    assert tensor == 0
 
 
 @pytest.mark.parametrize("dtype", [*NATIVE, *WIDENED], ids=str)
