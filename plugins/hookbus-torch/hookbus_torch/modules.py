@@ -7,12 +7,15 @@ devices put around it leaves no trace in them, so a checkpoint of one fits the o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map_only
 
 from hookbus import NoValueYetError, UsageError
 from hookbus.backend import LiveValue, Tracked
@@ -24,19 +27,30 @@ _WRAPPERS: Mapping[type, str] = {
     torch._dynamo.OptimizedModule: "_orig_mod",
 }
 """Modules that only wrap another one, with the name of the attribute that holds it."""
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+_MOST_NAMES = 6
+"""How many parameters a message lists that only the module or the checkpoint has."""
 
 
 def tracked(name: str, module: Module) -> Tracked:
-    """Return how to save a module, to restore it in place, and what hooks see of it."""
+    """Return how to save a module, to restore it in place, and what hooks see of it.
+
+    Raises:
+        UsageError: a parameter or buffer has no data yet.
+    """
+    _check_has_data(name, module)
 
     def get() -> dict[str, Any]:
         names = _plain_names(module)
         return {_plain(key, names): value for key, value in module.state_dict().items()}
 
     def put(state: Any) -> Module:
-        names = _plain_names(module)
-        here = {key: state[_plain(key, names)] for key in module.state_dict()}
-        module.load_state_dict(here)
+        names, here = _plain_names(module), module.state_dict()
+        for key in here:
+            here[key] = state[_plain(key, names)]
+        module.load_state_dict(
+            here
+        )  # a state of the module's version, which it notes there
         return module
 
     return Tracked(
@@ -58,6 +72,7 @@ def evaluating(module: Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
+        module.train(modes[0][1])  # a module may have acted on eval(), and undo it now
         for each, mode in modes:
             each.training = mode
 
@@ -122,30 +137,70 @@ def _plain(key: str, names: Mapping[str, str]) -> str:
     return f"{names.get(owner, owner)}.{leaf}".lstrip(".")
 
 
+def _check_has_data(name: str, module: Module) -> None:
+    """Refuse to track a module whose values are not made yet.
+
+    Raises:
+        UsageError: it is one.
+    """
+    names = _plain_names(module)
+    for key, value in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(value):
+            what, todo = "gets its shape from the first batch", "call the module once"
+        elif value.is_meta:
+            what, todo = "is on the device 'meta'", "use to_empty() and initialize it"
+        else:
+            continue
+        raise UsageError(
+            f"cannot track {name!r}: '{name}.{_plain(key, names)}' {what} and has no data "
+            f"yet; {todo} before session.track()"
+        )
+
+
 def _faults(name: str, here: Mapping[str, Any], saved: Any) -> Iterator[str]:
     """Yield why a saved module cannot be restored into the one that is here."""
     if not isinstance(saved, Mapping):
         yield f"{name!r} is a module here and {values.form_of(saved)} in the checkpoint"
         return
     for key, value in here.items():
-        if key not in saved:
-            yield f"'{name}.{key}' is only in the module"
-        else:
+        if key in saved:
             yield from values.faults(f"{name}.{key}", value, saved[key])
-    for key in saved:
-        if key not in here:
-            yield f"'{name}.{key}' is only in the checkpoint"
+    yield from _only_in("module", "checkpoint", name, here, saved)
+    yield from _only_in("checkpoint", "module", name, saved, here)
+
+
+def _only_in(
+    this: str, that: str, name: str, one: Mapping[str, Any], other: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield which names only one of two states has, with names alike of the other."""
+    alone = [key for key in one if key not in other]
+    for key in alone[:_MOST_NAMES]:
+        alike = [k for k in other if k not in one and _shape(other[k]) == _shape(one[key])]
+        close = difflib.get_close_matches(key, alike, 1)
+        hint = f" (the {that} has '{name}.{close[0]}')" if close else ""
+        yield f"'{name}.{key}' is only in the {this}{hint}"
+    if len(alone) > _MOST_NAMES:
+        more = len(alone) - _MOST_NAMES
+        yield f"{more} more names of {name!r} are only in the {this}"
+
+
+def _shape(value: Any) -> Any:
+    return getattr(value, "shape", None)
 
 
 def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
     """Yield the values that hooks see of a module, by the part of their name behind its."""
     names = _plain_names(module)
+    chains: dict[str, list[Module]] = {}
+    with_output: set[str] = set()
     for path, part in module.named_modules(remove_duplicate=False):
-        plain = names[path]
-        inside = f".{plain}" if plain else ""
-        if _wrapped_by(part) is None:
-            yield f"{inside}:output", _output(f"{name}{inside}:output", part, module)
-        for leaf in (*part._parameters, *part._buffers):
+        above = chains[path.rpartition(".")[0]] if path else []
+        chains[path] = [*above, part]
+        inside = f".{names[path]}" if names[path] else ""
+        if inside not in with_output:  # a wrapper comes first, and has the whole output
+            with_output.add(inside)
+            yield f"{inside}:output", _output(f"{name}{inside}:output", chains[path])
+        for leaf in _leaves(part):
             key = f"{inside}.{leaf}"
             write = partial(_write, f"{name}{key}", part, leaf)
             yield key, LiveValue(partial(_read, part, leaf), write)
@@ -153,6 +208,12 @@ def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
                 full = f"{name}{key}:grad"
                 yield f"{key}:grad", LiveValue(partial(_gradient, full, part, leaf))
     yield ":grad_norm", LiveValue(partial(_gradient_norm, f"{name}:grad_norm", module))
+
+
+def _leaves(part: Module) -> Iterator[str]:
+    """Yield the names of a module's own parameters and buffers, without those unused."""
+    for each in (part._parameters, part._buffers):
+        yield from (leaf for leaf, value in each.items() if value is not None)
 
 
 def _read(owner: Module, leaf: str) -> Any:
@@ -176,7 +237,13 @@ def _gradient_norm(name: str, module: Module) -> torch.Tensor:
     found = [p.grad.detach() for p in module.parameters() if p.grad is not None]
     if not found:
         raise _no_gradient(name)
-    norms = torch._foreach_norm(found)
+    dense = [g.coalesce().values() if g.is_sparse else g for g in found]
+    halves = [
+        g for g in dense if g.dtype in _HALVES
+    ]  # their norm may be beyond their dtype
+    norms = [*torch._foreach_norm(halves, 2, torch.float32)] if halves else []
+    others = [g for g in dense if g.dtype not in _HALVES]
+    norms += torch._foreach_norm(others) if others else ()
     return torch.linalg.vector_norm(
         torch.stack([norm.to(norms[0].device) for norm in norms])
     )
@@ -190,54 +257,68 @@ def _no_gradient(name: str) -> NoValueYetError:
     )
 
 
-def _output(name: str, part: Module, whole: Module) -> LiveValue:
-    """Return the output of a module's last call, which is kept only while hooks ask."""
+def _output(name: str, chain: Sequence[Module]) -> LiveValue:
+    """Return the output of a module's last call, which is kept only while hooks ask.
+
+    It is a copy: a later module may work in place, like ``ReLU(inplace=True)``.
+
+    Args:
+        name: the name of the value.
+        chain: the modules that contain the module, from the tracked one to itself.
+    """
     kept: list[Any] = []
     handles: list[Any] = []
+    arms: list[None] = []
 
     def keep(_: Module, __: Any, output: Any) -> None:
-        kept[:] = [_detached(output)]
+        kept[:] = [tree_map_only(torch.Tensor, _copied, output)]
 
     def arm() -> Callable[[], None]:
+        if not arms:
+            kept.clear()
         if not handles:
-            handles.append(part.register_forward_hook(keep))
+            handles.append(chain[-1].register_forward_hook(keep))
+        arms.append(None)
         return disarm
 
     def disarm() -> None:
-        kept.clear()
-        if not _is_compiled(whole):  # there the hook is a part of the compiled code
+        arms.pop()
+        if not arms and not _is_compiled(chain):  # else it is a part of the compiled code
             handles.pop().remove()
 
     def get() -> Any:
         if not kept:
-            raise NoValueYetError(_no_output(name, part, whole), name)
-        return kept[0]
+            raise NoValueYetError(_no_output(name, chain), name)
+        return kept[0] if arms else kept.pop()
 
     return LiveValue(get, arm=arm)
 
 
-def _no_output(name: str, part: Module, whole: Module) -> str:
-    if _is_compiled(whole) and part is not whole:
+def _no_output(name: str, chain: Sequence[Module]) -> str:
+    if _is_compiled(chain):
         return (
             f"{name!r} has no value: the model was compiled before a hook asked for it. "
             "Ask for it in the first step, or return it from the model and report it"
         )
-    return f"{name!r} has no value: the module was not called in the step"
+    return (
+        f"{name!r} has no value: the module was not called in the step, or only by code "
+        "that was compiled before a hook asked for it. Ask for it in the first step, or "
+        "report it"
+    )
 
 
-def _is_compiled(module: Module) -> bool:
-    """Return whether ``torch.compile`` or ``module.compile()`` was applied to a module."""
-    kind, own = torch._dynamo.OptimizedModule, "_compiled_call_impl"
-    parts = module.modules()
-    return any(isinstance(p, kind) or getattr(p, own, None) is not None for p in parts)
+def _is_compiled(chain: Sequence[Module]) -> bool:
+    """Return whether the last of nested modules runs as a part of compiled code.
+
+    Hooks of a module that ``torch.compile`` wraps run outside the compiled code, and those
+    of ``module.compile()`` inside.
+    """
+    *outer, part = chain
+    wraps = any(isinstance(each, torch._dynamo.OptimizedModule) for each in outer)
+    own = "_compiled_call_impl"
+    return wraps or any(getattr(each, own, None) is not None for each in (*outer, part))
 
 
-def _detached(output: Any) -> Any:
-    """Return an output without its history, which would keep the whole step in memory."""
-    if isinstance(output, torch.Tensor):
-        return output.detach()
-    if isinstance(output, dict):
-        return {key: _detached(value) for key, value in output.items()}
-    if isinstance(output, list | tuple) and type(output) in (list, tuple):
-        return type(output)(_detached(value) for value in output)
-    return output
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy without its history, which would keep the whole step in memory."""
+    return tensor.detach().clone()
