@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,12 +18,35 @@ from hookbus_torch import values
 
 Group: TypeAlias = dict[str, Any]
 
+_LIKE_PARAMETER = frozenset(
+    {
+        "acc_delta",
+        "ax",
+        "exp_avg",
+        "exp_avg_sq",
+        "exp_inf",
+        "grad_avg",
+        "max_exp_avg_sq",
+        "momentum_buffer",
+        "prev",
+        "square_avg",
+        "step_size",
+        "sum",
+    }
+)
+"""What PyTorch's optimizers keep of a parameter in a tensor of the same shape."""
+
 
 def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
     """Return how to save an optimizer, to restore it in place, and its learning rates."""
 
     def put(state: Any) -> Optimizer:
+        before = optimizer.param_groups
         optimizer.load_state_dict(state)
+        if type(optimizer).load_state_dict is Optimizer.load_state_dict:
+            _undo_casts(optimizer, state)
+        for old, group in zip(before, optimizer.param_groups, strict=True):
+            _keep_tensors(old, group)
         return optimizer
 
     return Tracked(
@@ -39,16 +62,24 @@ def tracked_scheduler(name: str, scheduler: Any) -> Tracked:
     """Return how to save and restore a scheduler of learning rates."""
 
     def put(state: Any) -> Any:
-        # A checkpoint holds a Counter, like the milestones of MultiStepLR, as a dict.
-        kept = vars(scheduler)
-        counters = {k: Counter(v) for k, v in state.items() if type(kept.get(k)) is Counter}
-        scheduler.load_state_dict({**state, **counters})
+        counters = [*_counters(scheduler)]
+        scheduler.load_state_dict(state)
+        for owner, key in counters:
+            setattr(owner, key, Counter(getattr(owner, key)))
         return scheduler
 
     def faults(state: Any) -> Iterator[str]:
         if not isinstance(state, Mapping):
             other = values.form_of(state)
             yield f"{name!r} is a scheduler here and {other} in the checkpoint"
+            return
+        settings = [key for key in scheduler.state_dict() if not key.startswith("_")]
+        missing = [key for key in settings if key not in state]
+        if missing:
+            yield (
+                f"{name!r} is a {type(scheduler).__name__} here, and the checkpoint has no "
+                f"{', '.join(missing)}: it was another scheduler"
+            )
 
     return Tracked(scheduler.state_dict, put, scheduler, faults)
 
@@ -97,7 +128,7 @@ def _faults(name: str, optimizer: Optimizer, saved: Any) -> Iterator[str]:
     numbers = [n for group in saved["param_groups"] for n in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, value in saved["state"].get(number, {}).items():
-            shaped = isinstance(value, torch.Tensor) and value.dim() == parameter.dim() > 0
+            shaped = key in _LIKE_PARAMETER and isinstance(value, torch.Tensor)
             if shaped and value.shape != parameter.shape:
                 yield (
                     f"'{name}.state.{number}.{key}' is {values.form_of(value)} in the "
@@ -105,33 +136,90 @@ def _faults(name: str, optimizer: Optimizer, saved: Any) -> Iterator[str]:
                 )
 
 
+def _undo_casts(optimizer: Optimizer, saved: Any) -> None:
+    """Give a restored state the dtypes that it had when it was saved.
+
+    ``load_state_dict`` casts to the dtype of the parameter, and so would cut a state in
+    float32 of a parameter in bfloat16.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [n for group in saved["param_groups"] for n in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        state = optimizer.state.get(parameter, {})
+        for key, was in saved["state"].get(number, {}).items():
+            both = isinstance(was, torch.Tensor) and isinstance(
+                state.get(key), torch.Tensor
+            )
+            if both and state[key].dtype != was.dtype:
+                state[key] = was.to(state[key].device)
+
+
+def _keep_tensors(before: Group, group: Group) -> None:
+    """Keep a group's tensors, like a learning rate that compiled code reads, in place."""
+    for key, tensor in before.items():
+        value = group.get(key)
+        if isinstance(tensor, torch.Tensor) and isinstance(value, torch.Tensor | float):
+            new = torch.as_tensor(value)
+            group[key] = tensor.copy_(new) if new.shape == tensor.shape else value
+
+
+def _counters(scheduler: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the attributes that are Counters, which checkpoints hold as dicts.
+
+    MultiStepLR has its milestones in one, and may be inside of another scheduler.
+    """
+    for key, value in vars(scheduler).items():
+        if type(value) is Counter:
+            yield scheduler, key
+        elif key == "_schedulers":
+            for inner in value:
+                yield from _counters(inner)
+
+
 def _rates(name: str, optimizer: Optimizer) -> Iterator[tuple[str, LiveValue]]:
-    """Yield the learning rates: ``.lr`` of all groups, ``.lr.0`` and so on of each."""
-    groups = optimizer.param_groups
-    yield ".lr", LiveValue(partial(_rate_of_all, groups), partial(_set_all, name, groups))
-    for number in range(len(groups)) if len(groups) > 1 else ():
-        get: Callable[[], Any] = partial(_rate, groups, number)
-        yield f".lr.{number}", LiveValue(get, partial(_set_one, name, groups, number))
+    """Yield the learning rates: ``.lr`` of all groups, ``.lr.0`` and so on of each.
+
+    The groups are looked up each time: a restored optimizer has new ones.
+    """
+    yield ".lr", LiveValue(partial(_rate, optimizer), partial(_set_all, name, optimizer))
+    count = len(optimizer.param_groups)
+    for number in range(count) if count > 1 else ():
+        get = partial(_rate_of, optimizer, number)
+        yield f".lr.{number}", LiveValue(get, partial(_set_one, name, optimizer, number))
 
 
-def _rate(groups: list[Group], number: int) -> float:
-    return float(groups[number]["lr"])
+def _rate_of(optimizer: Optimizer, number: int) -> Any:
+    """Return the rate of a group; one in a tensor stays where it is until it is due."""
+    rate = optimizer.param_groups[number]["lr"]
+    return rate.detach() if isinstance(rate, torch.Tensor) else float(rate)
 
 
-def _rate_of_all(groups: list[Group]) -> Any:
-    if len(groups) == 1:
-        return _rate(groups, 0)
-    return np.array([_rate(groups, number) for number in range(len(groups))])
+def _rate(optimizer: Optimizer) -> Any:
+    rates = [_rate_of(optimizer, n) for n in range(len(optimizer.param_groups))]
+    if len(rates) == 1:
+        return rates[0]
+    if all(isinstance(rate, torch.Tensor) for rate in rates):
+        return torch.stack([rate.reshape(()) for rate in rates])
+    return np.array([float(rate) for rate in rates])
 
 
-def _set_all(name: str, groups: list[Group], value: Any) -> None:
-    rates = np.broadcast_to(_numbers(name, value), len(groups))
-    for number, rate in enumerate(rates):
-        _set_one(name, groups, number, float(rate))
+def _set_all(name: str, optimizer: Optimizer, value: Any) -> None:
+    groups, rates = optimizer.param_groups, _numbers(f"{name}.lr", value)
+    if rates.shape not in ((), (len(groups),)):
+        many = f" or an array of {len(groups)}" if len(groups) > 1 else ""
+        raise GraphError(f"'{name}.lr' takes a number{many}, not {value!r}")
+    for group, rate in zip(groups, np.broadcast_to(rates, len(groups)), strict=True):
+        _set(group, float(rate))
 
 
-def _set_one(name: str, groups: list[Group], number: int, value: Any) -> None:
-    rate, group = float(_numbers(name, value)), groups[number]
+def _set_one(name: str, optimizer: Optimizer, number: int, value: Any) -> None:
+    rate = _numbers(f"{name}.lr.{number}", value)
+    if rate.shape:
+        raise GraphError(f"'{name}.lr.{number}' takes a number, not {value!r}")
+    _set(optimizer.param_groups[number], float(rate))
+
+
+def _set(group: Group, rate: float) -> None:
     if isinstance(group["lr"], torch.Tensor):
         group["lr"].fill_(rate)
     else:
@@ -139,10 +227,17 @@ def _set_one(name: str, groups: list[Group], number: int, value: Any) -> None:
 
 
 def _numbers(name: str, value: Any) -> Any:
+    """Return a value as numbers on the host.
+
+    Raises:
+        GraphError: it has others than finite numbers.
+    """
+    if isinstance(value, torch.Tensor):
+        value = value.detach().double().cpu().numpy()
     try:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise GraphError(f"'{name}.lr' takes numbers; {error}") from error
-    if numbers.ndim > 1 or not np.isfinite(numbers).all():
-        raise GraphError(f"'{name}.lr' takes finite numbers, not {value!r}")
+        raise GraphError(f"{name!r} takes numbers; {error}") from error
+    if not np.isfinite(numbers).all():
+        raise GraphError(f"{name!r} takes finite numbers, not {value!r}")
     return numbers

@@ -63,6 +63,17 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(make):
     assert torch.equal(whole.weight, cut.weight)
 
 
+def test_a_state_in_float32_of_a_bfloat16_parameter_stays_exact():
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = SGD([parameter], lr=0.1, momentum=0.9)
+    exact = optimizer.state[parameter]["momentum_buffer"] = torch.tensor([1 / 3] * 3)
+    state = copy.deepcopy(optimizer.state_dict())
+    LIBRARY.tracked("optimizer", optimizer).put(state)
+    restored = optimizer.state[parameter]["momentum_buffer"]
+    assert restored.dtype == torch.float32
+    assert torch.equal(restored, exact)
+
+
 def test_saving_copies_no_state():
     model = layer()
     optimizer = Adam(model.parameters())
@@ -70,6 +81,34 @@ def test_saving_copies_no_state():
     state = LIBRARY.tracked("optimizer", optimizer).get()
     held = optimizer.state[model.weight]["exp_avg"]
     assert state["state"][0]["exp_avg"].data_ptr() == held.data_ptr()
+
+
+def minimize(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+    """Do one step, with a closure for the optimizers that need one."""
+
+    def loss():
+        optimizer.zero_grad()
+        value = sum(p.square().sum() for p in parameters)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adafactor, torch.optim.LBFGS])
+def test_a_state_of_another_shape_than_its_parameter_fits(make):
+    parameters = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 4))]
+    optimizer = make(parameters)
+    minimize(optimizer, parameters)
+    state = copy.deepcopy(optimizer.state_dict())
+    again = [nn.Parameter(p.detach().clone()) for p in parameters]
+    resumed = make(again)
+    tracked = LIBRARY.tracked("optimizer", resumed)
+    assert not list(tracked.faults(state))
+    tracked.put(state)
+    minimize(optimizer, parameters)
+    minimize(resumed, again)
+    assert all(map(torch.equal, parameters, again))
 
 
 def test_an_optimizer_of_other_parameters_does_not_fit():
@@ -122,6 +161,36 @@ def test_a_rate_in_a_tensor_stays_that_tensor():
     assert rate == 0.25
 
 
+def test_the_rate_is_that_of_the_restored_optimizer():
+    optimizer = SGD(layer().parameters(), lr=0.1)
+    tracked = LIBRARY.tracked("optimizer", optimizer)
+    live = tracked.live()[".lr"]
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["lr"] = 0.7
+    tracked.put(state)
+    assert live.get() == 0.7
+    live.put(0.2)
+    assert optimizer.param_groups[0]["lr"] == 0.2
+
+
+def test_a_rate_in_a_tensor_is_restored_into_that_tensor():
+    rate = torch.tensor(0.1)
+    optimizer = AdamW(layer().parameters(), lr=rate)
+    state = copy.deepcopy(optimizer.state_dict())
+    rate.fill_(0.5)
+    LIBRARY.tracked("optimizer", optimizer).put(state)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate == torch.tensor(0.1)
+
+
+def test_rates_in_tensors_are_moved_with_the_other_values():
+    model = layer()
+    groups = [{"params": [p], "lr": torch.tensor(0.5)} for p in model.parameters()]
+    live = LIBRARY.tracked("optimizer", Adam(groups)).live()
+    assert isinstance(live[".lr.0"].get(), torch.Tensor)
+    assert live[".lr"].get().tolist() == [0.5, 0.5]
+
+
 def test_several_groups_have_a_rate_each():
     model = layer()
     groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.2}]
@@ -132,6 +201,21 @@ def test_several_groups_have_a_rate_each():
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.4]
     live[".lr"].put(0.5)
     assert live[".lr"].get().tolist() == [0.5, 0.5]
+    live[".lr"].put(torch.tensor([0.25, 0.75], dtype=torch.bfloat16))
+    assert live[".lr"].get().tolist() == [0.25, 0.75]
+
+
+def test_more_or_fewer_rates_than_groups_are_refused_and_change_nothing():
+    model = layer()
+    optimizer = SGD([{"params": [p]} for p in model.parameters()], lr=0.1)
+    live = LIBRARY.tracked("optimizer", optimizer).live()
+    with pytest.raises(GraphError, match=r"'optimizer.lr' takes a number or an array of 2"):
+        live[".lr"].put([0.1, 0.2, 0.3])
+    with pytest.raises(
+        GraphError, match=r"'optimizer.lr.0' takes a number, not \[0.1, 0.2"
+    ):
+        live[".lr.0"].put([0.1, 0.2])
+    assert live[".lr"].get().tolist() == [0.1, 0.1]
 
 
 @pytest.mark.parametrize("value", ["fast", float("nan"), [[0.1]]])
@@ -150,7 +234,17 @@ SCHEDULERS = {
     "lambda": lambda o: LambdaLR(o, lambda epoch: 0.9**epoch),
     "one cycle": lambda o: OneCycleLR(o, 0.5, total_steps=20),
     "sequence": lambda o: SequentialLR(o, [StepLR(o, 1), CosineAnnealingLR(o, 9)], [3]),
+    "sequence of milestones": lambda o: SequentialLR(
+        o, [StepLR(o, 1), MultiStepLR(o, [1, 2], 0.5)], [6]
+    ),
 }
+
+
+def without_counters(state):
+    """Return a state as a checkpoint gives it back."""
+    if isinstance(state, dict):
+        return {key: without_counters(value) for key, value in state.items()}
+    return [*map(without_counters, state)] if isinstance(state, list) else state
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")  # the optimizer need not step here
@@ -170,7 +264,7 @@ def test_a_restored_scheduler_goes_on(make):
         rates.append(optimizer.param_groups[0]["lr"])
     again, resumed = pair()
     # What a checkpoint makes of it: a Counter is a dict there.
-    state = {k: dict(v) if isinstance(v, dict) else v for k, v in saved[1].items()}
+    state = without_counters(saved[1])
     LIBRARY.tracked("optimizer", again).put(saved[0])
     assert LIBRARY.tracked("scheduler", resumed).put(state) is resumed
     for rate in rates[4:]:
@@ -190,3 +284,15 @@ def test_a_scheduler_that_watches_a_value_is_saved_with_what_it_saw():
     assert list(tracked.faults(None)) == [
         "'scheduler' is a scheduler here and a NoneType in the checkpoint"
     ]
+
+
+def test_another_kind_of_scheduler_does_not_fit():
+    optimizer = SGD(layer().parameters(), lr=0.1)
+    saved = StepLR(optimizer, 2).state_dict()
+    cosine = LIBRARY.tracked("scheduler", CosineAnnealingLR(optimizer, 9))
+    assert list(cosine.faults(saved)) == [
+        "'scheduler' is a CosineAnnealingLR here, and the checkpoint has no T_max, "
+        "eta_min: it was another scheduler"
+    ]
+    older = saved | {"verbose": False}  # PyTorch drops a setting now and then
+    assert not list(LIBRARY.tracked("scheduler", StepLR(optimizer, 3)).faults(older))
