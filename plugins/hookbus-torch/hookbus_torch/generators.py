@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hookbus import UsageError
 from hookbus.backend import Loader, RandomSource, Tracked
 
+_MOST_LEVELS = 4
+"""How deep samplers may contain samplers; one that contains itself must end, too."""
+
 
 def sources() -> Mapping[str, RandomSource]:
     """Return the generators that programs use without naming them, by name."""
     found = {"torch": source_of(torch.default_generator)}
-    if torch.cuda.is_available():
+    if torch.backends.cuda.is_built():  # is_available() would start CUDA
         found["torch.cuda"] = RandomSource(_capture_cuda, _restore_cuda, _fork_cuda)
     if torch.backends.mps.is_available():
         found["torch.mps"] = source_of(torch.mps._get_default_mps_generator())
@@ -66,29 +70,50 @@ def loader(iterable: Any) -> Loader | None:
     """Return how a DataLoader draws random numbers; None for any other iterable.
 
     With a generator of its own it seeds its shuffle from that, otherwise from PyTorch's:
-    once when the iteration begins, and once for the first batch. Batches are made in this
-    process if it has no workers. What they draw then matters only for the batch itself,
-    unless the dataset iterates.
+    once when the iteration begins, and once for the first batch. So do PyTorch's own
+    samplers. Another sampler may draw at any time, and with workers it does so ahead of the
+    steps. Batches are made in this process if there are no workers. What they draw then
+    matters only for the batch itself, unless the dataset iterates.
     """
     if not isinstance(iterable, DataLoader):
         return None
-    sampler = iterable.sampler
-    inner = getattr(getattr(iterable, "batch_sampler", None), "sampler", None)
-    owners = {"loader": iterable, "sampler": sampler, "inner sampler": inner}
+    samplers = dict(_samplers(iterable))
     found: dict[int, tuple[str, torch.Generator]] = {}
-    for name, owner in owners.items():
+    for name, owner in {"": iterable, **samplers}.items():
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
-            found.setdefault(id(generator), (name, generator))
-    iterates = isinstance(iterable.dataset, IterableDataset)
+            found.setdefault(id(generator), (f"{name}.generator".lstrip("."), generator))
+    iterates = isinstance(iterable.dataset, IterableDataset) and iterable.num_workers == 0
     return Loader(
         {name: source_of(generator) for name, generator in found.values()},
-        draws_between=iterates and iterable.num_workers == 0,
+        draws_between=iterates or not all(map(_is_of_pytorch, samplers.values())),
+    )
+
+
+def _samplers(owner: Any, path: str = "", level: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the samplers of a loader, and those inside of them, by their path."""
+    for key in ("sampler", "batch_sampler"):
+        sampler = getattr(owner, key, None)
+        if sampler is not None and level < _MOST_LEVELS:
+            name = f"{path}.{key}".lstrip(".")
+            yield name, sampler
+            yield from _samplers(sampler, name, level + 1)
+
+
+def _is_of_pytorch(sampler: Any) -> bool:
+    """Return whether a sampler draws as PyTorch's do: not one of a user's subclass."""
+    return type(sampler).__module__.startswith("torch.utils.data.") or isinstance(
+        sampler, range | list | tuple
     )
 
 
 def _restore(generator: torch.Generator, state: Any) -> None:
-    generator.set_state(torch.as_tensor(state, dtype=torch.uint8).cpu().contiguous())
+    generator.set_state(_tensor_of(state))
+
+
+def _tensor_of(state: Any) -> torch.Tensor:
+    """Return a state as PyTorch takes it: a copy, because it takes no read-only array."""
+    return torch.from_numpy(np.array(state, dtype=np.uint8))
 
 
 def _forked(generator: torch.Generator) -> Any:
@@ -108,7 +133,7 @@ def _capture_cuda() -> list[Any]:
 
 def _restore_cuda(states: list[Any]) -> None:
     for device, state in enumerate(states[: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(torch.as_tensor(state, dtype=torch.uint8), device)
+        torch.cuda.set_rng_state(_tensor_of(state), device)
 
 
 def _fork_cuda() -> list[Any]:

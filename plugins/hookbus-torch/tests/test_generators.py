@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 import torch
 from hookbus_torch.library import TorchLibrary
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from hookbus import UsageError
 
@@ -73,14 +84,81 @@ def test_a_loader_draws_between_values_only_if_its_dataset_iterates_here():
 
 def test_the_generators_of_a_loader_are_known_once_each():
     own = torch.Generator()
-    assert list(LIBRARY.loader(DataLoader(DATA, shuffle=True, generator=own)).sources) == [
-        "loader"
+
+    def names(*arguments, **settings):
+        return list(LIBRARY.loader(DataLoader(DATA, *arguments, **settings)).sources)
+
+    assert names(shuffle=True, generator=own) == ["generator"]
+    sampler = RandomSampler(DATA, generator=own)
+    assert names(sampler=sampler) == ["sampler.generator"]
+    batches = BatchSampler(sampler, 2, drop_last=False)
+    assert names(batch_sampler=batches) == ["batch_sampler.sampler.generator"]
+    assert names(batch_sampler=Batches(own)) == ["batch_sampler.generator"]
+    assert names(sampler=sampler, generator=torch.Generator()) == [
+        "generator",
+        "sampler.generator",
     ]
-    sampler = torch.utils.data.RandomSampler(DATA, generator=own)
-    assert list(LIBRARY.loader(DataLoader(DATA, sampler=sampler)).sources) == ["sampler"]
-    batches = torch.utils.data.BatchSampler(sampler, 2, drop_last=False)
-    found = LIBRARY.loader(DataLoader(DATA, batch_sampler=batches)).sources
-    assert list(found) == ["inner sampler"]
+
+
+class Batches(Sampler):
+    """Batches of a user's own, each drawn when it is due."""
+
+    def __init__(self, generator=None):
+        self.generator = generator
+
+    def __iter__(self):
+        for _ in range(4):
+            yield torch.randint(8, (2,), generator=self.generator).tolist()
+
+
+SAMPLERS = {
+    "sequential": lambda: SequentialSampler(DATA),
+    "random": lambda: RandomSampler(DATA),
+    "replacing": lambda: RandomSampler(DATA, replacement=True, num_samples=70),
+    "weighted": lambda: WeightedRandomSampler(torch.ones(8), 8),
+    "subset": lambda: SubsetRandomSampler(range(8)),
+    "distributed": lambda: DistributedSampler(DATA, num_replicas=2, rank=0),
+    "list": lambda: [3, 1, 2],
+}
+
+
+@pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+def test_samplers_of_pytorch_draw_before_the_second_batch_only(make):
+    loader = DataLoader(DATA, sampler=make())
+    iterator = iter(loader)
+    next(iterator)
+    before = torch.get_rng_state()
+    list(iterator)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not LIBRARY.loader(loader).draws_between
+
+
+def test_a_sampler_of_a_user_may_draw_at_any_time():
+    loader = DataLoader(DATA, batch_sampler=Batches())
+    iterator = iter(loader)
+    next(iterator)
+    before = torch.get_rng_state()
+    list(iterator)
+    assert not torch.equal(torch.get_rng_state(), before)
+    assert LIBRARY.loader(loader).draws_between
+    assert LIBRARY.loader(
+        DataLoader(DATA, batch_sampler=Batches(), num_workers=2)
+    ).draws_between
+
+
+def test_a_sampler_that_contains_itself_is_looked_at_all_the_same():
+    sampler = Batches()
+    sampler.sampler = sampler
+    assert LIBRARY.loader(DataLoader(DATA, batch_sampler=sampler)).draws_between
+
+
+def test_a_read_only_state_is_restored():
+    source = LIBRARY.random_sources()["torch"]
+    state = source.capture()
+    state.flags.writeable = False
+    first = torch.rand(3)
+    source.restore(state)
+    assert torch.equal(torch.rand(3), first)
 
 
 def test_a_loader_belongs_into_iterate():
