@@ -45,12 +45,11 @@ def tracked(name: str, module: Module) -> Tracked:
         return {_plain(key, names): value for key, value in module.state_dict().items()}
 
     def put(state: Any) -> Module:
+        # The dict is that of the module, because it notes the versions of its parts.
         names, here = _plain_names(module), module.state_dict()
         for key in here:
             here[key] = state[_plain(key, names)]
-        module.load_state_dict(
-            here
-        )  # a state of the module's version, which it notes there
+        module.load_state_dict(here)
         return module
 
     return Tracked(
@@ -238,9 +237,8 @@ def _gradient_norm(name: str, module: Module) -> torch.Tensor:
     if not found:
         raise _no_gradient(name)
     dense = [g.coalesce().values() if g.is_sparse else g for g in found]
-    halves = [
-        g for g in dense if g.dtype in _HALVES
-    ]  # their norm may be beyond their dtype
+    # The norm of half gradients may be beyond their dtype.
+    halves = [g for g in dense if g.dtype in _HALVES]
     norms = [*torch._foreach_norm(halves, 2, torch.float32)] if halves else []
     others = [g for g in dense if g.dtype not in _HALVES]
     norms += torch._foreach_norm(others) if others else ()
