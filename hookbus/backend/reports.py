@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from hookbus.backend.embedded import EmbeddedSession
@@ -105,6 +105,9 @@ class ReportGraph(Graph):
             return self.resolve(SUMMARIES)
         reported = self.resolve(_REPORTED_SUMMARIES).name
         return self._note(SUMMARIES, "op", collecting(self._declared, (reported,)))
+
+    def _names(self) -> Iterable[str]:
+        return [*self.nodes, *self.live]
 
 
 class Reports(Mapping[str, Any]):

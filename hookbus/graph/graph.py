@@ -373,7 +373,7 @@ class Graph:
         name = plain_name(node) if isinstance(node, str) else None
         found = self._nodes.get(name) if name is not None else None
         if found is None:
-            hint = did_you_mean(name or "", self._nodes) or _listing(self._nodes)
+            hint = did_you_mean(name or "", self._names()) or _listing(self._nodes)
             raise UnknownNodeError(f"the graph has no node {spelled(node)}{by}{hint}")
         return found
 
@@ -493,6 +493,10 @@ class Graph:
             )
         found = self.resolve(node, f"the {kind} summary {name!r}")
         self._declared[name] = kind, found.name
+
+    def _names(self) -> Iterable[str]:
+        """Return the names that can be resolved, to find one that is close to a slip."""
+        return self._nodes
 
     def _check_finalized(self) -> None:
         if not self._finalized:
