@@ -121,7 +121,7 @@ def auc(
 
     def area(xp: Any, hits: Any, alarms: Any) -> Any:
         # Thresholds rise, so both rates fall from 1 to 0.
-        rates = [part / xp.maximum(part[0], 1e-12) for part in (hits, alarms)]
+        rates = [part / (part[0] + 1e-12 * (part[0] == 0)) for part in (hits, alarms)]
         heights = (rates[0][:-1] + rates[0][1:]) / 2
         return xp.sum(heights * (rates[1][:-1] - rates[1][1:]))
 

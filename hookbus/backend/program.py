@@ -65,11 +65,6 @@ class Program:
     writers: Mapping[str, str]
     increment: int
 
-    @property
-    def trains(self) -> bool:
-        """Whether a train op runs."""
-        return any(call[0].trains for call in self.calls)
-
 
 def is_live(node: Node) -> bool:
     """Return whether the value of a node lives in an object outside the session."""

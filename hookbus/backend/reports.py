@@ -27,6 +27,8 @@ from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
+_COMPUTED = ("op", "input", "placeholder")
+"""Kinds of nodes that a session computes or is fed; a custom loop has none of its own."""
 _COLLECTED = (METRICS, _REPORTED_SUMMARIES)
 """Nodes whose values are computed from the reports of a step."""
 
@@ -38,14 +40,15 @@ class ReportGraph(Graph):
     inside the objects that the loop tracks are nodes, too; a report of the same name takes
     precedence.
 
-    A subclass may know objects from the start. If it has ops of its own, too, it overrides
-    :attr:`takes_reports`, and then it is a graph like any other.
+    A subclass may know objects from the start. If ops are added to it, it is a graph like
+    any other.
     """
 
     backend: str | Callable[[Any], Any] = "hookbus.backend.reports:ReportSession"
 
     def __init__(self) -> None:
         super().__init__()
+        self._reported: set[str] = set()
         self.live: dict[str, LiveValue] = {}
         self.live_variables: dict[str, LiveValue] = {}
 
@@ -56,8 +59,11 @@ class ReportGraph(Graph):
 
     @property
     def takes_reports(self) -> bool:
-        """Whether a custom loop computes the steps."""
-        return True
+        """Whether a custom loop computes the steps: only hooks have added nodes to it."""
+        return not any(
+            node.kind in _COMPUTED and node.owner is None and name not in self._reported
+            for name, node in self.nodes.items()
+        )
 
     def resolve(self, node: Node | str, asker: str = "") -> Node:
         """Return a node by its name; a new name becomes a node that a step may report."""
@@ -67,6 +73,7 @@ class ReportGraph(Graph):
             name = plain_name(node)
             live = self.live.get(name)
             if name not in self and (live is not None or self.takes_reports):
+                self._reported.add(name)
                 return self._note(name, _kind_of(live), live)
         return super().resolve(node, asker)
 
@@ -103,6 +110,7 @@ class ReportGraph(Graph):
         self._check_finalized()
         if SUMMARIES in self:
             return self.resolve(SUMMARIES)
+        self._reported.add(SUMMARIES)
         reported = self.resolve(_REPORTED_SUMMARIES).name
         return self._note(SUMMARIES, "op", collecting(self._declared, (reported,)))
 
@@ -209,6 +217,7 @@ class ReportSession(EmbeddedSession):
     def __init__(self, graph: ReportGraph) -> None:
         super().__init__(graph)
         self.last = self._nothing = Reports()
+        self._takes_reports = graph.takes_reports
         self._live = graph.live_variables
         self._disarm = arm(())
 
@@ -224,7 +233,7 @@ class ReportSession(EmbeddedSession):
         try:
             return super().compile(fetches, feeds, host)
         except UnfedPlaceholderError as error:
-            if not self.graph.takes_reports:
+            if not self._takes_reports:
                 raise
             name = error.node
             raise UnfedPlaceholderError(self._unreported(name, feeds), name) from None
@@ -267,14 +276,14 @@ class ReportSession(EmbeddedSession):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Fetch from reports; undo the effects of the ops that hooks added."""
-        if not program.calls or not self.graph.takes_reports:
+        if not program.calls or not self._takes_reports:
             return super().execute(program, feeds, writes, options, metadata)
         with self.last.aside():
             return super().execute(program, feeds, writes, options, metadata)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Read the values reported last, or values derived from them."""
-        if not self.graph.takes_reports:
+        if not self._takes_reports:
             return super().run(fetches, feed_dict)
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         return self._read(fetches, ChainMap(given, cast("Any", self.last)))

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch.nn import Module
 
@@ -13,6 +14,7 @@ from hookbus import UsageError
 from hookbus.backend import (
     LiveValue,
     Node,
+    Operation,
     Program,
     ReportGraph,
     ReportSession,
@@ -79,26 +81,18 @@ class TorchGraph(ReportGraph):
         """The tracked objects by name."""
         return dict(self._objects)
 
-    @property
-    def takes_reports(self) -> bool:
-        """Whether it serves a custom loop: only hooks have added nodes to it."""
-        computed = ("op", "input", "placeholder")
-        nodes = self.nodes.values()
-        return not any(node.kind in computed and node.owner is None for node in nodes)
-
     def track(self, **things: Any) -> None:
         """Add objects whose values are nodes, and whose states checkpoints hold.
 
         Raises:
             UsageError: an object cannot be tracked, or its name is already used.
         """
-        library = TorchLibrary()
-        both = {**self._objects, **things}
+        for name in things.keys() & self._objects.keys():
+            raise UsageError(f"{name!r} is already tracked; track each object once")
+        library, both = TorchLibrary(), {**self._objects, **things}
         library.check(both)
         live: dict[str, LiveValue] = {}
         for name, thing in things.items():
-            if name in self._objects:
-                raise UsageError(f"{name!r} is already tracked; track each object once")
             tracked = library.tracked(name, thing)
             if tracked is not None:
                 live |= {name + part: value for part, value in tracked.live().items()}
@@ -134,6 +128,18 @@ class TorchSession(ReportSession):
         where = f" on {', '.join(sorted(devices))}" if devices else ""
         return f"PyTorch {torch.__version__}{where}"
 
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> Program:
+        """Plan a run, in which new values of variables have no history of gradients.
+
+        Raises:
+            UnfedPlaceholderError, WriteConflictError: as the embedded backend.
+        """
+        program = super().compile(fetches, feeds, host)
+        calls = tuple((_without_history(call[0]), *call[1:]) for call in program.calls)
+        return attrs.evolve(program, calls=calls)
+
     def execute(
         self,
         program: Program,
@@ -144,10 +150,32 @@ class TorchSession(ReportSession):
     ) -> Sequence[Any]:
         """Run a plan once; without a train op in evaluation mode."""
         with contextlib.ExitStack() as stack:
-            for thing in () if program.trains else self.graph.objects.values():
-                if isinstance(thing, Module):
-                    stack.enter_context(evaluating(thing))
+            if not any(_trains(call[0]) for call in program.calls):
+                for thing in self.graph.objects.values():
+                    if isinstance(thing, Module):
+                        stack.enter_context(evaluating(thing))
             return super().execute(program, feeds, writes, options, metadata)
+
+
+def _trains(operation: Operation) -> bool:
+    """Return whether a train op trains the model; one with updates gathers a metric."""
+    return operation.trains and bool(operation.increment or not operation.updates)
+
+
+def _without_history(operation: Operation) -> Operation:
+    """Return an op whose new values of variables hold no step in memory."""
+    if not operation.updates:
+        return operation
+
+    def call(*values: Any) -> Any:
+        with torch.no_grad():
+            return operation.call(*map(_detached, values))
+
+    return attrs.evolve(operation, call=call)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _tensors_of(module: Module) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (everybody does)
+import torch.nn.functional as F
 from torch import nn
 
 from hookbus import (
