@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from email import message_from_string
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -251,7 +251,7 @@ def _installation() -> tuple[Any, Any]:
 
 def _state_of(folder: str) -> tuple[str, int, int]:
     try:
-        found = Path(folder).stat()
+        found = os.stat(folder or ".")  # noqa: PTH116 (each session asks, of each folder)
     except (OSError, ValueError):  # it is not there, or its name cannot be
         return folder, 0, 0
     return folder, found.st_ino, found.st_mtime_ns

@@ -75,6 +75,8 @@ class Bus:
             PluginError: their ``before`` and ``after`` contradict each other.
         """
         check_names(self._hints)
+        if not any(hints.before or hints.after for hints in self._hints.values()):
+            return  # any order is possible
         kinds = [self.kind, *(k for m in self._members.values() for k in m.kinds or ())]
         groups = {
             kind: {event: self._groups(event, kind) for event in self._registry.parameters}

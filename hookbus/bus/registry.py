@@ -65,6 +65,8 @@ class Registration:
 _PROPERTIES = (property, functools.cached_property)
 MARK = f"{PROJECT}_impl"
 """The attribute of a function that holds the options of ``@hookimpl``."""
+SPEC_MARK = f"{PROJECT}_spec"
+"""The attribute of a function that holds the options of ``@hookspec``."""
 
 
 @attrs.frozen(eq=False)
@@ -105,13 +107,21 @@ class Registry(pluggy.PluginManager):
             return None  # reading it would run it
         if name in LIFECYCLE and own is getattr(SessionRunHook, name):
             return None
-        if _is_unmarked_method(plugin, name, own):
-            return _PLAIN if name in LIFECYCLE else None
+        method = _plain_method(plugin, name)
+        if method is not None:
+            return vars(method).get(MARK, _PLAIN if name in LIFECYCLE else None)
         marked = super().parse_hookimpl_opts(plugin, name)
         if isinstance(plugin, types.ModuleType) or name not in LIFECYCLE:
             return marked
         plain = marked is None and inspect.isroutine(getattr(plugin, name, None))
         return _PLAIN if plain else marked
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        """Return the options of a function that declares an event, or None."""
+        function = vars(module_or_class).get(name)
+        if isinstance(function, types.FunctionType):  # pluggy takes much longer
+            return vars(function).get(SPEC_MARK)
+        return super().parse_hookspec_opts(module_or_class, name)
 
     def found_in(self, plugin: Any) -> list[HookFunction]:
         """Return the functions of a plugin that implement events."""
@@ -174,7 +184,8 @@ class Registry(pluggy.PluginManager):
         return getattr(self.hook, event).spec
 
     def _specs_of(self, module_or_class: Any) -> dict[str, Any]:
-        declared = [*vars(module_or_class), *dir(module_or_class)]  # dir() sorts
+        # dir() sorts, so what is declared here comes first, in its order.
+        declared = dict.fromkeys([*vars(module_or_class), *dir(module_or_class)])
         return {
             name: getattr(module_or_class, name)
             for name in declared
@@ -183,14 +194,16 @@ class Registry(pluggy.PluginManager):
         }
 
 
-def _is_unmarked_method(plugin: Any, name: str, own: Any) -> bool:
-    """Return whether an attribute is an ordinary method of a class, without ``@hookimpl``.
+def _plain_method(plugin: Any, name: str) -> types.FunctionType | None:
+    """Return the function of an ordinary method of a class; None for anything else.
 
-    Most attributes are; pluggy takes much longer to find that out, in each session.
+    Most attributes are such; pluggy takes much longer to find that out, in each session.
     """
-    if not isinstance(own, types.FunctionType) or hasattr(own, MARK):
-        return False
-    return name not in getattr(plugin, "__dict__", ())
+    if name in getattr(plugin, "__dict__", ()):
+        return None
+    owners = (vars(cls) for cls in type(plugin).__mro__)
+    found = next((owner[name] for owner in owners if name in owner), None)
+    return found if isinstance(found, types.FunctionType) else None
 
 
 @functools.lru_cache(maxsize=256)

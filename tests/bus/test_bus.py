@@ -86,6 +86,41 @@ def test_the_decorator_orders_an_overridden_method() -> None:
     assert called(bus(Last(), answering())) == ["p1", "p0"]
 
 
+def test_a_static_or_class_method_may_have_the_decorator_on_either_side() -> None:
+    """Python keeps the mark in the method or in its function; both count."""
+
+    class Static:
+        @staticmethod
+        @hookimpl
+        def saving() -> str:
+            return "below"
+
+        @hookimpl(tryfirst=True)
+        @staticmethod
+        def before_run() -> str:
+            return "above"
+
+        @hookimpl
+        @staticmethod
+        def planned_last_step() -> int:
+            return 7
+
+    class Class:
+        @hookimpl(trylast=True)
+        @classmethod
+        def before_run(cls) -> str:
+            return cls.__name__
+
+        @classmethod
+        @hookimpl
+        def planned_last_step(cls) -> int:
+            return 8
+
+    made = bus(Class(), SessionRunHook(), Static())
+    assert called(made) == ["p2", "p0"]
+    assert made.emit("planned_last_step") == [8, 7]
+
+
 def test_in_a_module_only_decorated_functions_count() -> None:
     """A module's function without hookimpl is its own business, whatever its name."""
     module = types.ModuleType("plugin_module")
