@@ -55,12 +55,24 @@ sys.exit("left")
 CLOCK = re.compile(r"\d\d:\d\d:\d\d|[\d.]+ steps/s|[\d.]+ ?m?s\b")
 
 
-@pytest.mark.parametrize("way", cases(["run", "run, exiting", "train", "why"], [*FLAGS]))
+PLAIN = {
+    "script": ["train.py"],
+    "script, failing": ["train.py", "now"],
+    "script, exiting": ["leave.py"],
+    "script with a slip": ["slip.py"],
+    "code": ["-c", "import sys; print(__name__, sys.argv, sys.path[0])", "one"],
+    "code, failing": ["-c", "import hookbus; hookbus.Graph().resolve('w')"],
+}
+"""What runs under Python without the command."""
+SOME = ["run", "run, exiting", "train", "why", "script, failing", "script, exiting"]
+
+
+@pytest.mark.parametrize("way", cases([*SOME, "code"], [*FLAGS, *PLAIN]))
 def test_a_fork_prints_and_returns_what_a_new_process_does(
     way, tmp_path, site, script, estimator, watcher, monkeypatch
 ):
     """Byte for byte, but for the time of day, and it leaves the same files."""
-    words = FLAGS[way]
+    words = PLAIN[way] if way in PLAIN else ["-m", "hookbus", *FLAGS[way]]
     if way in ABOUT_AN_ESTIMATOR:
         words = [*words, *NAMED]
     ended = {}
@@ -70,12 +82,13 @@ def test_a_fork_prints_and_returns_what_a_new_process_does(
         monkeypatch.chdir(folder)
         script(LOOP)
         script(LEAVE, "leave.py", before="")
+        script("x = = 3\n", "slip.py", before="")
         estimator()
         if way in ("evaluate", "predict"):
             train = [sys.executable, "-m", "hookbus", *FLAGS["train"], *NAMED]
             commands.run(train, check=True)
         done = run(
-            [sys.executable, "-m", "hookbus", *words],
+            [sys.executable, *words],
             env=os.environ | {"PYTHONPATH": str(site)},
         )
         files = sorted(str(path).partition(".tfevents")[0] for path in Path().rglob("*"))

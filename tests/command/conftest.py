@@ -279,6 +279,8 @@ def process(python: Path) -> Callable[..., Done]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         kept["PYTHONPATH"] = os.pathsep.join(map(str, path))
         variables = kept | dict(environment or {})
-        return commands.run([python, *arguments], env=variables, cwd=folder, timeout=60)
+        return commands.run(
+            [python, *arguments], env=variables, cwd=folder, timeout=60, libraries=()
+        )
 
     return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from hookbus.config.config import set_process_config
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import read_flags
 from hookbus.plugin.selection import select
+from tests.support import commands
 
 AUTOLOAD = "HOOKBUS_DISABLE_PLUGIN_AUTOLOAD"
 KNOWN = ("", "1", "true", "yes", "on", "0", "false", "no", "off")
@@ -166,13 +166,8 @@ print("hookbus_progress" in sys.modules)
 
 def python(**environment: str) -> str:
     """Run SCRIPT under plain Python and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", SCRIPT]
+    done = commands.run(command, env=os.environ | environment, check=True)
     return done.stdout.strip()
 
 

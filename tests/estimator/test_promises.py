@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -192,7 +191,7 @@ def test_predictions_that_are_open_when_python_ends_are_closed_before(tmp_path):
     """Later no hook could do much any more."""
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", OPEN]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    done = commands.run(command, env=variables)
     assert (done.returncode, done.stdout) == (0, "end\n")
     assert "Traceback" not in done.stderr
 

@@ -272,9 +272,8 @@ def test_a_signalled_run_ends_where_an_undisturbed_one_does(
 
 def test_without_flags_it_is_the_plain_loop():
     """The session changes nothing of the training: the plain loop's model is the same."""
-    plain = subprocess.run(
-        [sys.executable, str(PLAIN), "--epochs", "2"], capture_output=True, text=True
-    )
+    command = [sys.executable, PLAIN, "--epochs", "2"]
+    plain = commands.run(command, libraries=commands.EXAMPLES)
     assert plain.stdout == run(OWN, epochs=2).output
     assert plain.stdout.startswith("held-out accuracy: ")
 

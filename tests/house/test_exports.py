@@ -79,7 +79,7 @@ def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
     script = tmp_path / "names.py"
     script.write_text("\n".join([*lines, "hookbus.Grph", ""]), "utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", script],
+        [sys.executable, "-m", "mypy", "--strict", script],
         env={**os.environ, "MYPYPATH": str(ROOT.parent)},
         cwd=ROOT.parent,  # where the cache is
         capture_output=True,

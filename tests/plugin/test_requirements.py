@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.metadata import EntryPoint, version
 
@@ -14,6 +13,7 @@ from hookbus.config.parser import Switch as Word
 from hookbus.discovery import Installed
 from hookbus.plugin.requirements import check_fits
 from hookbus.plugin.selection import Verdict, check_required
+from tests.support import commands
 
 OWN = version("hookbus")
 
@@ -104,5 +104,5 @@ def test_a_preview_of_hookbus_is_a_version_as_any(fake_dist, wanted, fits):
     entries = {"hookbus": {"clock": "no_clock:ClockHook"}}
     fake_dist("hookbus-clock", entries, requires=[f"hookbus{wanted}"])
     command = [sys.executable, "-c", FITS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = commands.run(command, check=True)
     assert ("this is hookbus 0.9rc1" not in done.stdout) is fits

@@ -196,13 +196,29 @@ def configure():
 """
 
 
+@pytest.fixture(scope="module")
+def plugin_with_settings(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[types.ModuleType]:
+    """Install a module that can be switched on as a plugin, because it has settings.
+
+    All tests share it: after each change of the path every distribution is read again.
+    """
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "with_settings.py").write_text(SETTINGS, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield importlib.import_module("with_settings")
+        del sys.modules["with_settings"]
+
+
 @pytest.fixture
-def with_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """Return a module that can be switched on as a plugin, because it has settings."""
-    Path("with_settings.py").write_text(SETTINGS, "utf-8")
-    monkeypatch.syspath_prepend(Path.cwd())
-    yield importlib.import_module("with_settings")
-    del sys.modules["with_settings"]
+def with_settings(
+    plugin_with_settings: types.ModuleType,
+) -> Iterator[types.ModuleType]:
+    """Return that module; it has the events that the test gives it."""
+    yield plugin_with_settings
+    plugin_with_settings.events.clear()
 
 
 def asking(

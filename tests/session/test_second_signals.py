@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from hookbus_checkpoint_saver import CheckpointSaverHook
 
 import hookbus
 from hookbus import Config, Graph, MonitoredSession, SessionRunHook
+from tests.support import commands
 from tests.support.handlers import SIGNALS, handlers
 from tests.support.profiles import cases
 
@@ -398,7 +398,5 @@ finally:
 def test_a_sigterm_between_the_session_and_the_end_of_the_process(command):
     """The exit code is 75, and functions registered for the exit are called."""
     Path("leaves.py").write_text(LEAVES)
-    done = subprocess.run(
-        [sys.executable, *command, "leaves.py"], capture_output=True, text=True, timeout=60
-    )
+    done = commands.run([sys.executable, *command, "leaves.py"], timeout=60)
     assert (done.returncode, done.stdout) == (75, "cleaned\n"), done.stderr

@@ -15,6 +15,7 @@ import hookbus
 from hookbus import Config, Graph, MonitoredTrainingSession, SessionRunHook
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import read_flags
+from tests.support import commands
 
 OFF = Config(autoload=False)
 COUNTER, SUMMARY, SAVER = "step-counter", "summary-saver", "checkpoint-saver"
@@ -233,12 +234,7 @@ def run_without_plugins(folder: Path, call: str) -> subprocess.CompletedProcess[
     info.joinpath("METADATA").write_text(
         "Metadata-Version: 2.1\nName: hookbus\nVersion: 0.1.0\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", MISSING.format(call=call), str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return commands.run([sys.executable, "-c", MISSING.format(call=call), folder])
 
 
 def test_a_saver_that_is_not_installed_is_an_error(tmp_path):

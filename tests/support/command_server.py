@@ -1,11 +1,12 @@
-"""Forks for each ``hookbus`` command that it is asked for; commands.py asks it.
+"""Forks for each command that it is asked for; commands.py asks it.
 
 A script for any Python that has hookbus, with no other thread and nothing of pytest::
 
     python command_server.py DESCRIPTOR [MODULE ...]
 
-The descriptor is a socket. Each request is its length, with the two streams of the
-command beside it, and then JSON; the answers are the fork's process id and its exit code.
+The descriptor is a listening socket. A fork serves each connection, until nobody is left.
+Each request is its length, with the two streams of the command beside it, and then JSON;
+the answers are the process id of the command's fork and its exit code.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import threading
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -50,6 +52,27 @@ def import_all(modules: Sequence[str]) -> None:
     gc.freeze()  # so that no fork has to copy what it only looks at
 
 
+def accepted(listener: socket.socket) -> socket.socket:
+    """Fork for each connection and return it there; end when the last one is closed."""
+    listener.settimeout(0.2)
+    clients: set[int] = set()
+    while True:
+        try:
+            requests, _ = listener.accept()
+        except TimeoutError:
+            clients = {one for one in clients if not os.waitpid(one, os.WNOHANG)[0]}
+            if not clients:
+                os._exit(0)
+            continue
+        client = os.fork()
+        if not client:
+            listener.close()
+            requests.setblocking(True)
+            return requests
+        clients.add(client)
+        requests.close()
+
+
 def serve(requests: socket.socket) -> dict[str, Any]:
     """Answer requests until nobody asks any more; return only in a fork, its request."""
     while True:
@@ -75,20 +98,44 @@ def serve(requests: socket.socket) -> dict[str, Any]:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Make this process what ``python -m hookbus ...`` is when it has started."""
+    """Make this process what Python is when it has started with the words of a request."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["variables"])
     given = os.environ.get("PYTHONPATH", "")
     folders = map(os.path.abspath, given.split(os.pathsep) if given else ())
-    here = [] if sys.flags.safe_path else [os.getcwd()]  # noqa: PTH109 (as Python has it)
+    words = request["words"]
+    here = [] if sys.flags.safe_path else [_first_folder(words[0])]
     sys.path[:] = [*here, *dict.fromkeys(folders), *PATH]
     sys.path_importer_cache.clear()
     if "numpy" in sys.modules:  # Python's own generator is seeded in every fork
         sys.modules["numpy"].random.seed()
-    sys.argv[:] = ["-m", *request["words"]]
+    # -m hookbus ARGUMENTS, -c CODE ARGUMENTS, or SCRIPT ARGUMENTS
+    sys.argv[:] = [words[0], *words[2 if words[0] in ("-m", "-c") else 1 :]]
     sys.modules["__main__"] = types.ModuleType("__main__")
     vars(sys.modules["__main__"])["__builtins__"] = __builtins__
+
+
+def _first_folder(first: str) -> str:
+    """Return what stands first on the path of a Python whose first argument this is."""
+    if first in ("-m", "-c"):
+        return os.getcwd() if first == "-m" else ""  # noqa: PTH109 (as Python has it)
+    return str(Path(first).resolve().parent)
+
+
+def execute(words: Sequence[str]) -> None:
+    """Run the module, the code or the script that was asked for."""
+    if words[0] == "-m":
+        # As Python itself does for -m. What leaves it ends this process as it ends any.
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        return
+    main, file = vars(sys.modules["__main__"]), "<string>"
+    if words[0] == "-c":
+        code: str | bytes = words[1]
+    else:
+        file = main["__file__"] = str(Path(words[0]).absolute())
+        code = Path(file).read_bytes()
+    exec(compile(code, file, "exec", dont_inherit=True), main)
 
 
 def leave(code: int) -> None:
@@ -110,12 +157,18 @@ def leave(code: int) -> None:
 if __name__ == "__main__":
     server = sys.modules["__main__"]  # or its names would be gone with its place
     import_all(sys.argv[2:])
-    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    asked = serve(accepted(socket.socket(fileno=int(sys.argv[1]))))
+    become(asked)
     try:
-        # As Python itself does for -m. What leaves it ends this process as it ends any.
-        runpy._run_module_as_main("hookbus")  # type: ignore[attr-defined]
+        execute(asked["words"])
     except SystemExit as ending:
         if ending.code is None or isinstance(ending.code, int):
             leave(ending.code or 0)
         raise
+    except Exception as error:
+        frames = error.__traceback__
+        while frames and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next  # those of this module are no part of the program
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        leave(1)
     leave(0)

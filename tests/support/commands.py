@@ -1,25 +1,29 @@
 """Runs Python in a process: a new one, or one forked where hookbus is imported already.
 
-Imports are most of what a short command costs. So ``python -m hookbus ...`` is run by a
-server: a process that has made these imports, has one thread, and forks for each command.
-The fork gets the arguments, variables, folder and streams of the command, and its Python
-ends as any does: it prints the same bytes and leaves the same exit code as a new process,
-which ``tests/cli/test_processes.py`` compares.
+Imports are most of what a short command costs. So ``python -m hookbus ...``, a script and
+``-c`` are run by a server: a process that has made these imports, has one thread, and forks
+for each command. The fork gets the arguments, variables, folder and streams of the command,
+and its Python ends as any does: it prints the same bytes and leaves the same exit code as a
+new process, which ``tests/cli/test_processes.py`` compares.
 
 There is one for each Python, for the variables that Python reads when it starts, and for
-the libraries that commands import besides. Scripts and other modules are run by a new
-process; with the profile ``full`` everything is.
+the libraries that commands import besides; the workers of a run share it. Other modules
+are run by a new process; with the profile ``full`` everything is.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import hashlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,6 +51,8 @@ EXAMPLES = (
     "sklearn.model_selection",
 )
 """What the examples import."""
+_FIRST = ("PYTHON", "LC_", "LANG")
+"""How variables begin that Python reads when it starts."""
 _SCRIPT = Path(__file__).with_name("command_server.py")
 _servers: dict[tuple[object, ...], _Server] = {}
 
@@ -59,7 +65,7 @@ def run(
     timeout: float = 120,
     check: bool = False,
     together: bool = False,
-    libraries: Sequence[str] = (),
+    libraries: Sequence[str] = FILES,
 ) -> Done:
     """Run Python and return what it printed, as text, and its exit code.
 
@@ -79,7 +85,7 @@ def run(
     """
     words = [str(word) for word in command]
     variables = dict(os.environ if env is None else env)
-    if FULL or words[1:3] != ["-m", "hookbus"]:
+    if FULL or not _can_fork(words[1:]):
         done = run_new(words, env=variables, cwd=cwd, timeout=timeout, together=together)
     else:
         server = _server([words[0], *libraries], variables)
@@ -87,6 +93,11 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def _can_fork(words: Sequence[str]) -> bool:
+    """Return whether the server knows how to do what Python does with these arguments."""
+    return words[:2] == ["-m", "hookbus"] or words[0] == "-c" or words[0][0] != "-"
 
 
 def run_new(
@@ -113,42 +124,72 @@ def run_new(
 
 def _server(words: Sequence[str], variables: Mapping[str, str]) -> _Server:
     """Return the server with a Python, libraries, and variables that Python reads first."""
-    first = ("PYTHON", "LC_", "LANG")
-    start = {k: v for k, v in variables.items() if k.startswith(first)} | {"PYTHONPATH": ""}
+    start = {k: v for k, v in variables.items() if k.startswith(_FIRST)}
+    start |= {"PYTHONPATH": ""}
     key = (*words, *sorted(start.items()))
     if key not in _servers:
-        rest = {k: v for k, v in os.environ.items() if not k.startswith(first)}
-        _servers[key] = _Server.start(words, rest | start)
+        _servers[key] = _Server.reached(words, start)
     return _servers[key]
+
+
+def _started(
+    address: Path, words: Sequence[str], variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a server that can be reached from now on."""
+    rest = {k: v for k, v in os.environ.items() if not k.startswith(_FIRST)}
+    address.unlink(missing_ok=True)  # of one that has ended
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        return subprocess.Popen(
+            [words[0], str(_SCRIPT), str(listener.fileno()), *words[1:]],
+            env=rest | variables,
+            cwd=_SCRIPT.parent,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
 
 
 @attrs.frozen
 class _Server:
-    """A server, as the only process that asks it sees it."""
+    """A connection to a server, as the only process that uses it sees it.
 
-    process: subprocess.Popen[bytes]
+    Attributes:
+        requests: the connection.
+        address: where others reach the server.
+        process: the server, if this process has started it.
+    """
+
     requests: socket.socket
+    address: Path
+    process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def start(cls, words: Sequence[str], variables: Mapping[str, str]) -> _Server:
-        """Start one."""
-        requests, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [words[0], str(_SCRIPT), str(theirs.fileno()), *words[1:]],
-                env=variables,
-                cwd=_SCRIPT.parent,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        server = cls(process, requests)
+    def reached(cls, words: Sequence[str], variables: Mapping[str, str]) -> _Server:
+        """Connect to the server for some words and variables, or start it."""
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+        folder = Path(tempfile.gettempdir()) / f"commands-{run[:12]}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = hashlib.sha256(repr((*words, *sorted(variables.items()))).encode())
+        address, process = folder / name.hexdigest()[:12], None
+        requests = socket.socket(socket.AF_UNIX)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # or two workers start two servers
+            try:
+                requests.connect(str(address))
+            except OSError:
+                process = _started(address, words, variables)
+                requests.connect(str(address))
+        server = cls(requests, address, process)
         atexit.register(server.stop)
         return server
 
     def stop(self) -> None:
-        """End it."""
+        """Leave it; it ends when everyone has."""
         self.requests.close()
-        self.process.wait()
+        if self.process is not None:
+            self.process.wait()
+            shutil.rmtree(self.address.parent, ignore_errors=True)
 
     def run(
         self,
@@ -159,7 +200,7 @@ class _Server:
         together: bool,
     ) -> Done:
         """Have a fork run ``python -m hookbus ...``."""
-        request = {"words": words[3:], "variables": variables, "folder": str(folder)}
+        request = {"words": words[1:], "variables": variables, "folder": str(folder)}
         text = json.dumps(request).encode()
         reading, writing = zip(os.pipe(), os.pipe(), strict=True)
         with (

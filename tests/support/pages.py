@@ -119,10 +119,11 @@ class Reader:
             self.environment = {**self.environment, "PATH": path}
             return
         words = shlex.split(command)
-        simple = words[0] == "hookbus" and not _OF_THE_SHELL.search(command)
-        python = [sys.executable, "-m", "hookbus", *words[1:]]
+        programs = {"hookbus": ["-m", "hookbus"], "python": []}
+        simple = words[0] in programs and not _OF_THE_SHELL.search(command)
         limits = {"env": self.environment, "timeout": self.timeout, "together": True}
         if self.forks and simple:
+            python = [sys.executable, *programs[words[0]], *words[1:]]
             done = commands.run(python, libraries=commands.EXAMPLES, **limits)
         else:
             done = commands.run_new(["bash", "-c", command], **limits)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import attrs
 import pytest
 
 from hookbus import AbortedError, OutOfRangeError
+from tests.support import commands
 from tests.support.profiles import cases
 from tests.support.schedules import RUNS, Acts, Row, Training, done, surviving
 
@@ -336,7 +336,7 @@ def test_after_a_process_is_killed_the_schedules_go_on(group):
     """By SIGKILL, which lets nobody say or save anything."""
     command = [sys.executable, __file__, str(group), "6"]
     path = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.run(command, env=os.environ | path, stderr=subprocess.DEVNULL)
+    process = commands.run(command, env=os.environ | path)
     assert process.returncode == -signal.SIGKILL
     group.training().run(group.last)
     _, start = done("start")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from importlib.metadata import distribution, entry_points
 
 import pytest
 
 from hookbus.testing import fake_dist as write
+from tests.support import commands
 
 HOOK = """
     import hookbus
@@ -60,7 +60,7 @@ def test_it_is_found_in_processes(fake_dist):
         "from hookbus.testing import *; from hookbus import *; run_steps(steps=1, config=C)"
     )
     code = code.replace("C)", "Config(autoload=False).with_plugins('hello'))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = commands.run([sys.executable, "-c", code])
     assert done.stdout == "hello from fake_hello\n", done.stderr
 
 

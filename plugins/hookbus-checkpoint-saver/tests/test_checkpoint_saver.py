@@ -319,7 +319,7 @@ def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hookbus", "run", *flags, "script.py"]
-        return commands.run(command, libraries=commands.FILES)
+        return commands.run(command)
 
     return run_script
 
@@ -376,7 +376,7 @@ def test_flags_alone_save_a_script_that_does_not(hook: bool) -> None:
     flags = ["--checkpoint-saver-checkpoint-dir", "runs"]
     flags += ["-p", "checkpoint-saver"] if hook else []
     command = [sys.executable, "-m", "hookbus", "run", *flags, "plain.py"]
-    commands.run(command, libraries=commands.FILES)
+    commands.run(command)
     assert saved("runs") == [0]
 
 

@@ -112,7 +112,7 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 RELAXED = settings(
-    max_examples=200,
+    max_examples=examples(240),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

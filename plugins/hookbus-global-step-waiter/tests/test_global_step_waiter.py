@@ -16,6 +16,7 @@ from hookbus_global_step_waiter import GlobalStepWaiterHook
 import hookbus
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook, UsageError
 from hookbus.testing import run_steps
+from tests.support import commands
 
 QUIET = Config(autoload=False)
 BOTH = pytest.mark.parametrize("custom_loop", [False, True])
@@ -179,16 +180,11 @@ print("ended at", session.global_step)
 """
 
 
-def worker(*flags: str) -> subprocess.Popen[str]:
-    """Start SCRIPT, a worker that stops at step 3, under the command."""
+def command(*flags: str) -> list[str]:
+    """Write SCRIPT, a worker that stops at step 3; return the command that runs it."""
     Path("script.py").write_text(SCRIPT, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress"]
-    return subprocess.Popen(
-        [*command, "--stop-at-step", "3", *flags, "script.py"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return [*command, "--stop-at-step", "3", *flags, "script.py"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +193,8 @@ def worker(*flags: str) -> subprocess.Popen[str]:
 def test_a_signal_ends_the_wait(number, kind):
     """The session ends in good order, without a run."""
     flags = ["--global-step-waiter", "5", "--global-step-waiter-checkpoint-dir", "chief"]
-    with worker(*flags) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(*flags), stdout=pipe, stderr=pipe, text=True) as process:
         assert any("waiting for" in line for line in process.stderr)
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
@@ -219,18 +216,17 @@ def test_signal_handlers_are_as_they_were():
 def test_flags(flag):
     """One names the step, the other one the directory of the others."""
     run_steps(steps=5, directory="chief")
-    process = worker(flag, "5", "--global-step-waiter-checkpoint-dir", "chief")
-    out, err = process.communicate(timeout=30)
-    assert out == "ended at 3\n", err
-    assert "wait_until_step=5 now=5" in err
+    words = command(flag, "5", "--global-step-waiter-checkpoint-dir", "chief")
+    done = commands.run(words, timeout=30)
+    assert done.stdout == "ended at 3\n", done.stderr
+    assert "wait_until_step=5 now=5" in done.stderr
 
 
 def test_a_worker_that_would_wait_for_ever_is_a_usage_error():
     """It exits with 4 before the first step and names the flag."""
-    process = worker("--global-step-waiter", "5")
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == hookbus.ExitCode.USAGE
-    assert "--global-step-waiter-checkpoint-dir" in err
+    done = commands.run(command("--global-step-waiter", "5"), timeout=30)
+    assert done.returncode == hookbus.ExitCode.USAGE
+    assert "--global-step-waiter-checkpoint-dir" in done.stderr
 
 
 def test_the_session_of_a_chief_is_not_disturbed(tmp_path):

@@ -371,7 +371,7 @@ print(steps.outcome.kind, steps.outcome.who, steps.global_step)
 def on_a_full_disk(*policy: str) -> subprocess.CompletedProcess[str]:
     """Train in a process of its own, whose files cannot grow; log lines go to pipes."""
     command = [sys.executable, "-c", FULL, *policy]
-    return subprocess.run(command, capture_output=True, text=True, check=True)
+    return commands.run(command, check=True)
 
 
 def test_a_full_disk_switches_it_off_and_nothing_else():

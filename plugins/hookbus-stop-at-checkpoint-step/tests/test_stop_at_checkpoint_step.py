@@ -16,6 +16,7 @@ from hookbus_stop_at_checkpoint_step import StopAtCheckpointStepHook
 import hookbus
 from hookbus import SessionRunHook, UsageError
 from hookbus.testing import run_steps
+from tests.support import commands
 
 BOTH = pytest.mark.parametrize("custom_loop", [False, True])
 FLAGS = ["--stop-at-checkpoint-step", "3", "--stop-at-checkpoint-step-model-dir", "chief"]
@@ -150,13 +151,11 @@ with hookbus.MonitoredTrainingSession(graph, is_chief=False) as session:
 """
 
 
-def worker(*flags: str) -> subprocess.Popen[str]:
-    """Start SCRIPT, a worker, under the command."""
+def command(*flags: str) -> list[str]:
+    """Write SCRIPT, a worker; return the command that runs it."""
     Path("script.py").write_text(SCRIPT, "utf-8")
-    command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return subprocess.Popen(
-        [*command, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress"]
+    return [*command, *flags, "script.py"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,8 @@ def worker(*flags: str) -> subprocess.Popen[str]:
 )
 def test_a_signal_ends_a_pause(number, kind):
     """The session ends in good order, after the run in which it came."""
-    with worker(*FLAGS) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(*FLAGS), stdout=pipe, stderr=pipe, text=True) as process:
         assert any("waiting for" in line for line in process.stderr)
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
@@ -178,8 +178,8 @@ def test_a_signal_ends_a_pause(number, kind):
 def test_flags(flags):
     """The main flag names the step; another one the directory."""
     run_steps(steps=5, directory="chief")
-    out, err = worker(*flags).communicate(timeout=30)
-    assert out == "ended at 3\n", err
+    done = commands.run(command(*flags), timeout=30)
+    assert done.stdout == "ended at 3\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,6 @@ def test_flags(flags):
 )
 def test_a_setting_that_is_missing_is_a_usage_error(flags, missing):
     """It exits with 4 and names the flag."""
-    process = worker(*flags)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == hookbus.ExitCode.USAGE
-    assert f"--stop-at-checkpoint-step-{missing}" in err
+    done = commands.run(command(*flags), timeout=30)
+    assert done.returncode == hookbus.ExitCode.USAGE
+    assert f"--stop-at-checkpoint-step-{missing}" in done.stderr

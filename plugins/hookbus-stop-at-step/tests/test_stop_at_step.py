@@ -76,7 +76,7 @@ def run_script(*flags: str, kill_at: int = -1) -> subprocess.CompletedProcess[st
     source = SCRIPT.replace("DIRECTORY", repr("saved")).replace("KILL_AT", str(kill_at))
     Path("script.py").write_text(source, "utf-8")
     command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
-    return commands.run([*command, "script.py"], libraries=commands.FILES)
+    return commands.run([*command, "script.py"])
 
 
 def test_neither_target_is_an_error():

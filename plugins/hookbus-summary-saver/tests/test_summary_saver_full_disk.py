@@ -72,7 +72,7 @@ def train():
         command = [sys.executable, "-m", "hookbus", "run", "--log-format", "json"]
         command += ["-p", "no:progress", "script.py", json.dumps(plan)]
         command += [str(last), str(preempted_at)]
-        return commands.run(command, libraries=commands.FILES)
+        return commands.run(command)
 
     return train
 

@@ -45,7 +45,7 @@ def script(save_every: int, last: int, kill_at: int = -1, period: int = 1) -> in
     Path("script.py").write_text(SCRIPT, "utf-8")
     numbers = map(str, (save_every, last, kill_at, period))
     command = [sys.executable, "script.py", *numbers]
-    return subprocess.run(command, capture_output=True).returncode
+    return commands.run(command).returncode
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def run_with():
         Path("script.py").write_text(SCRIPT, "utf-8")
         command = [sys.executable, "-m", "hookbus", "run", "-p", "no:progress", *flags]
         arguments = ["script.py", "100", "9", "-1", "1"]
-        return commands.run([*command, *arguments], libraries=commands.FILES)
+        return commands.run([*command, *arguments])
 
     return run
 
