@@ -11,6 +11,7 @@ from hookbus.backend.library import Tracked as Tracked
 from hookbus.backend.library import library_name as library_name
 from hookbus.backend.library import library_named as library_named
 from hookbus.backend.library import library_of as library_of
+from hookbus.backend.library import on_host as on_host
 from hookbus.backend.library import plugin_for as plugin_for
 from hookbus.backend.program import Program as Program
 from hookbus.backend.program import plan as plan

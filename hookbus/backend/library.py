@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -194,8 +194,6 @@ class Library:
         raise PluginError(f"{type(self).__name__} packs values, and does not unpack them")
 
 
-_PLAIN = frozenset({bool, int, float, str, type(None)})
-"""Classes whose values belong to no library, by far the most frequent ones."""
 _CONTAINERS = (dict, list, tuple)
 
 
@@ -219,23 +217,26 @@ def library_of(thing: Any) -> Library | None:
 
 def library_name(thing: Any) -> str | None:
     """Return the name of that library, like ``torch``: what a codec writes with a value."""
-    known = _entries(tuple(sys.path)).keys() & sys.modules.keys()
-    return _name_in(known, thing.__class__)
+    return _library_of_class(thing.__class__, tuple(sys.path))
 
 
-def on_host(values: Sequence[Any]) -> Sequence[Any]:
+def on_host(values: Any) -> Any:
     """Return values with those of libraries moved to the host, each library's together.
 
     Values inside dicts, lists and tuples move, too. All other values stay as they are.
+
+    Args:
+        values: a dict, list or tuple.
     """
-    if all(value.__class__ in _PLAIN for value in values):
-        return values
-    known = libraries()
+    path = tuple(sys.path)
     found: dict[str, list[Any]] = {}
-    for value in values:
-        _gather(value, known, found)
-    moved = {name: iter(known[name].on_host(every)) for name, every in found.items()}
-    return [_replaced(value, moved) for value in values] if moved else values
+    _gather(values, path, found)
+    if not found:
+        return values
+    moved = {
+        name: iter(library_named(name).on_host(every)) for name, every in found.items()
+    }
+    return _replaced(values, path, moved)
 
 
 def arm(values: Iterable[LiveValue]) -> Callable[[], None]:
@@ -291,33 +292,39 @@ def plugin_for(thing: Any) -> str | None:
     return _PLUGINS[missing[0]] if missing else None
 
 
-def _gather(value: Any, known: Container[str], found: dict[str, list[Any]]) -> None:
-    """Add the values of libraries inside a value to those of their library."""
-    cls = value.__class__
-    if cls in _CONTAINERS:
-        for part in value.values() if cls is dict else value:
-            _gather(part, known, found)
-    else:
-        name = _name_in(known, cls)
-        if name is not None:
-            found.setdefault(name, []).append(value)
+def _gather(container: Any, path: tuple[str, ...], found: dict[str, list[Any]]) -> None:
+    """Add the values of libraries inside a container to those of their library."""
+    for part in container.values() if container.__class__ is dict else container:
+        cls = part.__class__
+        if cls in _CONTAINERS:
+            _gather(part, path, found)
+        else:
+            name = _library_of_class(cls, path)
+            if name is not None:
+                found.setdefault(name, []).append(part)
 
 
-def _replaced(value: Any, moved: Mapping[str, Iterator[Any]]) -> Any:
-    """Return a value with what :func:`_gather` found in it replaced, in the same order."""
-    cls = value.__class__
-    if cls is dict:
-        return {key: _replaced(part, moved) for key, part in value.items()}
-    if cls in _CONTAINERS:
-        return cls(_replaced(part, moved) for part in value)
-    name = _name_in(moved, cls)
-    return value if name is None else next(moved[name])
+def _replaced(
+    container: Any, path: tuple[str, ...], moved: Mapping[str, Iterator[Any]]
+) -> Any:
+    """Return a container with what :func:`_gather` found in it replaced, in that order."""
+    kind, parts = container.__class__, []
+    for part in container.values() if kind is dict else container:
+        cls = part.__class__
+        name = None if cls in _CONTAINERS else _library_of_class(cls, path)
+        if cls in _CONTAINERS:
+            parts.append(_replaced(part, path, moved))
+        else:
+            parts.append(part if name is None else next(moved[name]))
+    if kind is dict:
+        return dict(zip(container, parts, strict=True))
+    return parts if kind is list else tuple(parts)
 
 
-def _name_in(known: Container[str], cls: Any) -> str | None:
-    """Return which of the known libraries a class belongs to, or None."""
-    if cls in _PLAIN:
-        return None
+@functools.lru_cache(maxsize=1024)
+def _library_of_class(cls: Any, path: tuple[str, ...]) -> str | None:
+    """Return the name of the library that a class belongs to, if a plugin knows it."""
+    known = _entries(path)
     return next((root for root in _roots_of(cls) if root in known), None)
 
 
@@ -339,7 +346,6 @@ def _loaded(entry: EntryPoint) -> Library:
         ) from error
 
 
-@functools.lru_cache
 def _roots_of(cls: Any) -> tuple[str, ...]:
     """Return the top-level modules that define a class and its bases."""
     return tuple(str(base.__module__).partition(".")[0] for base in cls.__mro__)

@@ -48,6 +48,7 @@ class Program:
         trained: (slot, name) of the train ops that run and have outputs.
         writers: variable to the op that writes it.
         increment: what the run adds to the global step.
+        pure: whether all ops only compute.
     """
 
     size: int
@@ -64,6 +65,7 @@ class Program:
     trained: tuple[tuple[int, str], ...]
     writers: Mapping[str, str]
     increment: int
+    pure: bool
 
 
 def is_live(node: Node) -> bool:
@@ -152,6 +154,7 @@ class _Planner:
             ),
             writers=self._writers,
             increment=sum(call[0].increment for call in self._calls),
+            pure=all(call[0].pure for call in self._calls),
         )
 
     def _visit(self, root: str) -> None:
@@ -183,7 +186,7 @@ class _Planner:
             self._read_last(name, operation)
             return None
         if name not in self._fed and is_live(node):
-            return Operation(name, operation.get, ())
+            return Operation(name, operation.get, (), pure=True)
         if name not in self._fed and node.kind == "placeholder":
             raise UnfedPlaceholderError(self._unfed(name), name)
         kind: str = "feed" if name in self._fed else node.kind

@@ -276,7 +276,7 @@ class ReportSession(EmbeddedSession):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Fetch from reports; undo the effects of the ops that hooks added."""
-        if not program.calls or not self._takes_reports:
+        if program.pure or not self._takes_reports:
             return super().execute(program, feeds, writes, options, metadata)
         with self.last.aside():
             return super().execute(program, feeds, writes, options, metadata)

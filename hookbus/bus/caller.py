@@ -96,6 +96,9 @@ class Implementation:
         if wanted == event_parameters:
             return function
         places = tuple(event_parameters.index(name) for name in wanted)
+        if not self.defaulted and len(places) == 1:
+            (only,) = places
+            return lambda *args: function(args[only])
         if not self.defaulted:
             return lambda *args: function(*[args[place] for place in places])
         named = tuple((name, event_parameters.index(name)) for name in self.defaulted)

@@ -45,6 +45,10 @@ class _OpOptions(TypedDict, total=False):
     outputs: Iterable[str] | str
 
 
+class _PlainOpOptions(_OpOptions, total=False):
+    pure: bool
+
+
 class _TrainOpOptions(_OpOptions, total=False):
     updates: Iterable[Node | str] | Node | str
     increment: int
@@ -238,9 +242,11 @@ class Graph:
         return self._add(name, "input", factory)
 
     @overload
-    def op(self, fn: Callable[..., Any], **options: Unpack[_OpOptions]) -> Node: ...
+    def op(self, fn: Callable[..., Any], **options: Unpack[_PlainOpOptions]) -> Node: ...
     @overload
-    def op(self, **options: Unpack[_OpOptions]) -> Callable[[Callable[..., Any]], Node]: ...
+    def op(
+        self, **options: Unpack[_PlainOpOptions]
+    ) -> Callable[[Callable[..., Any]], Node]: ...
     def op(
         self,
         fn: Callable[..., Any] | None = None,
@@ -248,6 +254,7 @@ class Graph:
         name: str | None = None,
         reads: Mapping[str, Node | str] | None = None,
         outputs: Iterable[str] | str = (),
+        pure: bool = False,
     ) -> Node | Callable[[Callable[..., Any]], Node]:
         """Add a node computed from others; also a decorator.
 
@@ -258,6 +265,9 @@ class Graph:
             reads: parameter to node, for parameters whose name is not that of the node.
             outputs: names of several results; *fn* then returns a dict with these keys,
                 or a tuple in this order, and the nodes are ``NAME.OUTPUT``.
+            pure: whether *fn* only computes: it draws no random number and changes nothing.
+                Around other ops that a hook adds to a custom loop, the session restores
+                the random generators in each step, which takes longer than most ops.
 
         Raises:
             GraphFinalizedError: the graph is finalized.
@@ -266,11 +276,11 @@ class Graph:
         """
         self._check_open(name or fn)
         if fn is None:
-            return partial(self.op, name=name, reads=reads, outputs=outputs)
+            return partial(self.op, name=name, reads=reads, outputs=outputs, pure=pure)
         name = _name(name or name_of(fn), "a node's name")
         keys = _names_of(f"op {name!r}: outputs", outputs)
         pairs = tuple((key, f"{name}.{key}") for key in keys)
-        return self._add_function(name, fn, reads, outputs=pairs)
+        return self._add_function(name, fn, reads, outputs=pairs, pure=pure)
 
     @overload
     def train_op(

@@ -28,6 +28,7 @@ class Operation:
         increment: what it adds to the global step.
         trains: whether it is a train op.
         in_loop: whether it is a train op that ``session.loop()`` runs.
+        pure: whether it only computes, so that a custom loop need not undo its effects.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Operation:
     increment: int = 0
     trains: bool = False
     in_loop: bool = False
+    pure: bool = False
 
     def unpack(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Split a return value.

@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
 """The purpose of a session or a run."""
+_KINDS: tuple[str, ...] = get_args(Kind)
 
 
 def check_kind(kind: str | None) -> None:
     """Raise UsageError for an unknown kind."""
-    kinds = get_args(Kind)
-    if kind is not None and kind not in kinds:
-        raise UsageError(
-            f"kind={kind!r}: expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}"
-        )
+    if kind is not None and kind not in _KINDS:
+        hint = did_you_mean(kind, _KINDS)
+        raise UsageError(f"kind={kind!r}: expected one of {', '.join(_KINDS)}{hint}")
 
 
 @attrs.frozen(eq=False)

@@ -41,6 +41,9 @@ CALLER = "the caller"
 _DEFAULT_OPTIONS = RunOptions()
 _NO_FEEDS: Mapping[str, Any] = {}
 _MOST_PLANS = 1024
+_STR = frozenset({str})
+FixedDicts: TypeAlias = list[tuple[dict[str, str], dict[str, str]]]
+"""Fetches that are dicts of names, each with a copy that tells whether it has changed."""
 
 
 class RunRequest(tuple[Any, ...]):
@@ -107,10 +110,14 @@ class HookedSession:
         self._remaining = remaining
         self._plans: dict[Hashable, RunPlan] = {}
         self._wanted: dict[Hashable, list[str]] = {}
+        self._armed_request: RunRequest | None = None
         self._armed_for: Any = None
         self._same_asked: list[Result] = []
         self._same_fetches: Any = object()  # equal to no fetch
+        self._same_dicts: FixedDicts = []
         self._same_request = RunRequest()
+        self._last_request: RunRequest | None = None
+        self._last_plan: RunPlan | None = None
 
     def run(
         self,
@@ -140,13 +147,18 @@ class HookedSession:
         before_run = bus.callers.get(("before_run", kind)) or bus.caller("before_run", kind)
         asked = before_run.collect(context)
         # Only a name is compared: an array, given by mistake, is neither equal nor unequal.
-        named = fetches.__class__ is str
+        named = fetches.__class__ is str or (fetches.__class__ is list and not fetches)
         plain = named and feed_dict is None and options is None and metadata is None
         if plain and asked == self._same_asked and fetches == self._same_fetches:
-            return context, self._same_request, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata()
+            for now, before in self._same_dicts:
+                if now != before:
+                    break
+            else:
+                same = self._same_request
+                return context, same, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata()
         options = options or _DEFAULT_OPTIONS
         leaf = self.session.graph.leaf
-        request, special, fixed = _read_requests(fetches, asked, leaf)
+        request, special, dicts = _read_requests(fetches, asked, leaf)
         feeds = _NO_FEEDS
         if special or feed_dict:
             for _, wanted in asked:
@@ -154,16 +166,17 @@ class HookedSession:
             parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
             feeds = unite_feeds(parties, self.session.graph.resolve, _blame)
             request = RunRequest((request.fetches, request.hooks, tuple(feeds)))
-        elif fixed:
-            # Names cannot change: the same objects will mean the same next time.
+        elif dicts is not None:
             self._same_asked, self._same_fetches = asked, fetches
-            self._same_request = request
+            self._same_request, self._same_dicts = request, dicts
         return context, request, feeds, options, metadata or RunMetadata()
 
     def arm(self, pending: PendingRun) -> None:
         """Prepare the backend for a step of a custom loop, which will execute *pending*."""
         request = pending[1]
-        wanted = self._wanted.get(request)
+        if request is self._armed_request:
+            return
+        self._armed_request, wanted = request, self._wanted.get(request)
         if wanted is None:
             if len(self._wanted) >= _MOST_PLANS:
                 self._wanted.clear()
@@ -184,7 +197,10 @@ class HookedSession:
         """
         context, request, _, options, metadata = pending
         session, requests = self.session, self.requests
-        plan = self._plans.get(request) or self._plan(request, feeds)
+        plan = self._last_plan
+        if plan is None or request is not self._last_request:
+            plan = self._plans.get(request) or self._plan(request, feeds)
+            self._last_request, self._last_plan = request, plan
         writes = requests.take_writes() if requests.writes else requests.writes
         try:
             values = session.execute(plan.program, feeds, writes, options, metadata)
@@ -339,14 +355,17 @@ def _merged(request: RunRequest) -> Merge:
 
 def _read_requests(
     fetches: Any, asked: Sequence[tuple[str, Any]], leaf: Leaf
-) -> tuple[RunRequest, bool, bool]:
-    """Return the request without feeds, and whether it is special or fixed.
+) -> tuple[RunRequest, bool, FixedDicts | None]:
+    """Return the request without feeds, whether it is special, and what could change it.
 
-    A special request has feeds, options, or a foreign type. All fetches of a fixed one are
-    plain names, which cannot change later.
+    A special request has feeds, options, or a foreign type. If all fetches are names, nodes
+    and dicts of names, the same objects mean the same the next time, unless such a dict was
+    changed. So each dict is returned with a copy; None if there are other fetches.
     """
-    fixed = fetches.__class__ is str
-    wanted = fetches if fixed else structure_of(fetches, leaf)
+    named = fetches.__class__ is str
+    nothing = fetches.__class__ is list and not fetches
+    dicts: FixedDicts | None = [] if named or nothing else None
+    wanted = fetches if named else structure_of(fetches, leaf)
     hooks: list[tuple[str, Hashable]] = []
     special = False
     for name, request in asked:
@@ -355,16 +374,20 @@ def _read_requests(
         elif request.feed_dict or request.options is not None:
             special = True
         own = request.fetches
-        if own.__class__ is str:
+        if own.__class__ is str or own.__class__ is Node:
             hooks.append((name, own))
         elif own is not None:
-            fixed = False
+            names = own.__class__ is dict and _STR.issuperset(map(type, own.values()))
+            if dicts is not None and names:
+                dicts.append((own, {**own}))
+            else:
+                dicts = None
             try:
                 hooks.append((name, structure_of(own, leaf)))
             except GraphError as error:
                 _blame(error, name)
                 raise
-    return RunRequest((wanted, tuple(hooks), ())), special, fixed
+    return RunRequest((wanted, tuple(hooks), ())), special, dicts
 
 
 def _check_request(name: str, request: Any) -> bool:

@@ -173,6 +173,9 @@ class SessionState:
             RunAfterStopError: a hook stopped the session before; in a custom loop a
                 SessionStoppedError.
         """
+        backend = self.backend
+        if self.phase is Phase.RUNNING and self.signals.received is None and backend:
+            return backend  # nearly always
         self.check_process()
         if self.phase is Phase.CLOSED or self.backend is None:
             raise SessionClosedError("run() on a closed session; create a new one")

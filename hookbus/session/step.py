@@ -65,7 +65,7 @@ class Step:
         self.feeds: Mapping[str, Any] = {}
         self._state = state
         self._kind = kind
-        self._reports = Reports(state.saver.tracking.aside)
+        self._reports: Reports
         self._pending: PendingRun | None = None
         self._cancelled = False
 
@@ -107,7 +107,8 @@ class Step:
 
     def __enter__(self) -> Step:
         state = self._state
-        state.check_block("step")
+        if state.block is not None:
+            state.check_block("step")
         saver, epochs = state.saver, state.saver.epochs
         epochs.mark()
         if self._kind == state.kind and epochs.resuming:

@@ -62,7 +62,7 @@ class LoggingTensorHook(SessionRunHook):
     formatter: Callable[[Mapping[str, Any]], str] | None = None
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
-    _runs: int = attrs.field(default=0, init=False)
+    _runs: int = attrs.field(default=0, init=False, on_setattr=attrs.setters.NO_OP)
 
     def __attrs_post_init__(self) -> None:
         periods = (self.every_n_iter is not None) + (self.every_n_secs is not None)

@@ -64,7 +64,7 @@ class SummarySaverHook(SessionRunHook):
     _kept: dict[str, Path] = attrs.field(factory=dict, init=False)
     _seen: set[tuple[str, str, int]] = attrs.field(factory=set, init=False)
     _first_step: int = attrs.field(default=1, init=False)
-    _increment: int = attrs.field(default=1, init=False)
+    _increment: int = attrs.field(default=1, init=False, on_setattr=attrs.setters.NO_OP)
     _trains: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
