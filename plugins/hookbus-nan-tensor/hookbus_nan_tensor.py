@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -20,8 +20,10 @@ from hookbus import (
     TrainingError,
     UsageError,
 )
+from hookbus.backend import on_host
 
 _PLAIN = (float, int, str)
+Signs: TypeAlias = dict[str, Any]
 _SETTING = "the setting loss_tensor of nan-tensor"
 _NOTHING = (
     "nan-tensor has nothing to watch: the graph has neither 'loss' nor 'accuracy' nor a "
@@ -59,30 +61,34 @@ class NanTensorHook(SessionRunHook):
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
 
     def begin(self, graph: Graph) -> None:
-        """Look the nodes up."""
-        self._request = SessionRunArgs(self._watched(graph))
-        if self._request.fetches is None:
-            raise UsageError(_NOTHING)
+        """Look the nodes up, and add a node for each that tells where it is NaN.
 
-    def _watched(self, graph: Graph) -> dict[str, str] | Node | None:
-        if not self.loss_tensor:
-            return graph.metrics
-        nodes = graph.resolve_all(self.loss_tensor, _SETTING)
-        return {node.name: node.name for node in nodes}
+        Such a node is computed where the value is: of an array only a flag is moved.
+        """
+        if self.loss_tensor:
+            nodes = graph.resolve_all(self.loss_tensor, _SETTING)
+            fetches = {node.name: _watched(graph, node) for node in nodes}
+        elif graph.metrics is not None:
+            # A dict of the values, each under its own name.
+            fetches = {"": _watched(graph, graph.metrics, is_dict=True)}
+        else:
+            raise UsageError(_NOTHING)
+        self._request = SessionRunArgs(fetches)
 
     def before_run(self) -> SessionRunArgs:
-        """Ask for the watched values."""
+        """Ask for what tells where the watched values are NaN."""
         return self._request
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Fail or stop if a value is NaN."""
-        if not run_values.results:
-            raise UsageError(_NOTHING)
-        for name, value in run_values.results.items():
-            for found in _nans(name, value):
-                self._react(f"{found} is NaN at step {run_values.global_step}", run_context)
+        for signs in run_values.results.values():
+            if signs is None:
+                raise UsageError(_NOTHING)
+            place = _first(signs)
+            if place is not None:
+                self._react(f"{place} is NaN at step {run_values.global_step}", run_context)
                 return
 
     @hookbus.hookimpl
@@ -93,12 +99,12 @@ class NanTensorHook(SessionRunHook):
         run_context: SessionRunContext | None,
     ) -> str | None:
         """Refuse to save a variable that holds NaN."""
-        for name, value in values.items():
-            for found in _nans(name, value):
-                reason = f"variable {found} holds NaN at step {global_step}"
-                self._react(reason, run_context)
-                return reason
-        return None
+        place = _first(on_host(_signs(values.items())))
+        if place is None:
+            return None
+        reason = f"variable {place} holds NaN at step {global_step}"
+        self._react(reason, run_context)
+        return reason
 
     def _react(self, reason: str, run_context: SessionRunContext | None) -> None:
         if self.fail_on_nan_loss:
@@ -112,17 +118,56 @@ class NanTensorHook(SessionRunHook):
             run_context.request_stop(reason)
 
 
-def _nans(name: str, value: Any) -> Iterator[str]:
-    """Yield the places of NaN in a value: its name, or the path to a part of it."""
+def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
+    """Return the name of the node that tells where *node* is NaN; add it if need be."""
+    name = f"hookbus.nan/{node.name}"
+
+    def signs(value: Any) -> Signs | None:
+        if is_dict and not value:
+            return None  # a step that reports nothing
+        return _signs(value.items() if is_dict else [(node.name, value)])
+
+    if name not in graph:
+        graph.op(signs, name=name, reads={"value": node}, pure=True)
+    return name
+
+
+def _signs(values: Iterable[tuple[str, Any]]) -> Signs:
+    """Return what tells where values are NaN, without moving any of them.
+
+    Returns:
+        The place of each part of a value, which is its name or the path to the part, with
+        the part itself if it is one number, and otherwise with a flag in a list.
+    """
+    return {
+        place: part if _is_number(part) else [_has_nan(part)]
+        for name, value in values
+        for place, part in _leaves(name, value)
+    }
+
+
+def _first(signs: Signs) -> str | None:
+    """Return the first place of a NaN, or None."""
+    for place, sign in signs.items():
+        if sign[0] if sign.__class__ is list else sign != sign:
+            return place
+    return None
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, _PLAIN) or getattr(part, "shape", None) == ()
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each part of a value with the part."""
     parts = None
     if not (isinstance(value, _PLAIN) or hasattr(value, "dtype")):  # hardly ever
         parts = _parts(value)
     if parts is None:
-        if _has_nan(value):
-            yield name
+        yield name, value
         return
     for key, part in parts:
-        yield from _nans(f"{name}/{key}", part)
+        yield from _leaves(f"{name}/{key}", part)
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
@@ -138,13 +183,11 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
     return None
 
 
-def _has_nan(value: Any) -> bool:
-    """Return whether a number, or an array of any library, holds NaN.
+def _has_nan(value: Any) -> Any:
+    """Return whether an array of any library holds NaN, as a flag of the library.
 
     Only NaN differs from itself.
     """
     differs = value != value
-    if isinstance(differs, bool):
-        return differs
     found = getattr(differs, "any", None)
-    return bool(found()) if found is not None else bool(differs)
+    return found() if found is not None else bool(differs)
