@@ -1,0 +1,168 @@
+"""A backend of another package: it computes values by name, and keeps them on a "device".
+
+It uses nothing of hookbus but public names. A value on its device is a :class:`Remote`;
+ops compute with what is inside. What hooks ask for arrives on the host in one transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+import hookbus
+from hookbus import backend
+
+
+@attrs.frozen(eq=False)
+class Remote:
+    """A value on the device."""
+
+    value: Any
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+class NaiveSession:
+    """Runs a graph, op by op."""
+
+    label, xp, shares_step = "naive", np, False
+    preemption_errors = backend.PREEMPTION_ERRORS
+
+    def __init__(self, graph: hookbus.Graph) -> None:
+        self.graph, self.global_step, self.version = graph, 0, 0
+        self.transfers, self._closed = 0, False
+        self._memory = {n.name: Remote(n.source) for n in graph.variables}
+        self._last: dict[str, Any] = {}
+        nodes = graph.nodes.values()
+        self._inputs = {
+            n.name: backend.Input(n.name, n.source) for n in nodes if n.kind == "input"
+        }
+
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> tuple[backend.Program, int]:
+        return backend.plan(self.graph, (*fetches, *host), feeds), len(fetches)
+
+    def execute(
+        self,
+        program: tuple[backend.Program, int],
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: backend.RunOptions,
+        metadata: backend.RunMetadata,
+    ) -> Sequence[Any]:
+        if self._closed:
+            raise hookbus.SessionClosedError("the session is closed")
+        made, kept = program
+        for name in writes.keys() & made.writers.keys():
+            raise hookbus.WriteConflictError(f"{writes[name][0]} and an op write {name!r}")
+        slots, news = self._filled(made, feeds), {}
+        for operation, pick, own, outputs in made.calls:
+            returned = operation.call(*pick(slots))
+            if operation.trains or outputs:
+                updates, results = operation.unpack(returned)
+                news.update(updates)
+                for key, slot in outputs:
+                    slots[slot] = results[key]
+                returned = dict(results) or None
+            slots[own] = returned
+        if options.trace_level > 0:
+            metadata.native = {"ops": len(made.calls)}
+        self._last.update((name, slots[slot]) for slot, name in made.trained)
+        self.write({**{name: value for name, (_, value) in writes.items()}, **news})
+        self.global_step += made.increment
+        values = made.pick_results(slots)
+        self.transfers += len(values) > kept
+        return [*map(Remote, values[:kept]), *values[kept:]]
+
+    def _filled(self, made: backend.Program, feeds: Mapping[str, Any]) -> list[Any]:
+        slots: list[Any] = [None] * made.size
+        for slot, name in (*made.variables, *made.arrays):
+            slots[slot] = self._memory[name].value
+        for slot, name in made.feeds:
+            slots[slot] = feeds[name]
+        for slot, value in ((made.step_slot, self.global_step), (made.xp_slot, np)):
+            if slot is not None:
+                slots[slot] = value
+        for slot, name, op, key in made.last_outputs:
+            if op not in self._last:
+                raise hookbus.NoValueYetError(f"{name!r} has no value yet", name)
+            slots[slot] = self._last[op][key]
+        pulled: list[tuple[backend.Input, Any]] = []
+        for slot, name in made.inputs:
+            try:
+                slots[slot] = self._inputs[name].pull()
+            except hookbus.OutOfRangeError:
+                for other, value in pulled:
+                    other.put_back(value)
+                raise
+            pulled.append((self._inputs[name], slots[slot]))
+        return slots
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        feeds = backend.unite_feeds([("run", feed_dict)], self.graph.resolve)
+        merged = backend.merge([("run", backend.structure_of(fetches, self.graph.leaf))])
+        names = [self.graph.resolve(leaf).name for leaf in merged.leaves]
+        program = self.compile(names, frozenset(feeds))
+        values = self.execute(
+            program, feeds, {}, backend.RunOptions(), backend.RunMetadata()
+        )
+        return merged.splits[0](values)
+
+    def arm(self, fetches: Sequence[str]) -> None: ...
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:
+        raise hookbus.UsageError("this backend serves no custom loop")
+
+    def check(self, name: str, value: Any, who: str) -> None:
+        old = self._memory.get(name)
+        if old is None or np.shape(old.value) != np.shape(value):
+            raise hookbus.GraphError(f"{who} cannot write {name!r}")
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self.check(name, value, "write()")
+        self._memory.update({name: Remote(value) for name, value in values.items()})
+        self.version += bool(values)
+
+    def variables(self) -> dict[str, Any]:
+        return {name: remote.value for name, remote in self._memory.items()}
+
+    def describe(self) -> dict[str, backend.ValueRecord]:
+        return {
+            name: backend.ValueRecord.of(name, v) for name, v in self.variables().items()
+        }
+
+    snapshot: Callable[[NaiveSession], dict[str, Any]] = variables
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"transfers": self.transfers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.transfers = state.get("transfers", 0)
+
+    def positions(self) -> dict[str, Any]:
+        return {name: each.state_dict() for name, each in self._inputs.items()}
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        for name in positions.keys() & self._inputs.keys():
+            self._inputs[name].load_state_dict(positions[name])
+
+    def pulled(self) -> int:
+        return sum(each.pulled for each in self._inputs.values())
+
+    def remaining(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class NaiveGraph(hookbus.Graph):
+    """A graph that runs on it."""
+
+    backend = NaiveSession
