@@ -270,9 +270,7 @@ def test_a_model_of_another_optimizer_is_refused():
 
 def test_a_model_that_is_tracked_twice_is_refused():
     model = Net()
-    with (
-        pytest.raises(UsageError, match="'model' and 'again' are the same module"),
-        MonitoredSession(config=QUIET) as session,
-    ):
+    with MonitoredSession(config=QUIET) as session:
         session.track(model=model)
-        session.track(again=model)
+        with pytest.raises(UsageError, match="'model' and 'again' are the same module"):
+            session.track(again=model)
