@@ -1,0 +1,358 @@
+"""Measures what hooks cost in a PyTorch loop, against the same loop written by hand.
+
+Five things happen beside the training: it stops after a number of steps, saves a checkpoint
+at the end of each block of steps, logs the loss ten times a block, watches it for NaN in
+each step, and writes it for TensorBoard ten times a block. One loop does nothing of that,
+one does it by hand with the same durability, and one leaves it to hookbus' plugins. Ignite
+and Lightning do it with their own handlers, if they are installed.
+
+The loops take turns: in each round every one trains for some blocks, after some steps that
+do not count. A ratio compares two loops of one round, and the benchmark shows the median
+over the rounds with its extremes. The steps last 50 microseconds, 1 and 20 milliseconds.
+
+    python benchmarks/torch_loop.py [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import logging
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import torch
+from hookbus_checkpoint_saver import CheckpointSaverHook
+from hookbus_logging_tensor import LoggingTensorHook
+from hookbus_nan_tensor import NanTensorHook
+from hookbus_stop_at_step import StopAtStepHook
+from hookbus_summary_saver import SummarySaverHook
+from safetensors.torch import save_file
+from tensorboardX import SummaryWriter
+
+from hookbus import Config, MonitoredTrainingSession
+
+WARM = 20
+STEPS = {"50 us": (50e-6, 2000), "1 ms": (1e-3, 1000), "20 ms": (20e-3, 100)}
+"""Name to the seconds of a step, and the number of steps in a block."""
+
+
+@attrs.frozen(eq=False)
+class Task:
+    """One training: a step, and how often the other things happen.
+
+    Attributes:
+        model: two small tensors, which a step changes in place.
+        work: what a step computes besides, to last as long as it is to.
+        block: the steps from one checkpoint to the next.
+        directory: where checkpoints and event files go.
+    """
+
+    model: torch.nn.Module
+    work: Callable[[], float]
+    block: int
+    directory: Path
+
+    @property
+    def steps(self) -> int:
+        """The steps that count."""
+        return self.block
+
+    def step(self) -> torch.Tensor:
+        """Do one step; return its loss."""
+        self.work()
+        weight = self.model.weight
+        loss = weight.square().mean()
+        weight.data.mul_(0.999)
+        return loss.detach()
+
+
+class Clock:
+    """Takes the time from the first step that counts to the last one."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.done = steps, 0
+        self.began = self.seconds = 0.0
+
+    def tick(self) -> bool:
+        """Count a step; return whether it was the last one."""
+        self.done += 1
+        if self.done == WARM:
+            self.began = time.perf_counter()
+        if self.done == WARM + self.steps:
+            self.seconds = time.perf_counter() - self.began
+            return True
+        return False
+
+
+Loop: TypeAlias = Callable[[Task], float]
+"""Trains, and returns the seconds of the steps that count."""
+
+
+def bare(task: Task) -> float:
+    """Train, and do nothing else."""
+    clock = Clock(task.steps)
+    while True:
+        task.step()
+        if clock.tick():
+            return clock.seconds
+
+
+def by_hand(task: Task) -> float:
+    """Do all five things in the loop, as somebody would who knows how."""
+    clock, done, every = Clock(task.steps), 0, task.block // 10
+    directory, log = task.directory / "by_hand", logging.getLogger("by_hand")
+    directory.mkdir()
+    writer = SummaryWriter(str(directory))
+    while True:
+        loss = task.step()
+        done += 1
+        number = loss.item()
+        if math.isnan(number):
+            raise ValueError(f"the loss is NaN at step {done}")
+        if done % every == 0:
+            log.info("step %d: loss %g", done, number)
+            writer.add_scalar("loss", number, done)
+        if done % task.block == 0:
+            _save_by_hand(task, directory, done)
+        if clock.tick():
+            writer.close()
+            return clock.seconds
+
+
+def _save_by_hand(task: Task, directory: Path, step: int) -> None:
+    """Write a checkpoint so that a crash at any time leaves a complete one."""
+    temporary, final = directory / "tmp", directory / f"ckpt-{step}"
+    temporary.mkdir()
+    states = {
+        "model": dict(task.model.state_dict()),
+        "random": {"torch": torch.get_rng_state()},
+    }
+    for name, state in states.items():
+        save_file(state, temporary / f"{name}.safetensors")
+        _sync(temporary / f"{name}.safetensors")
+    (temporary / "manifest.json").write_text(json.dumps({"step": step}))
+    _sync(temporary / "manifest.json")
+    _sync(temporary)
+    temporary.rename(final)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def with_hookbus(task: Task) -> float:
+    """Leave all five things to plugins."""
+    clock, every = Clock(task.steps), task.block // 10
+    directory = task.directory / "hookbus"
+    hooks = [
+        StopAtStepHook(last_step=10 * task.block),
+        LoggingTensorHook("loss", every_n_iter=every),
+        NanTensorHook("loss"),
+        SummarySaverHook(save_steps=every, output_dir=str(directory), tensors="loss"),
+        CheckpointSaverHook(save_steps=task.block),
+    ]
+    with MonitoredTrainingSession(
+        checkpoint_dir=directory,
+        hooks=hooks,
+        save_checkpoint_steps=None,
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=Config(autoload=False, header=False),
+    ) as session:
+        session.track(model=task.model)
+        while True:
+            with session.step() as step:
+                step.report(loss=task.step())
+            if clock.tick():
+                return clock.seconds
+
+
+def with_ignite(task: Task) -> float:
+    """Do all five things with Ignite's handlers."""
+    engine = importlib.import_module("ignite.engine")
+    handlers = importlib.import_module("ignite.handlers")
+    boards = importlib.import_module("ignite.handlers.tensorboard_logger")
+    clock, every = Clock(task.steps), task.block // 10
+    directory, log = task.directory / "ignite", logging.getLogger("ignite_loop")
+    trainer = engine.Engine(lambda *_: {"loss": task.step()})
+    events = engine.Events
+    trainer.add_event_handler(
+        events.ITERATION_COMPLETED, handlers.TerminateOnNan(lambda output: output["loss"])
+    )
+    trainer.add_event_handler(
+        events.ITERATION_COMPLETED(every=every),
+        lambda e: log.info("step %d: loss %g", e.state.iteration, e.state.output["loss"]),
+    )
+    board = boards.TensorboardLogger(log_dir=str(directory))
+    board.attach_output_handler(
+        trainer,
+        events.ITERATION_COMPLETED(every=every),
+        tag="training",
+        output_transform=lambda output: {"loss": output["loss"].item()},
+    )
+    saver = handlers.DiskSaver(str(directory), require_empty=False)
+    keeper = handlers.Checkpoint({"model": task.model}, saver, n_saved=5)
+    trainer.add_event_handler(events.ITERATION_COMPLETED(every=task.block), keeper)
+
+    @trainer.on(events.ITERATION_COMPLETED)
+    def stop(running: Any) -> None:
+        if clock.tick():
+            running.terminate()
+
+    trainer.run(range(WARM + task.steps + 1), max_epochs=1)
+    board.close()
+    return clock.seconds
+
+
+def with_lightning(task: Task) -> float:
+    """Do all five things with Lightning's callbacks."""
+    lightning = importlib.import_module("lightning.pytorch")
+    loggers = importlib.import_module("lightning.pytorch.loggers")
+    callbacks = importlib.import_module("lightning.pytorch.callbacks")
+    clock, every = Clock(task.steps), task.block // 10
+
+    class Module(lightning.LightningModule):
+        """The step of the task, optimized by hand."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = task.model
+            self.automatic_optimization = False
+
+        def training_step(self, *_: Any) -> None:
+            loss = task.step()
+            # Lightning counts the steps of optimizers.
+            self.optimizers().step()
+            self.log("loss", loss, prog_bar=False)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    class Guard(callbacks.Callback):
+        """Watches for NaN, and stops at the end."""
+
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if math.isnan(trainer.callback_metrics["loss"].item()):
+                raise ValueError("the loss is NaN")
+            if clock.tick():
+                trainer.should_stop = True
+
+    directory = str(task.directory / "lightning")
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        min_steps=0,
+        log_every_n_steps=every,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=loggers.TensorBoardLogger(directory),
+        callbacks=[
+            Guard(),
+            callbacks.ModelCheckpoint(
+                directory, every_n_train_steps=task.block, save_top_k=-1
+            ),
+        ],
+    )
+    trainer.fit(Module(), list(range(WARM + task.steps + 1)))
+    return clock.seconds
+
+
+def loops() -> dict[str, Loop]:
+    """Return the loops whose libraries are installed, by name."""
+    others = {"ignite": with_ignite, "lightning": with_lightning}
+    there = {n: loop for n, loop in others.items() if importlib.util.find_spec(n)}
+    return {"bare": bare, "by hand": by_hand, "hookbus": with_hookbus, **there}
+
+
+def work_of(seconds: float) -> Callable[[], float]:
+    """Return a computation that takes about so long."""
+    left, right = torch.rand(64, 64), torch.rand(64, 64)
+
+    def repeat(times: int) -> float:
+        began = time.perf_counter()
+        for _ in range(times):
+            torch.mm(left, right)
+        return time.perf_counter() - began
+
+    repeat(1000)
+    each = min(repeat(1000) for _ in range(5)) / 1000
+    times = max(1, round((seconds - 20e-6) / each))
+    return lambda: repeat(times)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Send log lines to nobody, and ignore what libraries warn of."""
+    logging.basicConfig(stream=io.StringIO(), level=logging.INFO, force=True)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with (
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def measure(name: str, rounds: int) -> None:
+    """Print how the loops compare with steps of one length."""
+    seconds, block = STEPS[name]
+    work, times = work_of(seconds), {loop: [] for loop in loops()}
+    for _ in range(rounds):
+        for loop, run in loops().items():
+            with tempfile.TemporaryDirectory() as place, quiet():
+                model = torch.nn.Linear(8, 8, bias=False)
+                times[loop].append(run(Task(model, work, block, Path(place))) / block)
+    print(f"steps of {name}, blocks of {block}, {rounds} rounds")
+    for loop, taken in times.items():
+        shown = f"  {loop:10}{statistics.median(taken) * 1e6:10.1f} us a step"
+        for other in ("bare", "by hand"):
+            ratios = [a / b for a, b in zip(taken, times[other], strict=True)]
+            middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+            shown += f"   {middle:6.3f} x {other} ({low:.3f} to {high:.3f})"
+        print(shown)
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Measure each length of steps."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", choices=STEPS, nargs="*", default=[*STEPS])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.steps:
+        measure(name, options.rounds)
+    names = ("hookbus", "torch", "pytorch-ignite", "lightning")
+    found = [f"{name} {version(name)}" for name in names if _is_installed(name)]
+    print(f"Python {sys.version.split()[0]}, {', '.join(found)}")
+
+
+if __name__ == "__main__":
+    main()
