@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ EXEMPT = {
     "python3 -m venv .venv": INSTALLS,
     ". .venv/bin/activate": INSTALLS,
     'pip install "hookbus[all]" scikit-learn': INSTALLS,
+    "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
     "tensorboard --logdir runs/line": SERVES,
     "tensorboard --logdir runs/digits": SERVES,
@@ -38,11 +40,18 @@ LONG = {
 }
 
 
+NEEDS_TORCH = {"docs/how-to/pytorch.md"}
+"""Pages that are followed where PyTorch is installed: tox -e torch."""
+
+
 def followed():
     """Yield each page that needs no index, those that take long with their mark."""
     for page in PAGES:
         name = str(page.relative_to(ROOT))
         marks = [pytest.mark.page] if name in LONG else []
+        if name in NEEDS_TORCH:
+            without = importlib.util.find_spec("torch") is None
+            marks.append(pytest.mark.skipif(without, reason="PyTorch is not installed"))
         if page != PUBLISHES:
             yield pytest.param(page, id=name, marks=marks)
 
