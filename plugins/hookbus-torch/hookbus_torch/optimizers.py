@@ -47,6 +47,9 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
             _undo_casts(optimizer, state)
         for old, group in zip(before, optimizer.param_groups, strict=True):
             _keep_tensors(old, group)
+        # It stepped before the checkpoint. Schedulers look here, and would otherwise warn
+        # if the training was cut at the end of its first epoch.
+        optimizer._opt_called = True
         return optimizer
 
     return Tracked(

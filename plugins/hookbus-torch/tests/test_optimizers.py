@@ -74,6 +74,17 @@ def test_a_state_in_float32_of_a_bfloat16_parameter_stays_exact():
     assert torch.equal(restored, exact)
 
 
+def test_a_scheduler_may_step_first_after_a_restore(recwarn):
+    """A training may be cut after the last step of an epoch."""
+    model = layer()
+    optimizer, again = Adam(model.parameters()), Adam(model.parameters())
+    step(model, optimizer)
+    scheduler = StepLR(again, 1)
+    LIBRARY.tracked("optimizer", again).put(copy.deepcopy(optimizer.state_dict()))
+    scheduler.step()
+    assert not [w for w in recwarn if "lr_scheduler" in str(w.message)]
+
+
 def test_saving_copies_no_state():
     model = layer()
     optimizer = Adam(model.parameters())
