@@ -17,8 +17,11 @@ from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.discovery import AUTOUSE_GROUP, installed_plugins
 
-GROUPS = {AUTOUSE_GROUP, "hookbus.codec"}
-MODULES = {"hookbus.evaluation", "hookbus.learning", "hookbus.metrics", "hookbus.testing"}
+GROUPS = {AUTOUSE_GROUP, "hookbus.codec", "hookbus.library"}
+MODULES = {
+    "hookbus." + name
+    for name in ["backend", "evaluation", "learning", "metrics", "testing"]
+}
 OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME"}
 BEST_LOSS = "the plugin that a tutorial has its reader write"
 ESTIMATORS = {
