@@ -499,3 +499,17 @@ def test_any_state_comes_back_as_it_was(tmp_path_factory, state):
                 pass
 
     assert _same(got[0], state)
+
+
+@pytest.mark.parametrize(
+    ("library", "plugin"),
+    [("torch.nn.modules", "hookbus-torch"), ("jax", "hookbus-jax")],
+)
+def test_an_object_of_a_known_library_says_which_plugin_is_missing(library, plugin):
+    """Without it the first save would fail, or leave out the random generators."""
+    net = type("Net", (), {"__module__": library, "state_dict": dict})()
+    with (
+        MonitoredTrainingSession(config=Config(autoload=False, header=False)) as session,
+        pytest.raises(UsageError, match=f"'model', which is of type Net.*{plugin}$"),
+    ):
+        session.track(model=net)
