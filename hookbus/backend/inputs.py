@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from hookbus.backend.digest import digest_of
 from hookbus.backend.library import Loader, library_of
 from hookbus.backend.random_state import PROCESS, RandomGenerators, same
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
+from hookbus.logs import log
 
 _PLAIN = Loader()
 
@@ -53,6 +55,8 @@ class Input:
         self._pulled = 0
         self._keeper: str | None = None
         self._started = self._ended = False
+        self._first: int | None = None
+        self._first_before: int | None = state.get("first")
 
     def pull(self) -> Any:
         """Return the next value.
@@ -122,6 +126,8 @@ class Input:
             state[self._keeper] = getattr(self, f"_{self._keeper}").state_dict()
         if self._drawn_from:
             state["drawn_from"] = self._drawn_from
+        if self._first is not None and self._keeper is None:
+            state["first"] = self._first
         return state
 
     def state_at_end(self) -> dict[str, Any]:
@@ -209,6 +215,14 @@ class Input:
     def _start(self, iterator: Iterator[Any]) -> Any:
         value = self._replayed("start", lambda: next(iterator))
         self._started = True
+        self._first = digest_of(value)
+        if self._first_before not in (None, self._first):
+            log.warning(
+                "the input gives other values than before the restart",
+                input=self._name,
+                why="it draws from a generator that hookbus does not know, or its data has "
+                "changed; session.track() saves a generator",
+            )
         draws = not self._drawn_from.keys().isdisjoint(("open", "start"))
         if draws and not self.gives_once:
             self._stream = self._generators.fork()

@@ -61,7 +61,7 @@ def test_only_runs_that_need_an_input_pull() -> None:
     made = session([10, 20], [1])
     assert made.run("global_step") == 0
     assert made.run("b") == 1
-    assert made.positions() == {"a": {"pulled": 0}, "b": {"pulled": 1}}
+    assert {n: at["pulled"] for n, at in made.positions().items()} == {"a": 0, "b": 1}
     assert made.run("a") == 10
 
 

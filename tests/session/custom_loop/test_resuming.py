@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from hookbus import CheckpointError
+from hookbus import CheckpointError, MonitoredTrainingSession
 from tests.support.profiles import cases
 
 PASSES, LENGTH = 4, 5
@@ -288,3 +288,31 @@ def test_data_that_became_shorter_is_an_error(saved):
         saved() as session,
     ):
         next(iter(session.iterate(range(3))))
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_an_input_that_gives_other_values_is_noticed(tracked, tmp_path, lines):
+    """A generator that the session does not track makes another shuffle after a kill."""
+
+    def train(seed, cut):
+        draw = np.random.default_rng(seed)
+        with (
+            contextlib.suppress(Cut),
+            MonitoredTrainingSession(
+                checkpoint_dir=tmp_path, save_checkpoint_steps=1
+            ) as session,
+        ):
+            if tracked:
+                session.track(draw=draw)
+            for _ in session.iterate(at_the_first(shuffle_tracked)(draw)):
+                with session.step():
+                    pass
+                if session.global_step == cut:
+                    raise Cut
+
+    train(1, cut=2)
+    train(2, cut=4)
+    noticed = [line for line in map(str, lines) if "gives other values" in line]
+    assert bool(noticed) is not tracked
+    if noticed:
+        assert "a generator that hookbus does not know" in noticed[0]
