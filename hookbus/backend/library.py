@@ -233,9 +233,9 @@ def on_host(values: Any) -> Any:
     _gather(values, path, found)
     if not found:
         return values
-    moved = {
-        name: iter(library_named(name).on_host(every)) for name, every in found.items()
-    }
+    moved = {}
+    for name, every in found.items():
+        moved[name] = iter(_library(name, path).on_host(every))
     return _replaced(values, path, moved)
 
 
@@ -270,7 +270,12 @@ def library_named(name: str) -> Library:
     Raises:
         UsageError: no plugin knows it.
     """
-    entry = _entries(tuple(sys.path)).get(name)
+    return _library(name, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=64)
+def _library(name: str, path: tuple[str, ...]) -> Library:
+    entry = _entries(path).get(name)
     if entry is None:
         raise UsageError(
             f"the checkpoint has values of {name}, and no plugin here knows that "

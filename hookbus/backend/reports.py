@@ -172,9 +172,12 @@ class Reports(Mapping[str, Any]):
         return both
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._known:
-            self._known[name] = self._evaluate(name)
-        return self._known[name]
+        known = self._known
+        if name not in known:
+            value = self._given.get(name)
+            plain = value is not None and not callable(value)
+            known[name] = value if plain else self._evaluate(name)
+        return known[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._given
@@ -216,7 +219,8 @@ class ReportSession(EmbeddedSession):
 
     def __init__(self, graph: ReportGraph) -> None:
         super().__init__(graph)
-        self.last = self._nothing = Reports()
+        self._nothing = Reports()
+        self.last: Any = self._nothing
         self._takes_reports = graph.takes_reports
         self._live = graph.live_variables
         self._disarm = arm(())
@@ -254,7 +258,7 @@ class ReportSession(EmbeddedSession):
 
     def take_reports(self, reports: Mapping[str, Any]) -> None:
         """Take the reports of the step that has just ended."""
-        self.last = cast("Reports", reports)
+        self.last = reports
 
     def arm(self, fetches: Sequence[str]) -> None:
         """Have tracked objects keep the values that hooks will ask for after the step."""

@@ -96,6 +96,8 @@ class Implementation:
         if wanted == event_parameters:
             return function
         places = tuple(event_parameters.index(name) for name in wanted)
+        if not self.defaulted and not places:
+            return lambda *_: function()
         if not self.defaulted and len(places) == 1:
             (only,) = places
             return lambda *args: function(args[only])

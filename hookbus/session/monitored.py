@@ -385,10 +385,13 @@ class MonitoredSession:
         Raises:
             UsageError: the session has a graph.
         """
-        self._check_custom_loop("step()")
-        check_kind(kind)
-        self._refuse_inside_event()
-        return Step(self._state, kind or self.kind)
+        state = self._state
+        if kind is not None or state.phase is not Phase.RUNNING or not state.custom_loop:
+            self._check_custom_loop("step()")
+            check_kind(kind)
+        if state.bus.current.name is not NOBODY:
+            self._refuse_inside_event()
+        return Step(state, kind or state.kind)
 
     def evaluation(self, name: str | None = None) -> Evaluation:
         """Evaluate the model of a custom loop as a block, between two steps.

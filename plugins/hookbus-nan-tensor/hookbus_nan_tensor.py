@@ -123,6 +123,8 @@ def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
     name = f"hookbus.nan/{node.name}"
 
     def signs(value: Any) -> Signs | None:
+        if not is_dict and getattr(value, "shape", None) == ():
+            return {node.name: value}  # a loss, in nearly every step
         if is_dict and not value:
             return None  # a step that reports nothing
         return _signs(value.items() if is_dict else [(node.name, value)])
