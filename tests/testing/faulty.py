@@ -72,6 +72,9 @@ class GraphOnlyHook(SessionRunHook):
 class PairingHook(SessionRunHook):
     running = False
 
+    def after_create_session(self):
+        self.running = False  # after a preemption it begins anew
+
     def before_run(self):
         assert not self.running
         self.running = True
