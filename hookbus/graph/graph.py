@@ -415,9 +415,10 @@ class Graph:
         """
         found = self.resolve(node, asker)
         if found.kind != "variable":
+            kind = "native value" if found.kind == "native" else found.kind
             raise GraphError(
                 f"{asker} writes {found.name!r}, which is not a variable but "
-                f"{'an' if found.kind[0] in 'aeiou' else 'a'} {found.kind}"
+                f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
             )
         if found is self.global_step:
             raise GraphError(

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
+from hookbus.backend.program import is_live
 from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
@@ -342,11 +343,13 @@ def _restore_pristine(state: SessionState) -> None:
     if state.pristine is None:
         state.pristine = _copies(hooks, states_of(hooks)), random_state.capture()
         return
-    if state.creator.graph.objects:
+    graph = state.creator.graph
+    changed = [*graph.objects, *(node.name for node in graph.variables if is_live(node))]
+    if changed:
         raise CheckpointError(
             "the session was preempted, and there is no checkpoint: the objects of its "
-            f"graph ({', '.join(state.creator.graph.objects)}) have changed in place. Save "
-            "checkpoints, for example with checkpoint_dir="
+            f"graph ({', '.join(changed)}) have changed in place. Save checkpoints, for "
+            "example with checkpoint_dir="
         )
     states, generators = state.pristine
     load_hooks(hooks, _copies(hooks, states), None)
