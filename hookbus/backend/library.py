@@ -209,6 +209,11 @@ def libraries() -> Mapping[str, Library]:
     return {name: _loaded(entry) for name, entry in entries if name in sys.modules}
 
 
+def knows_a_library() -> bool:
+    """Return whether a plugin knows a library, imported or not: a step may import it."""
+    return bool(sys.path and _entries(tuple(sys.path)))
+
+
 def library_of(thing: Any) -> Library | None:
     """Return the library that a value or an object belongs to, if a plugin knows it."""
     name = library_name(thing)

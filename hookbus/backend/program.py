@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.library import LiveValue, arming, libraries, on_host
+from hookbus.backend.library import LiveValue, arming, knows_a_library, on_host
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
 from hookbus.graph.fetches import picker
 from hookbus.graph.graph import Graph
@@ -88,8 +88,8 @@ def plan(
         UnfedPlaceholderError: a needed placeholder is not fed.
         WriteConflictError: two ops of the run update one variable.
     """
-    # Without a library that has values elsewhere, all values are on the host.
-    moved = len(host) if libraries() else 0
+    # Without a plugin for a library that has values elsewhere, all are on the host.
+    moved = len(host) if knows_a_library() else 0
     return _Planner(graph, feeds).plan((*fetches, *host), moved)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hookbus.testing import fake_dist
 
 LIBRARY = """
+moved = []  # how many values each transfer to the host has had
+
+
 class Tensor:
     def __init__(self, dtype, shape, content):
         self.dtype, self.shape, self.content = dtype, shape, content
@@ -27,15 +31,65 @@ class Parameter(Tensor):
 
 class Device:
     pass
+
+
+class Scale:
+    '''A model with a weight, a count, and an output that only an armed step keeps.'''
+
+    def __init__(self, weight):
+        self.weight, self.calls, self.output = weight, 0, None
+        self.armed = []
+
+    def __call__(self, x):
+        self.calls += 1
+        if self.armed[-1:] == ["arm"]:
+            self.output = x
+        return x
 """
 
 PLUGIN = """
+import fakelib
+import numpy as np
 from fakelib import Tensor
-from hookbus import CheckpointError
-from hookbus.backend import Library, Packed
+from hookbus import CheckpointError, GraphError, NoValueYetError
+from hookbus.backend import Library, LiveValue, Packed, Tracked
+
+
+def scale(model):
+    def put_weight(weight):
+        if not isinstance(weight, Tensor):
+            raise GraphError("a weight is a Tensor")
+        model.weight = weight
+
+    def output():
+        if model.output is None:
+            raise NoValueYetError("no step has kept the output", "output")
+        return model.output
+
+    def arm():
+        model.armed.append("arm")
+        return lambda: model.armed.append("disarm")
+
+    def put(state):
+        model.weight = state["weight"]
+        return model
+
+    live = {
+        ".weight": LiveValue(lambda: model.weight, put_weight),
+        ".calls": LiveValue(lambda: model.calls),
+        ".output": LiveValue(output, arm=arm),
+    }
+    return Tracked(lambda: {"weight": model.weight}, put, model, live=lambda: live)
 
 
 class FakeLibrary(Library):
+    def on_host(self, values):
+        fakelib.moved.append(len(values))
+        return [np.frombuffer(v.content, v.dtype).reshape(v.shape).copy() for v in values]
+
+    def tracked(self, name, thing):
+        return scale(thing) if isinstance(thing, fakelib.Scale) else None
+
     def pack(self, value):
         if not isinstance(value, Tensor):
             return None
@@ -55,11 +109,14 @@ class FakeLibrary(Library):
 """
 
 
-def install_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the library ``fakelib`` and its plugin, and import the library."""
+def install_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Install the library ``fakelib`` and its plugin; return the library, imported."""
     modules = {"fakelib": LIBRARY, "hookbus_fakelib": PLUGIN}
     entry = {"hookbus.library": {"fakelib": "hookbus_fakelib:FakeLibrary"}}
     fake_dist(folder, "hookbus-fakelib", entry, modules=modules)
     monkeypatch.syspath_prepend(folder)
     if "fakelib" not in sys.modules:  # a plugin is loaded once in a process
         __import__("fakelib")
+    library = sys.modules["fakelib"]
+    library.moved.clear()
+    return library
