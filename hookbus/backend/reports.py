@@ -135,6 +135,11 @@ class Reports(Mapping[str, Any]):
         self._summaries: dict[str, tuple[SummaryKind, Any]] = {}
         self._shown: dict[str, Any] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are reported or fed."""
+        return tuple(self._given)
+
     def add(self, values: Mapping[str, Any]) -> None:
         """Add values by name.
 
@@ -244,10 +249,11 @@ class ReportSession(EmbeddedSession):
 
     def _unreported(self, name: str, feeds: frozenset[str]) -> str:
         tracked = self.graph.live
-        if self.last is self._nothing and not tracked:
+        if self.last is self._nothing:
+            near = did_you_mean(name, tracked)
             return (
-                f"{name!r} is not reported yet: no step has ended; read it in "
-                "after_run() or after the first step"
+                f"{name!r} is not reported yet{near}{';' if near else ':'} no step has "
+                "ended; read it in after_run() or after the first step"
             )
         reported = sorted(feeds - {*_COLLECTED})
         return (

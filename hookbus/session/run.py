@@ -117,6 +117,7 @@ class HookedSession:
         self._same_dicts: FixedDicts = []
         self._same_request = RunRequest()
         self._last_request: RunRequest | None = None
+        self._last_reported: tuple[str, ...] = ()
         self._last_plan: RunPlan | None = None
 
     def run(
@@ -186,7 +187,11 @@ class HookedSession:
             self._armed_for = wanted
 
     def execute(
-        self, pending: PendingRun, feeds: Mapping[str, Any], advance: int = 0
+        self,
+        pending: PendingRun,
+        feeds: Mapping[str, Any],
+        advance: int = 0,
+        reported: tuple[str, ...] = (),
     ) -> Any:
         """Do the second half: execute, call the hooks, return the caller's values.
 
@@ -194,13 +199,21 @@ class HookedSession:
             pending: the result of :meth:`ask`.
             feeds: the value of each fed node, by name.
             advance: what to add to the global step besides what train ops add.
+            reported: the names among the feeds that are known only now: what a step of a
+                custom loop reports.
         """
         context, request, _, options, metadata = pending
         session, requests = self.session, self.requests
         plan = self._last_plan
-        if plan is None or request is not self._last_request:
-            plan = self._plans.get(request) or self._plan(request, feeds)
+        if (
+            plan is None
+            or request is not self._last_request
+            or reported != self._last_reported
+        ):
+            key = (request, reported)
+            plan = self._plans.get(key) or self._plan(key, request, feeds)
             self._last_request, self._last_plan = request, plan
+            self._last_reported = reported
         writes = requests.take_writes() if requests.writes else requests.writes
         try:
             values = session.execute(plan.program, feeds, writes, options, metadata)
@@ -272,8 +285,10 @@ class HookedSession:
             log.warning("cannot close the backend session", why=repr_of(failed))
         return error
 
-    def _plan(self, request: RunRequest, feeds: Mapping[str, Any]) -> RunPlan:
-        """Plan a request that is new, and keep the plan."""
+    def _plan(
+        self, key: Hashable, request: RunRequest, feeds: Mapping[str, Any]
+    ) -> RunPlan:
+        """Plan a request that is new, and keep the plan under a key."""
         own, fed = merge([(CALLER, request.fetches)]), frozenset(feeds)
         hooks = merge(request.hooks, len(own.leaves))
         fetches, host = self._names_of(own), self._names_of(hooks)
@@ -288,7 +303,7 @@ class HookedSession:
         hook_splits = dict(zip(names, hooks.splits, strict=True))
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
-        plan = self._plans[request] = RunPlan(program, split, hook_splits)
+        plan = self._plans[key] = RunPlan(program, split, hook_splits)
         return plan
 
     def _names_of(self, merged: Merge) -> list[str]:

@@ -168,7 +168,8 @@ class Step:
         # A hook sees its own feed, even if the loop used another value.
         given = self._reports.fed(feeds)
         backend.session.take_reports(given)
-        backend.execute(pending, given, advance=1 if self._kind == "train" else 0)
+        advance = 1 if self._kind == "train" else 0
+        backend.execute(pending, given, advance, given.names)
         state.last_step = context
         act_after_run(state, context)
 

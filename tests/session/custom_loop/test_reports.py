@@ -258,6 +258,20 @@ def test_different_steps_may_report_different_names(own):
     assert seen == [0, 1, 2, 3]
 
 
+def test_a_later_step_that_does_not_report_what_a_hook_asks_for_is_an_error(own, fetch):
+    """The message is that of a first step; a step before it has reported the value."""
+
+    def loop(session):
+        for reports in ({"loss": 1}, {"rate": 2}):
+            with session.step() as step:
+                step.report(**reports)
+
+    hook, message = fetch("loss"), r"^'loss' is not reported; the step reports 'rate'"
+    with pytest.raises(UnfedPlaceholderError, match=message), own(hook) as session:
+        loop(session)
+    assert hook.results == [1]
+
+
 def test_metrics_are_those_of_loss_and_accuracy_that_are_reported(own, fetch):
     """graph.metrics, which hooks take when told no names, follows what a step reports."""
 
