@@ -32,6 +32,14 @@ _MOST_LINKS = 20
 class Program:
     """A plan for one set of fetches with one set of feeds, over numbered slots.
 
+    To run it, make a list of *size* slots and fill those of *variables*, *arrays*, *feeds*,
+    *inputs*, *last_outputs*, *step_slot* and *xp_slot*. For each of *calls*, put what
+    ``operation.call(*pick(slots))`` returns into the op's own slot. If the op trains or has
+    outputs, ``operation.unpack`` splits that into new values of variables and values of
+    outputs, for whose slots the call has the keys; the op's own slot gets the dict of
+    outputs, or None. Then commit the new values, keep what the *trained* ops have in their
+    slots, add *increment* to the global step, and return ``pick_results(slots)``.
+
     Attributes:
         size: the number of slots.
         variables, arrays, feeds, inputs: (slot, name) to fill before the ops run; arrays

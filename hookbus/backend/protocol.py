@@ -64,6 +64,10 @@ class Session(Protocol):
 
     The loop compiles each distinct request once and executes it in each step. Only the
     session itself touches its values, because they may live on a device.
+
+    A session is created with its finalized graph. It copies the initial values of variables
+    (``node.source`` of each of ``graph.variables``), because a graph can serve several
+    sessions; what recovers from a preemption is a new session of the same graph.
     """
 
     graph: Graph
@@ -96,17 +100,30 @@ class Session(Protocol):
             feeds: the nodes that are fed.
             host: the nodes that hooks want; their values arrive on the host, together. A
                 node may be in both.
+
+        Returns:
+            A plan of any type, which only :meth:`execute` reads;
+            :func:`hookbus.backend.plan` makes one.
+
+        Raises:
+            UnfedPlaceholderError: the run needs a placeholder that is not fed.
+            WriteConflictError: two ops of the run update one variable.
         """
 
     def arm(self, fetches: Sequence[str]) -> None:
         """Prepare for a step of a custom loop that hooks will ask for these nodes.
 
         Called before the step if its nodes are others than those of the step before. Some
-        values exist only while a step runs, so the backend must begin to keep them.
+        values exist only while a step runs, so the backend must begin to keep them. A
+        backend that serves no custom loop has nothing to do.
         """
 
     def take_reports(self, reports: Mapping[str, Any]) -> None:
-        """Take what a step of a custom loop reports, by name; it is read at any time."""
+        """Take what a step of a custom loop reports, by name; it is read at any time.
+
+        Raises:
+            UsageError: the backend serves no custom loop.
+        """
 
     def execute(
         self,
@@ -118,23 +135,66 @@ class Session(Protocol):
     ) -> Sequence[Any]:
         """Run a plan once, commit its updates and *writes*, and return the values.
 
-        The values of the plan's *fetches* come first, then those of *host*.
+        All reads see the values from before the run. Updates and writes are committed
+        together when all ops have succeeded; an error changes no variable, except what ops
+        change in place, and not the global step. Then ``global_step`` advances by what the
+        plan's train ops add up to.
 
         An output of a train op that does not run has the value of the op's last run in this
-        session. Without one, reading it raises NoValueYetError.
+        session.
+
+        Args:
+            program: what :meth:`compile` returned.
+            feeds: the value of each fed node, by name.
+            writes: variable to the name of a hook and the value that it assigns.
+            options: what to record.
+            metadata: the record to fill in if ``options.trace_level`` is above 0; its
+                ``native`` is for the backend's own.
+
+        Returns:
+            The values of the plan's *fetches*, then those of *host*.
+
+        Raises:
+            OutOfRangeError: an input has ended. The values that others have given for this
+                run are put back.
+            NoValueYetError: such a train op has not run. Its ``node`` is the output's name.
+            WriteConflictError: *writes* and an op of the run write one variable.
+            GraphError: a value does not fit its variable.
+            SessionClosedError: the session is closed.
         """
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Run part of the graph without calling hooks."""
+        """Run part of the graph without calling hooks.
+
+        Args:
+            fetches: a name, a node, an object that ``graph.leaf`` knows, or a nesting of
+                these; :func:`hookbus.backend.structure_of` and
+                :func:`hookbus.backend.merge` take it apart.
+            feed_dict: node or name to value.
+
+        Returns:
+            The values in the same nesting, where they are.
+        """
 
     def check(self, name: str, value: Any, who: str) -> None:
-        """Raise GraphError if *who* cannot write a value."""
+        """Check that a value can be written, by *who*, a hook or an op.
+
+        Raises:
+            GraphError: the session has no such variable, or the value does not fit it.
+        """
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Give variables new values."""
+        """Give variables new values, those of a checkpoint for example; all or none.
+
+        Raises:
+            GraphError: as :meth:`check`.
+        """
 
     def variables(self) -> dict[str, Any]:
-        """Return the value of each variable by name, ``global_step`` left out."""
+        """Return the value of each variable by name, ``global_step`` left out.
+
+        The values are on the host, or belong to a library that a plugin knows.
+        """
 
     def describe(self) -> dict[str, ValueRecord]:
         """Return the dtype and shape of each variable by name; copy no value."""
@@ -142,7 +202,8 @@ class Session(Protocol):
     def snapshot(self) -> dict[str, Any]:
         """Return the value of each variable for a save, which reads it once.
 
-        The values are written before the session runs again, so they need no copy.
+        The values are written before the session runs again, so they need no copy. They are
+        of the kinds of :meth:`variables`.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,10 +220,10 @@ class Session(Protocol):
         """
 
     def positions(self) -> dict[str, Any]:
-        """Return the position of each input, by name."""
+        """Return the position of each input, by name, as :class:`Input` has it."""
 
     def seek(self, positions: Mapping[str, Any]) -> None:
-        """Move the named inputs to positions."""
+        """Move the named inputs to positions; ignore names that the graph lacks."""
 
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""
@@ -171,7 +232,7 @@ class Session(Protocol):
         """Return how many steps of a loop are left until an input ends, if known."""
 
     def close(self) -> None:
-        """Release what the session holds."""
+        """Refuse further runs, and release what the session holds."""
 
 
 def create_session(graph: Graph) -> Session:

@@ -6,6 +6,7 @@ ops compute with what is inside. What hooks ask for arrives on the host in one t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class NaiveSession:
     def __init__(self, graph: hookbus.Graph) -> None:
         self.graph, self.global_step, self.version = graph, 0, 0
         self.transfers, self._closed = 0, False
-        self._memory = {n.name: Remote(n.source) for n in graph.variables}
+        self._memory = {n.name: Remote(copy.deepcopy(n.source)) for n in graph.variables}
         self._last: dict[str, Any] = {}
         nodes = graph.nodes.values()
         self._inputs = {
