@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -70,9 +70,9 @@ class Script:
         if error is not None:
             raise error
 
-    def graph(self) -> Graph:
+    def graph(self, make: Callable[[], Graph] = Graph) -> Graph:
         """Return the model as a graph: ``train`` adds the input ``x`` to ``w``."""
-        graph = Graph()
+        graph = make()
         for name, value in self.variables.items():
             graph.variable(name, value)
         graph.input("x", self._numbers)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hookbus.config.config import Config
+from hookbus.graph.graph import Graph
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.outcome import Outcome
 from hookbus.session.recovery import Recovery
@@ -43,6 +44,7 @@ def run_steps(
     variables: Mapping[str, Any] | None = None,
     errors: Mapping[int, BaseException] | None = None,
     directory: str | Path | None = None,
+    graph: Callable[[], Graph] = Graph,
     custom_loop: bool = False,
     cancelled: Iterable[int] = (),
     reraise: bool = True,
@@ -66,6 +68,8 @@ def run_steps(
             once: ``hookbus.AbortedError`` is a preemption, ``OutOfRangeError`` the end of
             input.
         directory: where to restore from and save into; needs hookbus-checkpoint-saver.
+        graph: makes the empty graph, like a subclass of :class:`Graph` that names another
+            backend.
         custom_loop: whether to train in a custom loop, with ``session.iterate``, ``step``
             and ``report``, instead of a graph.
         cancelled: the numbers of steps, from 1 on, that the custom loop cancels once,
@@ -100,11 +104,11 @@ def run_steps(
         "exit_on_signal": False,
         **session,
     }
-    graph = None if custom_loop else script.graph()
+    model = None if custom_loop else script.graph(graph)
     loop = script.run_custom_loop if custom_loop else script.run_graph
     planned, error = tuple((errors or {}).values()), None
     try:
-        with MonitoredTrainingSession(graph, **arguments) as monitored:
+        with MonitoredTrainingSession(model, **arguments) as monitored:
             loop(monitored, steps)
     except BaseException as caught:
         expected = isinstance(caught, Exception) or caught in planned

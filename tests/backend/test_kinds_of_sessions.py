@@ -12,6 +12,7 @@ from hookbus import Graph
 from tests.support import naive_backend
 from tests.support.distributions import EVERY, HOOKS
 from tests.support.kinds import custom_loop, of_graphs, train
+from tests.support.pages import ROOT, blocks_of
 from tests.support.scenarios import SCENARIOS
 
 KINDS = {
@@ -52,6 +53,13 @@ def test_the_third_party_backend_is_small_and_imports_public_names_only():
     ]
     assert {*re.findall(r"\bhookbus\.(\w+)", text)} <= {*hookbus.__all__}
     assert {*re.findall(r"\bbackend\.(\w+)", text)} <= {*hookbus.backend.__all__}
+
+
+def test_the_guide_shows_that_backend():
+    """What its readers copy is what does everything that hooks need."""
+    page = ROOT / "docs" / "how-to" / "write-a-backend.md"
+    first = blocks_of(page)[0]
+    assert first.text == Path(naive_backend.__file__).read_text("utf-8")
 
 
 def test_what_only_the_caller_asks_for_stays_on_the_device():
