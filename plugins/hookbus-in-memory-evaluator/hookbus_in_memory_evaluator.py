@@ -68,7 +68,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
     def after_create_session(self, session: Session) -> None:
         """Evaluate a model in the graph, whose variables are restored by now."""
-        if self._runs is None and session.graph.variables:
+        if self._runs is None and not session.graph.takes_reports:
             self._evaluate_first(session)
 
     def before_run(self, run_context: SessionRunContext) -> None:
@@ -104,7 +104,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
         try:
             metrics = self._metrics(session)
         except UnfedPlaceholderError as error:
-            if self._ran or session.graph.variables:
+            if self._ran or not session.graph.takes_reports:
                 raise
             # A custom loop reports its first values during its first step.
             hookbus.log.info("nothing to evaluate yet", why=str(error))

@@ -98,6 +98,26 @@ def test_around_a_custom_loop_it_evaluates_when_the_first_step_begins():
     assert listener.heard == [(step, {"w": float(step)}, None) for step in (0, 2, 3)]
 
 
+@pytest.mark.parametrize("reads", ["model", "loss"])
+def test_a_variable_that_a_hook_adds_to_a_custom_loop_changes_nothing(reads):
+    """The loop's own objects are still restored, and reported, at its first step."""
+
+    class Counts(hookbus.SessionRunHook):
+        def begin(self, graph):
+            graph.variable("count", 0)
+
+    model, listener = {"w": 0.0}, Listener()
+    read = {"model": lambda _: dict(model), "loss": lambda s: {"w": s.run("loss")}}
+    hooks = [InMemoryEvaluatorHook(read[reads], 2), listener, Counts()]
+    with MonitoredSession(hooks=hooks, config=Config(autoload=False)) as session:
+        assert listener.steps == []
+        for _ in range(3):
+            with session.step() as step:
+                model["w"] += 1
+                step.report(loss=model["w"])
+    assert listener.steps == ([0, 2, 3] if reads == "model" else [2, 3])
+
+
 def test_a_custom_loop_that_does_no_step_is_evaluated_at_its_end():
     """Before the first step there was nothing, and afterwards there is no such step."""
     listener = Listener()
