@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
+import structlog
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_feed_fn import FeedFnHook
@@ -30,7 +31,7 @@ from hookbus_summary_saver import SummarySaverHook
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util.tensor_util import make_ndarray
 
-from hookbus import SessionRunHook, UsageError, hookimpl, latest_checkpoint
+from hookbus import SessionRunHook, UsageError, hookimpl
 from tests.support.kinds import Cut, Kind, train
 
 Scenario: TypeAlias = Callable[[Kind, Path], None]
@@ -63,128 +64,190 @@ def plain(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
+def saving(folder: Path, steps: int = 1) -> CheckpointSaverHook:
+    """Return the hook that saves every so many steps."""
+    return CheckpointSaverHook(checkpoint_dir=str(folder), save_steps=steps)
+
+
 def checkpoint_saver(kind: Kind, folder: Path) -> None:
     """A training that was cut goes on from the newest checkpoint, with the next input."""
-    hooks = [CheckpointSaverHook(checkpoint_dir=str(folder), save_steps=2)]
     with pytest.raises(Cut):
-        train(kind, *hooks, directory=folder, cut=5)
-    assert latest_checkpoint(folder).global_step == 4
-    hooks = [CheckpointSaverHook(checkpoint_dir=str(folder), save_steps=2)]
-    trained = train(kind, *hooks, directory=folder)
-    assert (trained.outcome.step, trained.w) == (6, 21)
-    assert latest_checkpoint(folder).global_step == 6
+        train(kind, saving(folder, 2), directory=folder, cut=5)
+    assert steps_in(folder) == [0, 2, 4]
+    trained = train(kind, saving(folder, 2), directory=folder)
+    assert (trained.outcome.kind, trained.outcome.step, trained.w) == ("completed", 6, 21)
+    assert steps_in(folder) == [0, 2, 4, 6]
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints in a folder."""
+    return sorted(int(path.name.removeprefix("ckpt-")) for path in folder.glob("ckpt-*"))
 
 
 def early_stopping(kind: Kind, folder: Path) -> None:
-    """It stops when the loss has not fallen for so many steps."""
-    hook = EarlyStoppingHook("loss", patience=2, run_every_secs=None, run_every_steps=1)
-    trained = train(kind, hook, losses=(3.0, 2.0, 2.5, 2.5, 2.5, 2.5))
+    """It stops when the loss has not fallen for so many steps; a cut changes nothing."""
+
+    def hooks() -> list[Any]:
+        stopping = EarlyStoppingHook(
+            "loss", patience=2, run_every_secs=None, run_every_steps=1
+        )
+        return [stopping, saving(folder)]
+
+    losses = (3.0, 2.0, 2.5, 2.5, 2.5, 2.5)
+    with pytest.raises(Cut):
+        train(kind, *hooks(), directory=folder, losses=losses, cut=3)
+    trained = train(kind, *hooks(), directory=folder, losses=losses)
     assert (trained.outcome.kind, trained.outcome.who) == ("stopped", "early-stopping")
     assert (trained.outcome.step, trained.w) == (4, 10)
 
 
 def feed_fn(kind: Kind, folder: Path) -> None:
-    """What it feeds takes part in the step."""
-    trained = train(kind, FeedFnHook(lambda: {"bias": 100.0}), fed=True, steps=3)
+    """What it feeds takes part in the step, and is what other hooks see."""
+    heard = Heard()
+    feeds = FeedFnHook(lambda: {"bias": 100.0})
+    logs = LoggingTensorHook("bias", every_n_iter=1)
+    trained = train(kind, feeds, logs, heard, fed=True, steps=3)
     assert trained.w == 306
+    assert heard.logged_ == [(step, {"bias": 100.0}) for step in (1, 2, 3)]
 
 
 def final_ops(kind: Kind, folder: Path) -> None:
-    """It reads values when the training is over."""
-    hook = FinalOpsHook("w")
+    """It reads values when the training is over, and none after a failure."""
+    hook = FinalOpsHook({"w": "w"})
     train(kind, hook, steps=4)
-    assert float(hook.final_ops_values) == 10
+    assert plain(hook.final_ops_values) == {"w": 10}
+    hook = FinalOpsHook("w")
+    with pytest.raises(Cut):
+        train(kind, hook, cut=4)
+    assert hook.final_ops_values is None
 
 
 def global_step_waiter(kind: Kind, folder: Path) -> None:
     """It waits for another process; alone it says that it would wait for ever."""
-    train(kind, CheckpointSaverHook(str(folder), save_steps=1), directory=folder, steps=3)
+    train(kind, saving(folder), directory=folder, steps=3)
     assert train(kind, GlobalStepWaiterHook(3, folder), steps=2).w == 3
     with pytest.raises(UsageError, match="would wait for step 5 forever"):
         train(kind, GlobalStepWaiterHook(5))
 
 
 def in_memory_evaluator(kind: Kind, folder: Path) -> None:
-    """It evaluates in the training, and tells all hooks."""
-    heard = Heard()
-    hook = InMemoryEvaluatorHook(
-        lambda session: {"w": float(session.run("w"))}, every_n_iter=2
-    )
-    train(kind, hook, heard, steps=5)
-    at = dict(heard.evaluated_)
-    assert {step: metrics["w"] for step, metrics in at.items() if step} == {
-        step: sum(range(step + 1)) for step in at if step
-    }
-    assert max(at) == 5
+    """It evaluates in the training, before and after a cut, and tells all hooks."""
+
+    def hooks() -> list[Any]:
+        def evaluate(session: Any) -> dict[str, float]:
+            return {"w": float(session.run("w"))}
+
+        return [InMemoryEvaluatorHook(evaluate, every_n_iter=2), saving(folder)]
+
+    first, second = Heard(), Heard()
+    with pytest.raises(Cut):
+        train(kind, *hooks(), first, directory=folder, cut=3)
+    train(kind, *hooks(), second, directory=folder, steps=5)
+    # A custom loop has no value to evaluate before its first step, if it is a reported one.
+    at_start = [(0, {"w": 0.0})] if first.evaluated_[0][0] == 0 else []
+    assert first.evaluated_ == [*at_start, (2, {"w": 3.0})]
+    assert second.evaluated_ == [(4, {"w": 10.0}), (5, {"w": 15.0})]
 
 
 def logging_tensor(kind: Kind, folder: Path) -> None:
-    """It logs values in the first run, then periodically."""
+    """It logs values in the first run, then periodically, or at the end."""
     heard = Heard()
     train(kind, LoggingTensorHook("loss", every_n_iter=2), heard, losses=FALLING)
     assert heard.logged_ == [(1, {"loss": 3.0}), (3, {"loss": 1.5}), (5, {"loss": 1.125})]
+    with structlog.testing.capture_logs() as lines:
+        train(kind, LoggingTensorHook(["loss", "w"], at_end=True))
+    (line,) = [line for line in lines if line["event"] == "logged"]
+    assert (line["step"], plain(line["values"])) == (6, {"loss": 0.5, "w": 21})
 
 
 def nan_tensor(kind: Kind, folder: Path) -> None:
-    """A NaN fails the step that has it; in the other mode it stops the session."""
+    """A NaN fails the step that has it, or stops the session, and is never saved."""
     losses = (1.0, 1.0, float("nan"))
     with pytest.raises(NanLossDuringTrainingError, match="loss is NaN at step 3"):
-        train(kind, NanTensorHook("loss"), losses=losses)
+        train(kind, NanTensorHook("loss"), saving(folder), directory=folder, losses=losses)
+    assert steps_in(folder) == [0, 1, 2]
     trained = train(kind, NanTensorHook(fail_on_nan_loss=False), losses=losses)
     assert (trained.outcome.step, trained.outcome.who) == (3, "nan-tensor")
 
 
 def profiler(kind: Kind, folder: Path) -> None:
-    """It writes a timeline of each run that it traces."""
+    """It writes a timeline of each run that it traces, with the hooks in it."""
     hook = ProfilerHook(save_steps=2, output_dir=str(folder))
     train(kind, hook, LoggingTensorHook("loss", every_n_iter=1))
-    files = sorted(folder.glob("timeline-*.json"))
-    assert len(files) >= 2
-    assert all(json.loads(file.read_text())["traceEvents"] for file in files)
+    names = [f"timeline-{step}.json" for step in (2, 4, 6)]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    for name in names:
+        events = json.loads((folder / name).read_text("utf-8"))["traceEvents"]
+        assert {"before_run", "after_run"} <= {event["name"] for event in events}
 
 
 def progress(kind: Kind, folder: Path) -> None:
-    """It follows the training to its end, and changes nothing."""
-    assert train(kind, ProgressHook(every_secs=0.0)).w == 21
+    """It shows each step, the last one and the loss, and changes nothing."""
+    hooks = (
+        LoggingTensorHook("loss", every_n_iter=1),
+        StopAtStepHook(last_step=3),
+        ProgressHook(every_secs=0.0),
+    )
+    with structlog.testing.capture_logs() as lines:
+        trained = train(kind, *hooks, losses=FALLING)
+    assert trained.w == 6
+    shown = [line for line in lines if line["event"] == "progress"]
+    assert [(line["step"], line["of"], line["last"]) for line in shown] == [
+        (1, 3, "loss 3"),
+        (2, 3, "loss 2"),
+        (3, 3, "loss 1.5"),
+    ]
 
 
 def step_counter(kind: Kind, folder: Path) -> None:
     """It measures steps per second, and tells all hooks."""
     heard = Heard()
     train(kind, StepCounterHook(every_n_steps=2), heard)
-    assert heard.measured_
-    assert {frozenset(names) for _, names in heard.measured_} == {
-        frozenset({"global_step/sec"})
-    }
+    assert heard.measured_ == [(step, {"global_step/sec"}) for step in (3, 5)]
 
 
 def stop_at_checkpoint_step(kind: Kind, folder: Path) -> None:
     """It stops a worker when the chief has saved the last step."""
-    train(kind, CheckpointSaverHook(str(folder), save_steps=1), directory=folder, steps=4)
+    train(kind, saving(folder), directory=folder, steps=4)
     hook = StopAtCheckpointStepHook(str(folder), 4, wait_after_file_check_secs=0)
     trained = train(kind, hook)
     assert (trained.outcome.who, trained.outcome.step) == ("stop-at-checkpoint-step", 4)
 
 
 def stop_at_step(kind: Kind, folder: Path) -> None:
-    """It stops the training at a step."""
+    """It stops the training at a step; a number of steps is that of both parts of a cut."""
     trained = train(kind, StopAtStepHook(last_step=4))
     assert (trained.outcome.kind, trained.outcome.who) == ("stopped", "stop-at-step")
     assert (trained.outcome.step, trained.w) == (4, 10)
+    with pytest.raises(Cut):
+        train(kind, StopAtStepHook(num_steps=4), saving(folder), directory=folder, cut=3)
+    trained = train(kind, StopAtStepHook(num_steps=4), saving(folder), directory=folder)
+    assert (trained.outcome.who, trained.outcome.step) == ("stop-at-step", 4)
 
 
 def summary_saver(kind: Kind, folder: Path) -> None:
-    """TensorBoard reads the values that it wrote."""
-    hook = SummarySaverHook(save_steps=2, output_dir=str(folder), tensors="loss")
-    train(kind, hook, losses=FALLING)
-    (file,) = folder.glob("events.out.tfevents.*")
-    seen = {
-        event.step: float(make_ndarray(value.tensor))
-        for event in EventFileLoader(str(file)).Load()
-        for value in event.summary.value
-        if value.tag == "loss"
-    }
-    assert seen == {1: 3.0, 3: 1.5, 5: 1.125}
+    """TensorBoard reads the values that it wrote, before and after a cut."""
+
+    def hooks() -> list[Any]:
+        summaries = SummarySaverHook(save_steps=2, output_dir=str(folder), tensors="loss")
+        return [summaries, saving(folder)]
+
+    with pytest.raises(Cut):
+        train(kind, *hooks(), directory=folder, losses=FALLING, cut=4)
+    train(kind, *hooks(), directory=folder, losses=FALLING)
+    assert summaries_in(folder)["loss"] == {1: 3.0, 3: 1.5, 5: 1.125}
+
+
+def summaries_in(folder: Path) -> dict[str, dict[int, float]]:
+    """Return what TensorBoard reads in a folder: the scalars of each tag, by step."""
+    seen: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.glob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(file)).Load():
+            for value in event.summary.value:
+                array = make_ndarray(value.tensor)
+                if not array.shape:  # a graph writes what the page of graphs shows, too
+                    seen.setdefault(value.tag, {})[event.step] = float(array)
+    return seen
 
 
 SCENARIOS: Mapping[str, Scenario] = {
