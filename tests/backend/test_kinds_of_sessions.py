@@ -13,7 +13,7 @@ from tests.support import naive_backend
 from tests.support.distributions import EVERY, HOOKS
 from tests.support.kinds import custom_loop, of_graphs, train
 from tests.support.pages import ROOT, blocks_of
-from tests.support.scenarios import SCENARIOS
+from tests.support.scenarios import SCENARIOS, all_at_once
 
 KINDS = {
     "embedded": of_graphs(Graph),
@@ -31,6 +31,15 @@ _BRANCH = re.compile(
 @pytest.mark.parametrize("plugin", SCENARIOS)
 def test_a_hook_does_the_same_in_every_kind_of_session(plugin, kind, tmp_path):
     SCENARIOS[plugin](kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["custom loop", "third party"])
+def test_all_hooks_together_leave_the_same_behind(kind, tmp_path):
+    """Steps, values, files: what a user sees of a training that was cut and resumed."""
+    expected = all_at_once(KINDS["embedded"], tmp_path / "embedded")
+    assert all_at_once(KINDS[kind], tmp_path / "other") == expected
+    assert expected["end"] == ("stopped", "stop-at-step", 7, 728)
+    assert expected["checkpoints"] == [0, 2, 4, 6, 7]
 
 
 def test_every_built_in_hook_has_a_scenario():

@@ -250,6 +250,51 @@ def summaries_in(folder: Path) -> dict[str, dict[int, float]]:
     return seen
 
 
+def all_at_once(kind: Kind, folder: Path) -> dict[str, Any]:
+    """Train with all built-in hooks, cut and resumed; return all that a user sees of it."""
+    record: dict[str, Any] = {}
+    for part, cut in (("first", 5), ("second", None)):
+        heard, final = Heard(), FinalOpsHook("w")
+        hooks = [
+            GlobalStepWaiterHook(0),
+            FeedFnHook(lambda: {"bias": 100.0}),
+            NanTensorHook("loss"),
+            LoggingTensorHook(["loss", "bias"], every_n_iter=2),
+            InMemoryEvaluatorHook(lambda s: {"w": float(s.run("w"))}, every_n_iter=3),
+            StepCounterHook(every_n_steps=2),
+            SummarySaverHook(save_steps=2, output_dir=str(folder), tensors="loss"),
+            ProfilerHook(save_steps=3, output_dir=str(folder)),
+            EarlyStoppingHook("loss", patience=4, run_every_secs=None, run_every_steps=1),
+            StopAtStepHook(num_steps=7),
+            StopAtCheckpointStepHook(str(folder), 100, wait_after_file_check_secs=0),
+            saving(folder, 2),
+            ProgressHook(every_secs=0.0),
+            final,
+            heard,
+        ]
+        model = {"losses": FALLING, "fed": True, "cut": cut, "steps": 100}
+        with structlog.testing.capture_logs() as lines:
+            if cut is None:
+                trained = train(kind, *hooks, directory=folder, **model)
+                outcome = trained.outcome
+                record["end"] = outcome.kind, outcome.who, outcome.step, trained.w
+                record["final"] = float(final.final_ops_values)
+            else:
+                with pytest.raises(Cut):
+                    train(kind, *hooks, directory=folder, **model)
+        # Where the model is in a custom loop, its values are there after the first step.
+        evaluated = [(step, metrics) for step, metrics in heard.evaluated_ if step]
+        shown = [line["step"] for line in lines if line["event"] == "progress"]
+        record[part] = heard.logged_, evaluated, heard.measured_, shown
+    record["checkpoints"] = steps_in(folder)
+    record["timelines"] = sorted(path.name for path in folder.glob("timeline-*.json"))
+    record["summaries"] = {
+        tag: sorted(values) if tag == "global_step/sec" else values
+        for tag, values in summaries_in(folder).items()
+    }
+    return record
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     scenario.__name__.replace("_", "-"): scenario
     for scenario in (

@@ -10,9 +10,9 @@ import torch
 from hookbus_torch import TorchGraph
 from torch import nn
 
-from hookbus import MonitoredTrainingSession, Outcome
-from tests.support.kinds import Cut, Model, run_graph
-from tests.support.scenarios import SCENARIOS
+from hookbus import Graph, MonitoredTrainingSession, Outcome
+from tests.support.kinds import Cut, Model, of_graphs, run_graph
+from tests.support.scenarios import SCENARIOS, all_at_once
 
 
 class Sum(nn.Module):
@@ -73,3 +73,10 @@ def graph(model: Model, **session: Any) -> tuple[Outcome, float]:
 @pytest.mark.parametrize("plugin", SCENARIOS)
 def test_a_hook_does_the_same_with_pytorch(plugin, kind, tmp_path):
     SCENARIOS[plugin](kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [custom_loop, graph])
+def test_all_hooks_together_leave_the_same_behind(kind, tmp_path):
+    """PyTorch or not: the same steps, values and files, also after a cut."""
+    expected = all_at_once(of_graphs(Graph), tmp_path / "embedded")
+    assert all_at_once(kind, tmp_path / "torch") == expected
