@@ -22,13 +22,18 @@ pytestmark = [pytest.mark.wheels, pytest.mark.timeout(1200)]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial" / "first-run.md", PUBLISHES)
 OF_A_CLONE = ("python3 .ci/tox.py -e demo", "python3 .ci/tox.py -e tests")
 SERVES = "tensorboard --logdir runs/line"
+TORCH = ROOT / "plugins" / "requirements-torch.txt"
 
 
 def pip_variables(wheels: Path) -> dict[str, str]:
-    """Return what makes pip take hookbus from the wheels, and all else from its index."""
+    """Return what makes pip take hookbus from the wheels, and all else from its index.
+
+    PyTorch has the version that its tests have: the newest one may be gigabytes larger.
+    """
     constraints = wheels.parent / "constraints.txt"
     # A later release on an index does not take the place of a wheel.
     lines = ["==".join(w.name.split("-")[:2]) for w in wheels.glob("*.whl")]
+    lines += re.findall(r"^torch==.+", TORCH.read_text("utf-8"), re.MULTILINE)
     constraints.write_text("\n".join(lines), "utf-8")
     given = {key: text for key, text in os.environ.items() if key.startswith("PIP_")}
     links = f"{given.get('PIP_FIND_LINKS', '')} {wheels}".strip()

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def _environment() -> dict[str, str]:
         "PIP_NO_BUILD_ISOLATION": "0",  # for pip, 0 says: no isolation
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs PyTorch where it is not installed."""
+    if item.get_closest_marker("torch") and find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
 
 
 @pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))

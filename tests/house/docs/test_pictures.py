@@ -13,8 +13,9 @@ from tests.support.pages import ROOT
 
 CLOCK = r"\d?\d:\d\d:\d\d"
 MEASURED = r"(?<=secs=)[\d.]+|(?<=steps_per_sec=)[\d.]+|[\d.]+(?= steps/s)"
-# The bar reads its values only when it draws, so the clock decides which step shows.
-IN_THE_BAR = r"(?<=loss )[\d.]+|(?<=accuracy )[\d.]+"
+# The bar reads its values only when it draws, so the clock decides which step shows,
+# and whether it is one whose gradients were asked for.
+IN_THE_BAR = r"(?<=loss )[\d.]+(?:\s+model:grad_norm [\d.]+)?"
 
 
 def text_of(svg: str) -> str:
@@ -28,6 +29,7 @@ def text_of(svg: str) -> str:
 
 
 @pytest.mark.page
+@pytest.mark.torch
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX terminals")
 def test_the_terminal_is_what_the_command_shows():
     """The README's command prints what its picture shows, but for times and speeds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ EXEMPT = {
     "python3 .ci/tox.py -e tests": MAKES_ENVIRONMENT,
     "python3 -m venv .venv": INSTALLS,
     ". .venv/bin/activate": INSTALLS,
-    'pip install "hookbus[all]" scikit-learn': INSTALLS,
+    'pip install "hookbus[all]" hookbus-torch scikit-learn': INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
     "tensorboard --logdir runs/line": SERVES,
@@ -40,7 +39,7 @@ LONG = {
 }
 
 
-NEEDS_TORCH = {"docs/how-to/pytorch.md"}
+NEEDS_TORCH = {"README.md", "docs/how-to/pytorch.md"}
 """Pages that are followed where PyTorch is installed: tox -e torch."""
 
 
@@ -50,8 +49,7 @@ def followed():
         name = str(page.relative_to(ROOT))
         marks = [pytest.mark.page] if name in LONG else []
         if name in NEEDS_TORCH:
-            without = importlib.util.find_spec("torch") is None
-            marks.append(pytest.mark.skipif(without, reason="PyTorch is not installed"))
+            marks.append(pytest.mark.torch)
         if page != PUBLISHES:
             yield pytest.param(page, id=name, marks=marks)
 
