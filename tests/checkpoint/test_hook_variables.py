@@ -7,12 +7,12 @@ import json
 import attrs
 import numpy as np
 import pytest
-import structlog
 
 import hookbus
 from hookbus import SessionRunArgs, SessionRunHook
 from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.checkpoint.store import Store
+from tests.support.watching import lines as lines
 
 LEFT = "variables of a hook are left out"
 NEW = "variables of a hook are new"
@@ -41,14 +41,6 @@ class AverageHook(SessionRunHook):
     def after_create_session(self, session):
         self.restored = session.variables()[self.name].tolist()
         self.step = session.global_step
-
-
-@pytest.fixture
-def lines():
-    """Return the log lines."""
-    with structlog.testing.capture_logs() as lines:
-        yield lines
-    structlog.reset_defaults()  # otherwise hookbus shows no lines in later tests
 
 
 def texts(lines, event):

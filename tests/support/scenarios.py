@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
-import structlog
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_feed_fn import FeedFnHook
@@ -33,6 +32,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from hookbus import SessionRunHook, UsageError, hookimpl
 from tests.support.kinds import Cut, Kind, train
+from tests.support.watching import watched_lines
 
 Scenario: TypeAlias = Callable[[Kind, Path], None]
 FALLING = (3.0, 2.0, 1.5, 1.25, 1.125, 1.0625)
@@ -154,7 +154,7 @@ def logging_tensor(kind: Kind, folder: Path) -> None:
     heard = Heard()
     train(kind, LoggingTensorHook("loss", every_n_iter=2), heard, losses=FALLING)
     assert heard.logged_ == [(1, {"loss": 3.0}), (3, {"loss": 1.5}), (5, {"loss": 1.125})]
-    with structlog.testing.capture_logs() as lines:
+    with watched_lines() as lines:
         train(kind, LoggingTensorHook(["loss", "w"], at_end=True))
     (line,) = [line for line in lines if line["event"] == "logged"]
     assert (line["step"], plain(line["values"])) == (6, {"loss": 0.5, "w": 21})
@@ -188,7 +188,7 @@ def progress(kind: Kind, folder: Path) -> None:
         StopAtStepHook(last_step=3),
         ProgressHook(every_secs=0.0),
     )
-    with structlog.testing.capture_logs() as lines:
+    with watched_lines() as lines:
         trained = train(kind, *hooks, losses=FALLING)
     assert trained.w == 6
     shown = [line for line in lines if line["event"] == "progress"]
@@ -273,7 +273,7 @@ def all_at_once(kind: Kind, folder: Path) -> dict[str, Any]:
             heard,
         ]
         model = {"losses": FALLING, "fed": True, "cut": cut, "steps": 100}
-        with structlog.testing.capture_logs() as lines:
+        with watched_lines() as lines:
             if cut is None:
                 trained = train(kind, *hooks, directory=folder, **model)
                 outcome = trained.outcome
