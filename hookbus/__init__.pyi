@@ -76,6 +76,7 @@ from hookbus.hooks.markers import hookspec as hookspec
 from hookbus.hooks.options import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
 from hookbus.hooks.outcome import was_cut_short as was_cut_short
+from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
 from hookbus.logs import log as log
 from hookbus.session.creators import ChiefSessionCreator as ChiefSessionCreator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from hookbus.bus import hookspecs
 from hookbus.bus.caller import Caller, Implementation
@@ -54,9 +55,13 @@ class Bus:
         self._registry = Registry()
         self._registry.declare(hookspecs)
         self._observers = Observers()
-        self.callers: dict[tuple[str, Kind], Caller] = {}
-        """The callers that are compiled, by event and kind of run."""
+        self._callers: dict[tuple[str, Kind], Caller] = {}
+        self._compiled: WeakSet[Caller] = WeakSet()
         self._is_cut_off = False
+        self.version = 0
+        """How often its hooks or observers have changed."""
+        self.changes = 0
+        """How often something has happened after which hooks may be due earlier."""
 
     @property
     def members(self) -> Mapping[str, Registration]:
@@ -139,11 +144,11 @@ class Bus:
                 "bus.observe(calls.append)"
             )
         forget = self._observers.add(callback)
-        self.callers.clear()
+        self._changed()
 
         def undo() -> None:
             forget()
-            self.callers.clear()
+            self._changed()
 
         return undo
 
@@ -165,7 +170,7 @@ class Bus:
                 self._add_hooks(member)
         for member in members:
             self._register(member, functions[member])
-        self.callers.clear()
+        self._changed()
 
     def unregister(self, name: str) -> None:
         """Unregister a hook.
@@ -176,14 +181,14 @@ class Bus:
         self._registry.unregister(self._members.pop(name).plugin)
         self._guards.pop(name, None)
         del self._hints[name]
-        self.callers.clear()
+        self._changed()
 
     def cut_off(self) -> None:
         """Reach no hook any more, in a forked child; this ends a current event, too."""
         self._is_cut_off = True
-        for caller in self.callers.values():
+        for caller in self._compiled:
             caller.rows.clear()
-        self.callers.clear()
+        self._changed()
 
     def guard(self, name: str) -> ErrorGuard | None:
         """Return the guard of a hook's errors, or None if they end the session."""
@@ -201,28 +206,62 @@ class Bus:
             self.caller("configure").visit((given,), options_of)
 
     def caller(self, event: str, kind: Kind | None = None) -> Caller:
-        """Return the compiled caller of an event, for runs of *kind*.
+        """Return the compiled caller of an event, for runs of *kind*, to send the event.
 
         Raises:
             UsageError: there is no such kind.
             PluginError: there is no such event.
             ForkedSessionError: the bus is cut off.
         """
+        self.changes += 1
+        key = (event, kind or self.kind)
+        if key not in self._callers:
+            self._callers[key] = self.compile(event, self.implementations(*key))
+        return self._callers[key]
+
+    def compile(self, event: str, implementations: Sequence[Implementation]) -> Caller:
+        """Return a caller of some implementations of an event, in this order.
+
+        Raises:
+            ForkedSessionError: the bus is cut off.
+        """
         if self._is_cut_off:
             raise ForkedSessionError
-        key = (event, kind or self.kind)
-        if key not in self.callers:
-            implementations = self._ordered(*key)
-            self.callers[key] = Caller(
-                event,
-                self._registry.parameters[event],
-                implementations,
-                self.current,
-                first_result=self._registry.is_first_result(event),
-                answers=self._registry.takes_answers(event),
-                observers=self._observers or None,
-            )
-        return self.callers[key]
+        caller = Caller(
+            event,
+            self._registry.parameters[event],
+            implementations,
+            self.current,
+            first_result=self._registry.is_first_result(event),
+            answers=self._registry.takes_answers(event),
+            observers=self._observers or None,
+        )
+        self._compiled.add(caller)
+        return caller
+
+    def implementations(self, event: str, kind: Kind) -> list[Implementation]:
+        """Return an event's implementations for runs of *kind*, in calling order.
+
+        Raises:
+            UsageError: there is no such kind.
+            PluginError: there is no such event.
+        """
+        if event not in self._registry.parameters:
+            hint = did_you_mean(event, self._registry.parameters)
+            raise PluginError(f"there is no event {event!r}{hint}")
+        check_kind(kind)
+        groups: dict[str, dict[str, Implementation]] = {group: {} for group in GROUPS}
+        parameters = self._registry.parameters[event]
+        for found in self._registry.implementations(event):
+            member, guard = self._members[found.plugin_name], self.guard(found.plugin_name)
+            if kind in (member.kinds or (self.kind,)):
+                made = Implementation.of(found, member, parameters, guard)
+                groups[made.group][member.name] = made
+        return [
+            group[name]
+            for group in groups.values()
+            for name in arrange([n for n in self._members if n in group], self._hints)
+        ]
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones.
@@ -241,26 +280,12 @@ class Bus:
         return [answer for _, answer in results]
 
     def _groups(self, event: str, kind: Kind) -> dict[str, str]:
-        return {i.plugin: i.group for i in self._ordered(event, kind)}
+        return {i.plugin: i.group for i in self.implementations(event, kind)}
 
-    def _ordered(self, event: str, kind: Kind) -> list[Implementation]:
-        """Return an event's implementations in calling order."""
-        if event not in self._registry.parameters:
-            hint = did_you_mean(event, self._registry.parameters)
-            raise PluginError(f"there is no event {event!r}{hint}")
-        check_kind(kind)
-        groups: dict[str, dict[str, Implementation]] = {group: {} for group in GROUPS}
-        parameters = self._registry.parameters[event]
-        for found in self._registry.implementations(event):
-            member, guard = self._members[found.plugin_name], self.guard(found.plugin_name)
-            if kind in (member.kinds or (self.kind,)):
-                made = Implementation.of(found, member, parameters, guard)
-                groups[made.group][member.name] = made
-        return [
-            group[name]
-            for group in groups.values()
-            for name in arrange([n for n in self._members if n in group], self._hints)
-        ]
+    def _changed(self) -> None:
+        self._callers.clear()
+        self.version += 1
+        self.changes += 1
 
     def _register(self, member: Registration, functions: Sequence[HookFunction]) -> None:
         for other in self._members.values():

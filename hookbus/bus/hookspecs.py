@@ -11,7 +11,8 @@ before all of them, when the plugin's settings are read.
 
 ``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
 ``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
-``planned_last_step`` when a hook asks for the last step; ``epoch_ended`` when a custom
+``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
+hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``logged``, ``measured`` and ``evaluated`` when a hook
 emits them, the last one also after ``session.evaluation()``.
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hookbus.hooks.hook import Kind, SessionRunArgs
     from hookbus.hooks.options import OptionGroup
     from hookbus.hooks.outcome import Outcome
+    from hookbus.hooks.timer import Due
 
 
 @hookspec
@@ -95,6 +97,26 @@ def before_run(run_context: SessionRunContext) -> SessionRunArgs | None:
 @hookspec
 def after_run(run_context: SessionRunContext, run_values: SessionRunValues) -> None:
     """Called after a successful run, with this hook's own results."""
+
+
+@hookspec
+def next_due(global_step: int) -> Due | None:
+    """Return when this hook wants its next run; None for the next one.
+
+    The runs until then do not call its ``before_run`` and ``after_run``, so a hook that is
+    not due costs nothing. The session asks after each run of the hook, and again after any
+    other event, as ``evaluated``. It may call the hook earlier, and may call ``after_run``
+    without ``before_run`` if a run adds another number of global steps than the one before.
+    """
+
+
+@hookspec
+def idled(runs: int) -> None:
+    """Called with the number of runs that left this hook out, because it was not due.
+
+    These are the runs since its last one, or since it was last told. It is told before its
+    next run, before it is asked again when it is due, and before its state is saved.
+    """
 
 
 @hookspec

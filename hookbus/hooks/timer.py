@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +26,27 @@ def pause(seconds: float, hurry: Callable[[], bool]) -> bool:
             return False
         time.sleep(min(left, _CHECK_EVERY_SECS))
     return True
+
+
+@attrs.frozen
+class Due:
+    """When a hook wants its next run: as soon as one of these is reached.
+
+    A run calls the hook if it ends at *step* or later, if it is the coming one of number
+    *runs*, or if it begins or ends at *time* or later. ``Due()`` is never.
+
+    Args:
+        step: a global step.
+        runs: a number of runs; 1 is the next one.
+        time: a time of ``time.monotonic()``, in seconds.
+
+    >>> Due(step=100, time=time.monotonic() + 60).step
+    100
+    """
+
+    step: float = math.inf
+    runs: float = attrs.field(default=math.inf, kw_only=True)
+    time: float = attrs.field(default=math.inf, kw_only=True)
 
 
 @attrs.define(eq=False)
@@ -86,6 +108,14 @@ class SecondOrStepTimer:
         if last is None:
             return None, None
         return now - then, step - last
+
+    def next_due(self) -> Due:
+        """Return when it triggers next, for a hook whose steps are global steps."""
+        if self._last_step is None:
+            return Due(runs=1)
+        if self.every_steps is not None:
+            return Due(self._last_step + self.every_steps)
+        return Due(time=self._last_time + (self.every_secs or 0.0))
 
     def last_triggered_step(self) -> int | None:
         """Return the step that last triggered, or None."""

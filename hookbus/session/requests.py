@@ -98,6 +98,7 @@ def save(
             "a checkpoint was requested, but no plugin saves checkpoints", by=who, why=why
         )
         return
+    state.backend.settle()
     snapshot, veto = saver.snapshot(session), bus.caller("before_save")
     if saver.is_safe(session, snapshot):
         return

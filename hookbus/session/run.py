@@ -16,6 +16,7 @@ import attrs
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
+from hookbus.bus.schedule import Group, Schedule
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -75,9 +76,9 @@ class RunPlan:
 
 
 PendingRun: TypeAlias = tuple[
-    SessionRunContext, RunRequest, Mapping[str, Any], RunOptions, RunMetadata
+    SessionRunContext, RunRequest, Mapping[str, Any], RunOptions, RunMetadata, Group
 ]
-"""A run between its halves: its context, request, feeds, options and metadata."""
+"""A run between its halves: its context, request, feeds, options, metadata and hooks."""
 
 
 class HookedSession:
@@ -108,6 +109,7 @@ class HookedSession:
         self._bus = bus
         self._signals = signals
         self._remaining = remaining
+        self._schedules: dict[Kind, Schedule] = {}
         self._plans: dict[Hashable, RunPlan] = {}
         self._wanted: dict[Hashable, list[str]] = {}
         self._armed_request: RunRequest | None = None
@@ -141,12 +143,13 @@ class HookedSession:
         kind: Kind,
     ) -> PendingRun:
         """Do the first half of a run: ask the hooks and unite the requests."""
-        context = SessionRunContext(
-            self, fetches, feed_dict, self.session.global_step, kind
-        )
-        bus = self._bus
-        before_run = bus.callers.get(("before_run", kind)) or bus.caller("before_run", kind)
-        asked = before_run.collect(context)
+        step = self.session.global_step
+        context = SessionRunContext(self, fetches, feed_dict, step, kind)
+        schedule = self._schedules.get(kind)
+        if schedule is None:
+            schedule = self._schedules[kind] = Schedule(self._bus, kind)
+        group = schedule.enter(step)
+        asked = group.before.collect(context)
         # Only a name is compared: an array, given by mistake, is neither equal nor unequal.
         named = fetches.__class__ is str or (fetches.__class__ is list and not fetches)
         plain = named and feed_dict is None and options is None and metadata is None
@@ -156,7 +159,7 @@ class HookedSession:
                     break
             else:
                 same = self._same_request
-                return context, same, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata()
+                return context, same, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata(), group
         options = options or _DEFAULT_OPTIONS
         leaf = self.session.graph.leaf
         request, special, dicts = _read_requests(fetches, asked, leaf)
@@ -170,7 +173,7 @@ class HookedSession:
         elif dicts is not None:
             self._same_asked, self._same_fetches = asked, fetches
             self._same_request, self._same_dicts = request, dicts
-        return context, request, feeds, options, metadata or RunMetadata()
+        return context, request, feeds, options, metadata or RunMetadata(), group
 
     def arm(self, pending: PendingRun) -> None:
         """Prepare the backend for a step of a custom loop, which will execute *pending*."""
@@ -202,7 +205,7 @@ class HookedSession:
             reported: the names among the feeds that are known only now: what a step of a
                 custom loop reports.
         """
-        context, request, _, options, metadata = pending
+        context, request, _, options, metadata, group = pending
         session, requests = self.session, self.requests
         plan = self._last_plan
         if (
@@ -222,15 +225,22 @@ class HookedSession:
         if advance:
             session.global_step += advance
             session.version += 1
-        bus, kind = self._bus, context.kind
-        after_run = bus.callers.get(("after_run", kind)) or bus.caller("after_run", kind)
-        common = (options, metadata, session.global_step)
-        after_run.deliver(context, plan.hook_splits, values, common)
+        step, schedule = session.global_step, self._schedules[context.kind]
+        group = schedule.leave(group, context.global_step, step)
+        common = (options, metadata, step)
+        group.after.deliver(context, plan.hook_splits, values, common)
+        if group.due:
+            schedule.ask(group)
         return plan.split(values)
 
     def cancel(self, pending: PendingRun) -> None:
         """Tell the hooks that the second half of a run does not come."""
         self._bus.caller("cancelled", pending[0].kind).collect(pending[0])
+
+    def settle(self) -> None:
+        """Tell the hooks that wait how many runs have left them out."""
+        for schedule in self._schedules.values():
+            schedule.settle()
 
     def is_ending(self) -> bool:
         """Return whether a signal or the coordinator ends the session."""

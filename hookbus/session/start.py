@@ -183,6 +183,7 @@ def recover(state: SessionState, cause: BaseException) -> HookedSession:
     assert old is not None
     assert preemptions is not None
     preemptions.closed(old.session)
+    old.settle()
     state.requests.repeat_run()
     left = old.close(state.grace)
     if left is not None and not isinstance(left, old.session.preemption_errors):

@@ -164,7 +164,7 @@ class Step:
             backend.cancel(pending)
             act(state, None, saving=False)
             return
-        context, _, feeds, _, _ = pending
+        context, _, feeds, *_ = pending
         # A hook sees its own feed, even if the loop used another value.
         given = self._reports.fed(feeds)
         backend.session.take_reports(given)

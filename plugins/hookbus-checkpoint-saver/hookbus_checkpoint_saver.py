@@ -82,6 +82,11 @@ class CheckpointSaverHook(SessionRunHook):
         if self._timer is not None:
             self._timer.update_last_triggered_step(session.global_step)
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due:
+        """Wait for the period to end; a period of epochs ends between two runs."""
+        return hookbus.Due() if self._timer is None else self._timer.next_due()
+
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:

@@ -132,6 +132,12 @@ class EarlyStoppingHook(SessionRunHook):
             self._ask_function()
         return self._why if self._resumed else None
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due | None:
+        """Wait for the next check; an evaluation may come in any run."""
+        waits = not self._source.evaluation and self._why is None
+        return self._timer.next_due() if waits else None
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the value when a check is due."""
         self._run = run_context

@@ -64,6 +64,11 @@ class GlobalStepWaiterHook(SessionRunHook):
                 "checkpoint_dir="
             )
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due | None:
+        """Take no part in the runs after the first one."""
+        return hookbus.Due() if self._started else None
+
     def before_run(self, run_context: SessionRunContext) -> None:
         """Wait, if this is the first run."""
         if not self._started:

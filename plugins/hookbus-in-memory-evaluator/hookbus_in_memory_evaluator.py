@@ -71,6 +71,18 @@ class InMemoryEvaluatorHook(SessionRunHook):
         if self._runs is None and not session.graph.takes_reports:
             self._evaluate_first(session)
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due | None:
+        """Wait for the next evaluation."""
+        if self._runs is None:
+            return None
+        return hookbus.Due(runs=self.every_n_iter - self._runs % self.every_n_iter)
+
+    @hookbus.hookimpl
+    def idled(self, runs: int) -> None:
+        """Count the runs that left this hook out."""
+        self._runs = (self._runs or 0) + runs
+
     def before_run(self, run_context: SessionRunContext) -> None:
         """Evaluate the model of a custom loop, which restores it before its first step."""
         if self._runs is None:

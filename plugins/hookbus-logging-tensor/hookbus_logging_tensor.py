@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import attrs
 import hookbus
 from hookbus import (
     ArgumentTypeError,
+    Due,
     Graph,
     Node,
     NoValueYetError,
@@ -86,6 +88,20 @@ class LoggingTensorHook(SessionRunHook):
         self._runs = 0
         if self._timer is not None:
             self._timer.reset()
+
+    @hookbus.hookimpl
+    def next_due(self) -> Due:
+        """Wait for the next report; the timer counts runs, not global steps."""
+        timer = self._timer
+        if timer is None:
+            return Due()
+        due = timer.next_due()
+        return due if due.step == math.inf else Due(runs=due.step - self._runs + 1)
+
+    @hookbus.hookimpl
+    def idled(self, runs: int) -> None:
+        """Count the runs that left this hook out."""
+        self._runs += runs
 
     def before_run(self) -> SessionRunArgs | None:
         """Ask for the values when they are due."""

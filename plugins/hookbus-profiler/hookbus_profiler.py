@@ -90,6 +90,14 @@ class ProfilerHook(SessionRunHook):
         ).absolute()  # the script may change directory
         _check_writable(self._directory)
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due | None:
+        """Wait for the run before the one that is due, to observe that one's beginning."""
+        if self._unwatch is not None:
+            return None
+        due = self._timer.next_due()
+        return attrs.evolve(due, step=due.step - self._increment)
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for a trace if the coming step is due."""
         due = self._is_due(run_context.global_step)

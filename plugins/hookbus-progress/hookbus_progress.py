@@ -91,6 +91,11 @@ class ProgressHook(SessionRunHook):
             self._bar.start()
         self._next = now + (0.0 if self._bar is not None else self.every_secs)
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due:
+        """Wait until it is time to show a step."""
+        return hookbus.Due(time=self._next)
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the loss if it is time and the run has it anyway."""
         if time.monotonic() < self._next:

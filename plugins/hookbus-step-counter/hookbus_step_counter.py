@@ -39,7 +39,7 @@ class StepCounterHook(SessionRunHook):
         default=None, validator=hookbus.numeric(least=0)
     )
     _timer: SecondOrStepTimer = attrs.field(init=False)
-    _seen: int | None = attrs.field(default=None, init=False)
+    _ran: bool = attrs.field(default=False, init=False)
     _warnings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -54,17 +54,23 @@ class StepCounterHook(SessionRunHook):
         self._timer.reset()
 
     def after_create_session(self) -> None:
-        """Forget the last step, because a new backend session may repeat it."""
-        self._seen = None
+        """Accept that the first run of a new backend session repeats a step."""
+        self._ran = False
+
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due:
+        """Wait for the next measurement; a run that does not train comes without it."""
+        return self._timer.next_due()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Measure the speed if a measurement is due."""
         step = run_values.global_step
-        if step == self._seen:
+        # The first run of a backend session may be one that repeats a step.
+        if self._ran and step == run_context.global_step:
             self._warn(step)
-        self._seen = step
+        self._ran = True
         if not self._timer.should_trigger_for_step(step):
             return
         seconds, steps = self._timer.update_last_triggered_step(step)

@@ -61,6 +61,11 @@ class StopAtCheckpointStepHook(SessionRunHook):
         """Return the last step; a few more runs may follow until the checkpoint exists."""
         return self.last_step
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due:
+        """Wait for the last step."""
+        return hookbus.Due(self.last_step)
+
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:

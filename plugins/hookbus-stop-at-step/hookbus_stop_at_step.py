@@ -57,6 +57,12 @@ class StopAtStepHook(SessionRunHook):
         """Return the target."""
         return self._target
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due:
+        """Wait for the target."""
+        assert self._target is not None
+        return hookbus.Due(self._target)
+
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:

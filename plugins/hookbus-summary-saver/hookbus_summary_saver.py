@@ -101,6 +101,11 @@ class SummarySaverHook(SessionRunHook):
             self._first_step = session.global_step + 1
             self._open(session.graph)
 
+    @hookbus.hookimpl
+    def next_due(self) -> hookbus.Due:
+        """Wait for the next record."""
+        return self._timer.next_due()
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the values if the coming training step is due."""
         if run_context.kind != "train":

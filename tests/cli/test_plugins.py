@@ -189,6 +189,7 @@ def test_plugins_as_json(hookbus):
             "after_create_session",
             "before_run",
             "after_run",
+            "next_due",
             "logged",
             "end",
             "on_exception",

@@ -20,6 +20,7 @@ import hookbus
 from hookbus import (
     AbortedError,
     Config,
+    Due,
     Graph,
     MonitoredSession,
     PluginError,
@@ -239,6 +240,8 @@ def asking(
 
     plugin = types.ModuleType("asking_plugin")
     vars(plugin)[event] = hookimpl(ask)
+    if event == "idled":
+        vars(plugin)["next_due"] = hookimpl(lambda: Due(runs=2))
     if event != "after_run":
 
         def after_run(run_values: Any) -> None:

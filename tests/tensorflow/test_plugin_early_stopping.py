@@ -310,7 +310,7 @@ def test_a_predicate_adds_nothing_to_a_run():
     """The step is known without a fetch, and the graph has no variable for a stop."""
     steps = run_steps(make_early_stopping_hook(lambda: False), steps=3)
     asked = [call.result for call in steps.calls_of("before_run", "early-stopping")]
-    assert asked == [None] * 3
+    assert set(asked) == {None}
     assert set(steps.variables) == {"w"}
 
 

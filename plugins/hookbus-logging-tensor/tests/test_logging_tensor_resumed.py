@@ -120,12 +120,12 @@ def test_a_period_in_seconds_goes_on_without_the_pause(clock):
     """What was left of it when the checkpoint was written is left of it."""
 
     class Passes(SessionRunHook):
-        def before_run(self):
+        def after_run(self):
             clock[0] += 1.0
 
     listener = Listener()
     for _ in range(3):
-        hooks = [Passes(), LoggingTensorHook("loss", every_n_secs=4), listener]
+        hooks = [LoggingTensorHook("loss", every_n_secs=4), listener, Passes()]
         run_steps(
             *hooks,
             steps=4,

@@ -184,8 +184,9 @@ def test_each_hook_has_a_track_with_its_calls(graph, timelines):
 
     profile(graph, Named(), EarlyHook())
     found = timelines()[2]
-    for track in ("named", "early", "profiler"):
+    for track in ("named", "early"):
         assert found.names(track) == ["before_run", "after_run"]
+    assert found.names("profiler") == ["before_run", "after_run", "next_due"]
     for piece in found.slices["named"]:
         microseconds = (piece["end"] - piece["ts"]) / 1000
         assert 1000 <= piece["args"]["own_us"] <= microseconds
@@ -207,7 +208,7 @@ def test_the_track_of_the_session_tells_how_a_step_goes(graph, timelines):
     """Events as a whole, the step between them, and inside it the backend's run."""
     profile(graph, Named())
     session = {p["name"]: p for p in timelines()[2].slices["session"]}
-    assert list(session) == ["before_run", "step 2", "run", "after_run"]
+    assert list(session) == ["before_run", "step 2", "run", "after_run", "next_due"]
     step, run = session["step 2"], session["run"]
     assert session["before_run"]["end"] == step["ts"] <= run["ts"]
     assert run["end"] <= step["end"] <= session["after_run"]["ts"]
@@ -303,9 +304,11 @@ def test_neighbouring_steps_share_nothing(graph, timelines):
             f"step {step}",
             "run",
             "after_run",
+            "next_due",
         ]
-        for track in ("early", "wrapping", "profiler"):
+        for track in ("early", "wrapping"):
             assert timeline.names(track) == ["before_run", "after_run"]
+        assert timeline.names("profiler") == ["before_run", "after_run", "next_due"]
 
 
 def test_a_period_that_ends_between_two_runs_still_gives_a_timeline(
@@ -318,7 +321,7 @@ def test_a_period_that_ends_between_two_runs_still_gives_a_timeline(
         clock[0] += 3
         session.run("train")
     found = timelines()[2]
-    assert found.names("session") == ["step 2", "run", "after_run"]
+    assert found.names("session") == ["step 2", "run", "after_run", "next_due"]
     assert found.names("named") == ["after_run"]
 
 
@@ -343,7 +346,13 @@ def test_a_step_of_ones_own_is_one_slice_with_hooks_beside_it(timelines):
                 time.sleep(0.01)
                 step.report(loss=1.5, score=lambda: time.sleep(0.005) or 2.0)
     found = timelines()[2]
-    assert found.names("session") == ["before_run", "step 2", "run", "after_run"]
+    assert found.names("session") == [
+        "before_run",
+        "step 2",
+        "run",
+        "after_run",
+        "next_due",
+    ]
     block, run = found.slice("session", "step 2"), found.slice("session", "run")
     assert run["ts"] - block["ts"] >= 10e6
     assert run["end"] - run["ts"] >= 5e6
@@ -375,7 +384,7 @@ def test_a_backend_that_records_nothing_still_gives_a_timeline(graph, timelines)
         for _ in range(2):
             session.run("train")
     found = timelines()[2]
-    assert found.names("session") == ["before_run", "step 2", "after_run"]
+    assert found.names("session") == ["before_run", "step 2", "after_run", "next_due"]
     assert found.counters == []
 
 

@@ -1,0 +1,225 @@
+"""Decides which hooks a run calls: it leaves out those that are not due."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hookbus.bus.caller import Caller, Implementation
+from hookbus.errors import PluginError, blame
+from hookbus.hooks.hook import Kind
+from hookbus.hooks.timer import Due
+
+if TYPE_CHECKING:
+    from hookbus.bus.bus import Bus
+
+_MOST_GROUPS = 256
+_EVENTS = ("before_run", "after_run", "next_due", "idled")
+_IN_THE_NEXT_RUN = Due(runs=1)
+
+
+@attrs.frozen(eq=False)
+class Group:
+    """The hooks that one run calls.
+
+    Attributes:
+        due: those among them that say when they are due.
+        before, after: call ``before_run`` and ``after_run`` of all of them.
+        asking, telling: call ``next_due`` and ``idled`` of those in *due*.
+    """
+
+    due: frozenset[str]
+    before: Caller
+    after: Caller
+    asking: Caller
+    telling: Caller
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """A hook that says when it is due.
+
+    Attributes:
+        step, time: the global step and the time from which on it is due.
+        called_at: the global step up to which it knows of all runs.
+    """
+
+    step: float
+    time: float
+    called_at: int
+
+
+class Schedule:
+    """The hooks that runs of one kind call.
+
+    A run leaves a hook out if it ends before the hook is due. Where it ends is predicted:
+    it is expected to add as many global steps as the run before. If it adds another number,
+    or none, its ``after_run`` reaches everybody. A hook is asked when it is due after each
+    of its runs, and again after any other event.
+
+    Args:
+        bus: the hooks.
+        kind: the kind of the runs.
+
+    Attributes:
+        idle: the hooks that a run calls if no one is due.
+    """
+
+    idle: Group
+
+    def __init__(self, bus: Bus, kind: Kind) -> None:
+        self._bus, self._kind = bus, kind
+        self._waiting: dict[str, Waiting] = {}
+        self._next_step, self._next_time = 0.0, math.inf
+        self._at: int | None = None
+        self._added = 0
+        self._orders: dict[str, list[Implementation]] = {}
+        self._groups: dict[frozenset[str], Group] = {}
+        self._version, self._changes = -1, -1
+
+    def enter(self, step: int) -> Group:
+        """Return the hooks that a run calls which begins at a global step."""
+        if (
+            step == self._at
+            and step + self._added < self._next_step
+            and self._changes == self._bus.changes
+            and (self._next_time == math.inf or time.monotonic() < self._next_time)
+        ):
+            return self.idle
+        self._follow_bus()
+        if self._changes != self._bus.changes:
+            everybody = self._group(frozenset(self._waiting))
+            self._tell(everybody)  # a hook that counts runs must know of all
+            self.ask(everybody)
+        group = self._due(step + self._added if step == self._at else math.inf)
+        self._tell(group)
+        return group
+
+    def leave(self, group: Group, began: int, step: int) -> Group:
+        """Return the hooks to call after a run.
+
+        Args:
+            group: the result of :meth:`enter`.
+            began: the global step before the run.
+            step: the global step after it.
+        """
+        as_before = step - began == self._added
+        if (
+            as_before
+            and group is self.idle
+            and self._next_time == math.inf
+            and self._version == self._bus.version
+        ):
+            self._at = step
+            return group
+        self._follow_bus()
+        due = self._due(step if as_before else math.inf).due
+        if not due <= group.due:
+            self._tell(self._group(due - group.due))
+        group = self._group(due | group.due & self._waiting.keys())
+        self._at, self._added = step, max(0, step - began)
+        for name in group.due:
+            self._waiting[name].called_at = step
+        return group
+
+    def ask(self, group: Group) -> None:
+        """Ask the hooks in a group when they are due next; usually those of a run."""
+        at, added = self._at, self._added
+        if at is None or not added:  # then all hooks are in the next run
+            for name in group.due:
+                self._waiting[name].step = 0.0
+        elif group.due:
+            answers = dict(group.asking.collect(at))
+            for name in group.due:
+                due = answers.get(name, _IN_THE_NEXT_RUN)
+                if not isinstance(due, Due):
+                    raise _refusal(name, due)
+                waiting = self._waiting[name]
+                waiting.step = min(due.step, at + due.runs * added)
+                waiting.time = due.time
+        self._note_next()
+        self._changes = self._bus.changes
+
+    def settle(self) -> None:
+        """Tell all hooks how many runs have left them out since their last one."""
+        if self._waiting:
+            self._tell(self._group(frozenset(self._waiting)))
+
+    def _follow_bus(self) -> None:
+        """Take over the hooks of the bus if they have changed."""
+        if self._version == self._bus.version:
+            return
+        self._version = self._bus.version
+        self._orders = {e: self._bus.implementations(e, self._kind) for e in _EVENTS}
+        runs = (*self._orders["before_run"], *self._orders["after_run"])
+        wrappers = {each.plugin for each in runs if each.wrapper}
+        known, unknown = self._waiting, (0.0, 0.0, self._at or 0)
+        self._waiting = {
+            each.plugin: known.get(each.plugin) or Waiting(*unknown)
+            for each in self._orders["next_due"]
+            if each.plugin not in wrappers
+        }
+        self._groups.clear()
+        self.idle = self._group(frozenset())
+        self._note_next()
+
+    def _due(self, step: float) -> Group:
+        """Return the hooks to call if a run ends at *step*, which is infinite for all."""
+        if not self._waiting or (step < self._next_step and self._next_time == math.inf):
+            return self.idle
+        now = time.monotonic()
+        waiting = self._waiting.items()
+        return self._group(
+            frozenset(name for name, w in waiting if step >= w.step or now >= w.time)
+        )
+
+    def _group(self, due: frozenset[str]) -> Group:
+        group = self._groups.get(due)
+        if group is None:
+            left_out = self._waiting.keys() - due
+            runs = [
+                [each for each in self._orders[event] if each.plugin not in left_out]
+                for event in ("before_run", "after_run")
+            ]
+            own = [
+                [each for each in self._orders[event] if each.plugin in due]
+                for event in ("next_due", "idled")
+            ]
+            callers = map(self._bus.compile, _EVENTS, (*runs, *own))
+            if len(self._groups) >= _MOST_GROUPS:
+                self._groups = {self.idle.due: self.idle}
+            group = self._groups[due] = Group(due, *callers)
+        return group
+
+    def _note_next(self) -> None:
+        waiting = self._waiting.values()
+        self._next_step = min((each.step for each in waiting), default=math.inf)
+        self._next_time = min((each.time for each in waiting), default=math.inf)
+
+    def _tell(self, group: Group) -> None:
+        """Tell hooks how many runs have left them out, all of which added the same."""
+        at, missed = self._at, {}
+        if at is None or not self._added:
+            return
+        for name in group.due:
+            waiting = self._waiting[name]
+            if waiting.called_at < at:
+                missed[name] = (at - waiting.called_at) // self._added
+                waiting.called_at = at
+        if missed and group.telling.rows:
+            most = max(missed.values())
+            group.telling.visit(
+                (most,), lambda name: (missed[name],) if name in missed else None
+            )
+
+
+def _refusal(name: str, answer: object) -> PluginError:
+    error = PluginError(
+        f"plugin {name!r}: next_due() returned {answer!r}; return Due(...), or None "
+        "for the next run"
+    )
+    blame(error, name, f"raised because of plugin {name!r} in next_due()")
+    return error
