@@ -18,6 +18,7 @@ from hookbus.backend.protocol import (
     ValueRecord,
 )
 from hookbus.backend.recording import Recording
+from hookbus.backend.straight import Run, compile_program
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -35,6 +36,7 @@ from hookbus.graph.node import Node
 from hookbus.graph.operation import Operation
 from hookbus.graph.traversal import inputs_of, loop_ops
 
+_MOST_PROGRAMS = 1024
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
 
 
@@ -60,6 +62,7 @@ class EmbeddedSession:
         self.version = 0
         self._closed = False
         self._last: dict[str, Mapping[str, Any]] = {}
+        self._compiled: dict[Program, Run | None] = {}
         self._values = {
             node.name: _frozen(copy.deepcopy(node.source))
             for node in graph.variables
@@ -123,6 +126,22 @@ class EmbeddedSession:
             WriteConflictError: *writes* and an op of the run write one variable.
             SessionClosedError: the session is closed.
         """
+        if not (writes or options.trace_level):
+            run = self._compiled.get(program)
+            if run is not None:
+                return run(feeds)
+            self._compile_repeated(program)
+        return self._execute(program, feeds, writes, options, metadata)
+
+    def _execute(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run any program: the definition of what a compiled one does."""
         if self._closed:
             raise SessionClosedError("the backend session is closed")
         if writes:
@@ -231,6 +250,7 @@ class EmbeddedSession:
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""
         self._closed = True
+        self._compiled.clear()
 
     def _fill(
         self, program: Program, feeds: Mapping[str, Any], recording: Recording | None
@@ -249,9 +269,7 @@ class EmbeddedSession:
         if program.xp_slot is not None:
             slots[program.xp_slot] = self.xp
         for slot, name, op, key in program.last_outputs:
-            if op not in self._last:
-                raise NoValueYetError(_no_value(name, op), name)
-            slots[slot] = self._last[op][key]
+            slots[slot] = self._last_output(name, op, key)
         if program.inputs:
             self._pull(program, slots, recording)
         return slots
@@ -259,19 +277,65 @@ class EmbeddedSession:
     def _pull(
         self, program: Program, slots: list[Any], recording: Recording | None
     ) -> None:
+        names = [name for _, name in program.inputs]
+        values = self._pull_all(names, recording)
+        for (slot, _), value in zip(program.inputs, values, strict=True):
+            slots[slot] = value
+
+    def _last_output(self, name: str, op: str, key: str) -> Any:
+        if op not in self._last:
+            raise NoValueYetError(_no_value(name, op), name)
+        return self._last[op][key]
+
+    def _compile_repeated(self, program: Program) -> None:
+        """Compile a program when it is run for the second time."""
+        if self._closed:
+            return
+        if program not in self._compiled:
+            if len(self._compiled) >= _MOST_PROGRAMS:
+                self._compiled.clear()
+            self._compiled[program] = None
+        elif not self._live.keys() & program.writers.keys():
+            self._compiled[program] = compile_program(
+                program,
+                {
+                    "session": self,
+                    "variables": self._values,
+                    "last": self._last,
+                    "pull": self._pull_all,
+                    "last_output": self._last_output,
+                    "unpack": self._unpacked,
+                    "check": self._check_value,
+                    "explain": _explain,
+                    "xp": self.xp if program.xp_slot is not None else None,
+                },
+            )
+
+    def _pull_all(
+        self, names: Sequence[str], recording: Recording | None = None
+    ) -> list[Any]:
         """Pull from all inputs of a run, or from none if one has ended."""
-        pulled: list[tuple[Input, Any]] = []
-        for slot, name in program.inputs:
+        pulled: list[Any] = []
+        for name in names:
             source = self._inputs[name]
             try:
-                slots[slot] = (
+                pulled.append(
                     source.pull() if recording is None else recording.pull(name, source)
                 )
             except OutOfRangeError:
-                for other, value in pulled:
-                    other.put_back(value)
+                for other, value in zip(names, pulled, strict=False):
+                    self._inputs[other].put_back(value)
                 raise
-            pulled.append((source, slots[slot]))
+        return pulled
+
+    def _unpacked(
+        self, operation: Operation, returned: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return an op's updates, which are checked, and its outputs."""
+        news, results = operation.unpack(returned)
+        for name, value in news.items():
+            self._check_value(name, value, f"op {operation.name!r}")
+        return dict(news), dict(results)
 
     def _unpack(
         self,

@@ -30,6 +30,9 @@ class Input:
         name: the input's name, for messages.
         factory: returns the iterable.
         generators: captures and restores the generators.
+
+    Attributes:
+        pulled: how many values were pulled.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Input:
         self._stream: Mapping[str, Any] | None = None
         self._length: int | None = None
         self._put_back: list[Any] = []
-        self._pulled = 0
+        self.pulled = 0
         self._keeper: str | None = None
         self._started = self._ended = False
         self._first: int | None = None
@@ -75,22 +78,22 @@ class Input:
         except StopIteration:
             self._ended = True
             raise OutOfRangeError(
-                f"input {self._name!r} has ended after {self._pulled} values"
+                f"input {self._name!r} has ended after {self.pulled} values"
             ) from None
         except Exception as error:
             blame(error, f"input {self._name!r}", f"raised by input {self._name!r}")
             raise
-        self._pulled += 1
+        self.pulled += 1
         return value
 
     def put_back(self, value: Any) -> None:
         """Take back the last value, because the run that needs it does not happen."""
         self._put_back.append(value)
-        self._pulled -= 1
+        self.pulled -= 1
 
     def remaining(self) -> int | None:
         """Return how many values are left, if the iterable in use has a length."""
-        return None if self._length is None else max(0, self._length - self._pulled)
+        return None if self._length is None else max(0, self._length - self.pulled)
 
     @property
     def gives_once(self) -> bool:
@@ -106,23 +109,18 @@ class Input:
         return self._keeper == "iterable"
 
     @property
-    def pulled(self) -> int:
-        """How many values were pulled."""
-        return self._pulled
-
-    @property
     def ended(self) -> bool:
         """Whether the iterator has ended."""
         return self._ended
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
-        return self.state_at(self._pulled)
+        return self.state_at(self.pulled)
 
     def state_at(self, pulled: int) -> dict[str, Any]:
         """Return the position after *pulled* values, the last one or one before it."""
         state: dict[str, Any] = {"pulled": pulled}
-        if self._keeper is not None and pulled == self._pulled:
+        if self._keeper is not None and pulled == self.pulled:
             state[self._keeper] = getattr(self, f"_{self._keeper}").state_dict()
         if self._drawn_from:
             state["drawn_from"] = self._drawn_from
@@ -132,7 +130,7 @@ class Input:
 
     def state_at_end(self) -> dict[str, Any]:
         """Return the position of an input that has ended: where its next pass starts."""
-        state: dict[str, Any] = {"pulled": self._pulled, "sources": _capture(self._loader)}
+        state: dict[str, Any] = {"pulled": self.pulled, "sources": _capture(self._loader)}
         if self._keeper == "iterable":
             state["iterable"] = self._iterable.state_dict()
         return state
@@ -153,20 +151,20 @@ class Input:
             if hasattr(self._iterable, "load_state_dict"):
                 self._iterable.load_state_dict(state["iterable"])
                 self._open()
-                self._pulled, self._started = state["pulled"], True
+                self.pulled, self._started = state["pulled"], True
                 return
         iterator = self._open()
         if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(state["iterator"])
-            self._pulled, self._started = state["pulled"], True
+            self.pulled, self._started = state["pulled"], True
             return
-        while self._pulled < state["pulled"]:
+        while self.pulled < state["pulled"]:
             try:
                 self.pull()
             except OutOfRangeError as error:
                 raise CheckpointError(
                     f"the checkpoint is at value {state['pulled']} of input "
-                    f"{self._name!r}, which now ends after {self._pulled}; give it the "
+                    f"{self._name!r}, which now ends after {self.pulled}; give it the "
                     "same data as before, or start in another directory"
                 ) from error
 
@@ -177,7 +175,7 @@ class Input:
         _restore(self._loader, state["sources"])
         if "iterable" in state and hasattr(self._iterable, "load_state_dict"):
             self._iterable.load_state_dict(state["iterable"])
-        self._iterator, self._pulled = iter(()), state["pulled"]
+        self._iterator, self.pulled = iter(()), state["pulled"]
         self._started = self._ended = True
 
     def _open(self) -> Iterator[Any]:
@@ -348,6 +346,24 @@ class EpochIterator:
         source = self._source if self._active else None
         left = None if source is None else source.remaining()
         return None if left is None or source is None else left + source.pulled - self._done
+
+    def begin_step(self, trains: bool) -> bool:
+        """Note that a step begins, which is such a place, too.
+
+        Args:
+            trains: whether it is a step of the training. Then the program has arrived,
+                even if it has come another way than the program before.
+
+        Returns:
+            Whether the step must be done, like :attr:`pending`.
+        """
+        self._marks += 1
+        if self._arrived is not None and (
+            trains or (self._began_again and self._marks >= self._loaded["marks"])
+        ):
+            self.arrive()
+        source = self._source
+        return source is not None and source.pulled > self._done and source.gives_once
 
     def step_done(self) -> None:
         """Note that the step of the last value was done."""

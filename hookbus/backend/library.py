@@ -194,6 +194,7 @@ class Library:
         raise PluginError(f"{type(self).__name__} packs values, and does not unpack them")
 
 
+_MOST_CLASSES = 1024
 _CONTAINERS = (dict, list, tuple)
 
 
@@ -222,7 +223,7 @@ def library_of(thing: Any) -> Library | None:
 
 def library_name(thing: Any) -> str | None:
     """Return the name of that library, like ``torch``: what a codec writes with a value."""
-    return _library_of_class(thing.__class__, tuple(sys.path))
+    return _names_of_classes()[thing.__class__]
 
 
 def on_host(values: Any) -> Any:
@@ -233,15 +234,21 @@ def on_host(values: Any) -> Any:
     Args:
         values: a dict, list or tuple.
     """
-    path = tuple(sys.path)
-    found: dict[str, list[Any]] = {}
-    _gather(values, path, found)
-    if not found:
+    names = _names_of_classes()
+    if len(values) == 1 and values.__class__ is tuple:  # nearly always: a loss
+        library = names.libraries.get(values[0].__class__)
+        if library is not None:
+            return library.on_host(values)
+    gathered: dict[str, list[Any]] = {}
+    _gather(values, names, gathered)
+    if not gathered:
         return values
     moved = {}
-    for name, every in found.items():
-        moved[name] = iter(_library(name, path).on_host(every))
-    return _replaced(values, path, moved)
+    for name, every in gathered.items():
+        library = library_named(name)
+        names.libraries.update((part.__class__, library) for part in every)
+        moved[name] = iter(library.on_host(every))
+    return _replaced(values, names, moved)
 
 
 def arm(values: Iterable[LiveValue]) -> Callable[[], None]:
@@ -302,28 +309,26 @@ def plugin_for(thing: Any) -> str | None:
     return _PLUGINS[missing[0]] if missing else None
 
 
-def _gather(container: Any, path: tuple[str, ...], found: dict[str, list[Any]]) -> None:
+def _gather(container: Any, names: _Names, found: dict[str, list[Any]]) -> None:
     """Add the values of libraries inside a container to those of their library."""
     for part in container.values() if container.__class__ is dict else container:
         cls = part.__class__
         if cls in _CONTAINERS:
-            _gather(part, path, found)
+            _gather(part, names, found)
         else:
-            name = _library_of_class(cls, path)
+            name = names[cls]
             if name is not None:
                 found.setdefault(name, []).append(part)
 
 
-def _replaced(
-    container: Any, path: tuple[str, ...], moved: Mapping[str, Iterator[Any]]
-) -> Any:
+def _replaced(container: Any, names: _Names, moved: Mapping[str, Iterator[Any]]) -> Any:
     """Return a container with what :func:`_gather` found in it replaced, in that order."""
     kind, parts = container.__class__, []
     for part in container.values() if kind is dict else container:
         cls = part.__class__
-        name = None if cls in _CONTAINERS else _library_of_class(cls, path)
+        name = None if cls in _CONTAINERS else names[cls]
         if cls in _CONTAINERS:
-            parts.append(_replaced(part, path, moved))
+            parts.append(_replaced(part, names, moved))
         else:
             parts.append(part if name is None else next(moved[name]))
     if kind is dict:
@@ -331,11 +336,36 @@ def _replaced(
     return parts if kind is list else tuple(parts)
 
 
-@functools.lru_cache(maxsize=1024)
-def _library_of_class(cls: Any, path: tuple[str, ...]) -> str | None:
-    """Return the name of the library that a class belongs to, if a plugin knows it."""
-    known = _entries(path)
-    return next((root for root in _roots_of(cls) if root in known), None)
+class _Names(dict[Any, "str | None"]):
+    """Class to the name of its library, if a plugin on a path knows it.
+
+    Attributes:
+        path: the path.
+        libraries: class to library, for classes whose values were moved.
+    """
+
+    def __init__(self, path: Iterable[str]) -> None:
+        super().__init__()
+        self.path = [*path]
+        self.libraries: dict[Any, Library] = {}
+
+    def __missing__(self, cls: Any) -> str | None:
+        known = _entries(tuple(self.path))
+        name = next((root for root in _roots_of(cls) if root in known), None)
+        if len(self) >= _MOST_CLASSES:
+            self.clear()
+        self[cls] = name
+        return name
+
+
+_kept_names: list[_Names] = []
+
+
+def _names_of_classes() -> _Names:
+    """Return the names for the current path; they are kept for the next step."""
+    if not _kept_names or _kept_names[0].path != sys.path:
+        _kept_names[:] = [_Names(sys.path)]
+    return _kept_names[0]
 
 
 @functools.lru_cache(maxsize=1)

@@ -50,7 +50,10 @@ class Program:
         calls: the ops, in order. A value that lives in an object is an op that reads it;
             what the run fetches of objects is read behind its train ops, which may change
             them in place.
+        arguments: the slots that each of *calls* reads.
         results: the slots of the fetches, in their order.
+        moved: how many of the last fetches are moved to the host, because libraries with
+            values elsewhere are known.
         pick_results: takes the values of all slots and returns those of the fetches, with
             those for hooks on the host.
         trained: (slot, name) of the train ops that run and have outputs.
@@ -68,7 +71,9 @@ class Program:
     step_slot: int | None
     xp_slot: int | None
     calls: tuple[Call, ...]
+    arguments: tuple[tuple[int, ...], ...]
     results: tuple[int, ...]
+    moved: int
     pick_results: Pick
     trained: tuple[tuple[int, str], ...]
     writers: Mapping[str, str]
@@ -128,6 +133,7 @@ class _Planner:
         self._live: list[LiveValue] = []
         self._running: frozenset[str] = frozenset()
         self._calls: list[Call] = []
+        self._arguments: list[tuple[int, ...]] = []
         self._writers: dict[str, str] = {}
         self._readers: dict[str, str] = {}
 
@@ -153,7 +159,9 @@ class _Planner:
             step_slot={name: slot for slot, name in variables}.get(GLOBAL_STEP),
             xp_slot=self._slots.get(XP),
             calls=tuple(self._calls),
+            arguments=tuple(self._arguments),
             results=results,
+            moved=moved,
             pick_results=_moving(picker(results), moved),
             trained=tuple(
                 (slot, operation.name)
@@ -219,7 +227,7 @@ class _Planner:
                     f"two ops update variable {variable!r} in one run: {first.label} and "
                     f"{second.label}; fetch one of them"
                 )
-        arguments = picker([self._slots[read] for read in operation.reads])
+        reads = tuple(self._slots[read] for read in operation.reads)
         # A node that is fed keeps what it is fed: the op's result goes to an unused slot.
         outputs = tuple(
             (key, self._new(f" {node}" if node in self._fed else node))
@@ -229,7 +237,8 @@ class _Planner:
         slot = self._new(f" {own}" if own in self._fed else own)
         if operation.trains and self._live:
             operation = attrs.evolve(operation, call=arming(operation.call, self._live))
-        self._calls.append((operation, arguments, slot, outputs))
+        self._calls.append((operation, picker(reads), slot, outputs))
+        self._arguments.append(reads)
 
     def _unfed(self, name: str) -> str:
         chain = [name]

@@ -26,9 +26,11 @@ from hookbus.graph.node import (
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 
+_STR = frozenset({str})
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COMPUTED = ("op", "input", "placeholder")
 """Kinds of nodes that a session computes or is fed; a custom loop has none of its own."""
+_NO_SUMMARIES: dict[str, Any] = {}
 _COLLECTED = (METRICS, _REPORTED_SUMMARIES)
 """Nodes whose values are computed from the reports of a step."""
 
@@ -126,19 +128,19 @@ class Reports(Mapping[str, Any]):
 
     Args:
         aside: returns a block for a callable, which undoes its effects.
+
+    Attributes:
+        given: what is reported or fed, by name.
     """
+
+    __slots__ = ("_known", "_shown", "_summaries", "aside", "given")
 
     def __init__(self, aside: Callable[[], Undo] = preserved) -> None:
         self.aside = aside
-        self._given: dict[str, Any] = {}
+        self.given: dict[str, Any] = {}
         self._known: dict[str, Any] = {}
-        self._summaries: dict[str, tuple[SummaryKind, Any]] = {}
-        self._shown: dict[str, Any] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names that are reported or fed."""
-        return tuple(self._given)
+        self._summaries: dict[str, tuple[SummaryKind, Any]] = _NO_SUMMARIES
+        self._shown: dict[str, Any] = _NO_SUMMARIES
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add values by name.
@@ -146,12 +148,12 @@ class Reports(Mapping[str, Any]):
         Raises:
             UsageError: a name is reported twice in this step.
         """
-        if {*map(type, values)} != {str}:
+        if not _STR.issuperset(map(type, values)):
             values = {plain_name(name): value for name, value in values.items()}
-        for name in values:
-            if name in self._given:
-                raise UsageError(f"{name!r} is reported twice in one step")
-        self._given.update(values)
+        if not self.given.keys().isdisjoint(values):
+            twice = next(name for name in values if name in self.given)
+            raise UsageError(f"{twice!r} is reported twice in one step")
+        self.given.update(values)
 
     def summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
         """Add a summary, under the name that a viewer shows.
@@ -164,6 +166,8 @@ class Reports(Mapping[str, Any]):
             raise UsageError(f"a summary's name is {name!r}; expected a non-empty str")
         if name in self._summaries:
             raise UsageError(f"{name!r} is summarized twice in one step")
+        if self._summaries is _NO_SUMMARIES:  # a step that has some is rare
+            self._summaries, self._shown = {}, {}
         self._summaries[name] = kind, value
 
     def fed(self, feeds: Mapping[str, Any]) -> Reports:
@@ -171,7 +175,7 @@ class Reports(Mapping[str, Any]):
         if not feeds:
             return self
         both = Reports(self.aside)
-        both._given = {**self._given, **feeds}
+        both.given = {**self.given, **feeds}
         both._known = {**self._known, **feeds}
         both._summaries, both._shown = self._summaries, self._shown
         return both
@@ -179,27 +183,27 @@ class Reports(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         known = self._known
         if name not in known:
-            value = self._given.get(name)
+            value = self.given.get(name)
             plain = value is not None and not callable(value)
             known[name] = value if plain else self._evaluate(name)
         return known[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._given
-        yield from (name for name in _COLLECTED if name not in self._given)
+        yield from self.given
+        yield from (name for name in _COLLECTED if name not in self.given)
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def _evaluate(self, name: str) -> Any:
         if name == METRICS:
-            metrics = {metric: self[metric] for metric in metrics_of(self._given)}
+            metrics = {metric: self[metric] for metric in metrics_of(self.given)}
             scalars = scalars_of(self._summaries)
             return {**metrics, **{scalar: self._show(scalar) for scalar in scalars}}
         if name == _REPORTED_SUMMARIES:
             kinds = [(key, kind) for key, (kind, _) in self._summaries.items()]
             return by_kind((key, kind, self._show(key)) for key, kind in kinds)
-        return self._called(self._given[name])
+        return self._called(self.given[name])
 
     def _show(self, name: str) -> Any:
         """Return the value of a summary; a function is called once, when it is needed."""
@@ -286,6 +290,9 @@ class ReportSession(EmbeddedSession):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Fetch from reports; undo the effects of the ops that hooks added."""
+        run = self._compiled.get(program)
+        if run is not None and program.pure and not (writes or options.trace_level):
+            return run(feeds)
         if program.pure or not self._takes_reports:
             return super().execute(program, feeds, writes, options, metadata)
         with self.last.aside():

@@ -187,7 +187,7 @@ class Bus:
         """Reach no hook any more, in a forked child; this ends a current event, too."""
         self._is_cut_off = True
         for caller in self._compiled:
-            caller.rows.clear()
+            caller.cut_off()
         self._changed()
 
     def guard(self, name: str) -> ErrorGuard | None:

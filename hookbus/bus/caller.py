@@ -123,7 +123,10 @@ class Caller:
         observers: receive every call; None if there are none.
 
     Attributes:
+        current: the name of the hook that is being called.
+        implementations: the hooks' functions, in calling order.
         rows: the plugins' names and functions, in calling order, without wrappers.
+        is_plain: whether it calls the functions in turn, without wrappers or observers.
     """
 
     def __init__(
@@ -137,9 +140,12 @@ class Caller:
         observers: Observers | None = None,
     ) -> None:
         self.observers = observers
+        self.current = current
         self.rows: list[tuple[str, Bound]] = []
+        self.implementations = implementations
+        self._copies: list[tuple[dict[str, Any], Sequence[str]]] = []
         self._event, self._parameters = event, parameters
-        self._current, self._first, self._answers = current, first_result, answers
+        self._first, self._answers = first_result, answers
         self._refuses_args = not answers or event in _OTHER_ANSWERS
         self._labels = {i.plugin: i.label for i in implementations}
         self._guards = {i.plugin: i.guard for i in implementations if i.guard}
@@ -152,7 +158,7 @@ class Caller:
             if each.guard and not each.wrapper:
                 call = each.guard.around(event, call)
             (self._wrappers if each.wrapper else self.rows).append((each.plugin, call))
-        self._plain = not self._wrappers and observers is None
+        self.is_plain = not self._wrappers and observers is None
 
     @property
     def reaches_nobody(self) -> bool:
@@ -165,10 +171,34 @@ class Caller:
         Raises:
             PluginError: a wrapper returned no answers.
         """
-        if self._plain:
+        if self.is_plain:
             return self._collect(args)
         collect = partial(self._collect, args)
         return self._around(collect, args, lambda _: args, answers=True) or []
+
+    def resume(
+        self, args: tuple[Any, ...], departure: tuple[int, list[Result], Any]
+    ) -> list[Result]:
+        """Go on after a hook; return all answers.
+
+        Args:
+            args: the event's arguments.
+            departure: the hook's place, the answers before its own, and its own.
+        """
+        place, results, answer = departure
+        if answer is not None:
+            results.append((self.implementations[place].plugin, answer))
+        return self._collect(args, place + 1, results)
+
+    def note_copies(self, namespace: dict[str, Any], names: Sequence[str]) -> None:
+        """Note names of the hooks' functions elsewhere, which :meth:`cut_off` replaces."""
+        self._copies.append((namespace, names))
+
+    def cut_off(self) -> None:
+        """Reach no hook any more, even in a call that is under way."""
+        self.rows.clear()
+        for namespace, names in self._copies:
+            namespace.update(dict.fromkeys(names, _reach_nobody))
 
     def deliver(
         self,
@@ -185,7 +215,7 @@ class Caller:
             values: the values fetched for all.
             common: the other fields of every SessionRunValues.
         """
-        if self._plain:
+        if self.is_plain:
             self._deliver(context, splits, values, common)
             return
 
@@ -227,7 +257,7 @@ class Caller:
                 try:
                     answer = self._call(name, call, given)
                     if answer is not None:
-                        self._refuse_args(name, answer)
+                        self.refuse_args(name, answer)
                 except BaseException as error:
                     if not keep_going:
                         raise
@@ -238,26 +268,31 @@ class Caller:
         except BaseException as error:
             if not keep_going:
                 raise
-            failures.append((culprit_of(error, self._current) or self._event, error))
+            failures.append((culprit_of(error, self.current) or self._event, error))
             if not reached:  # a wrapper that fails must not keep the others from the event
                 inside()
         return failures
 
-    def _collect(self, args: tuple[Any, ...]) -> list[Result]:
-        current, before = self._current, self._current.name
-        results: list[Result] = []
+    def _collect(
+        self,
+        args: tuple[Any, ...],
+        start: int = 0,
+        results: list[Result] | None = None,
+    ) -> list[Result]:
+        current, before = self.current, self.current.name
+        results = [] if results is None else results
         try:
-            for name, call in self.rows:
+            for name, call in self.rows[start:] if start else self.rows:
                 current.name = name
                 answer = call(*args)
                 if answer is not None:
                     results.append((name, answer))
                     if self._refuses_args:
-                        self._refuse_args(name, answer)
+                        self.refuse_args(name, answer)
                     if self._first:
                         break
         except BaseException as error:
-            self._blame(error, current.name)
+            self.blame(error, current.name)
             raise
         finally:
             current.name = before
@@ -270,7 +305,7 @@ class Caller:
         values: Any,
         common: tuple[RunOptions, RunMetadata, int],
     ) -> None:
-        current, before = self._current, self._current.name
+        current, before = self.current, self.current.name
         split_of = splits.get
         options, metadata, step = common
         try:
@@ -280,37 +315,38 @@ class Caller:
                 results = None if split is None else split(values)
                 answer = call(context, SessionRunValues(results, options, metadata, step))
                 if answer is not None:
-                    self._refuse_args(name, answer)
+                    self.refuse_args(name, answer)
         except BaseException as error:
-            self._blame(error, current.name)
+            self.blame(error, current.name)
             raise
         finally:
             current.name = before
 
-    def _refuse_args(self, name: str, answer: Any) -> None:
+    def refuse_args(self, name: str, answer: Any) -> None:
         """Refuse a request for fetches and feeds that no run would serve."""
         if isinstance(answer, SessionRunArgs):
             error = PluginError(
                 f"plugin {self._labels[name]}: {self._event}() returned "
                 "SessionRunArgs(...); only before_run() asks for fetches and feeds"
             )
-            self._blame(error, name)
+            self.blame(error, name)
             raise error
 
     def _call(self, name: str, call: Bound, args: tuple[Any, ...]) -> Any:
-        current, before = self._current, self._current.name
+        current, before = self.current, self.current.name
         current.name = name
         try:
             return call(*args)
         except BaseException as error:
-            self._blame(error, name)
+            self.blame(error, name)
             raise
         finally:
             current.name = before
 
-    def _blame(self, error: BaseException, name: str) -> None:
+    def blame(self, error: BaseException, name: str) -> None:
+        """Note on an error that a hook raised it in this event."""
         label = self._labels.get(name, repr(name))
-        blame(error, name, f"raised by plugin {label} in {self._event}()", self._current)
+        blame(error, name, f"raised by plugin {label} in {self._event}()", self.current)
 
     def _around(
         self,
@@ -398,7 +434,7 @@ class Caller:
                 f"{after!r}; a wrapper returns the result of its yield, a list of pairs "
                 "(plugin, answer): write answers = yield, and return answers at its end"
             )
-            self._blame(error, name)
+            self.blame(error, name)
         if guard and _is_own(error, failure) and guard.drops(self._event, error):
             return result, failure
         if not ended and error is not None:
@@ -439,8 +475,12 @@ class Caller:
             f"the wrapper of plugin {self._labels[name]} for {self._event}() {what}; a "
             "wrapper yields exactly once"
         )
-        self._blame(error, name)
+        self.blame(error, name)
         return error
+
+
+def _reach_nobody(*_: Any) -> None:
+    """Take the place of a hook's function in a forked child."""
 
 
 def _is_own(

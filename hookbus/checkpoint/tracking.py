@@ -92,13 +92,15 @@ class Tracking:
 
     Attributes:
         generators: the random generators of the process and those that are tracked.
+        is_complete: whether the first step has begun, after which no further object is
+            tracked.
     """
 
     def __init__(self) -> None:
         self.generators = RandomGenerators(self._all_sources)
         self._tracked: dict[str, Tracked] = {}
         self._saved: Mapping[str, Any] | None = None
-        self._checked = self._restores_again = False
+        self.is_complete = self._restores_again = False
 
     def restore_from(self, saved: Mapping[str, Any], again: bool = False) -> None:
         """Restore objects from *saved* when they are tracked.
@@ -112,7 +114,7 @@ class Tracking:
         saved, self._restores_again = self._saved or {}, False
         for name in self._tracked.keys() & saved.keys():
             self._tracked[name].put(saved[name])
-        if self._checked:
+        if self.is_complete:
             self._saved = None
 
     def add(self, things: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +128,7 @@ class Tracking:
         for name in things:
             if name in self._tracked:
                 raise UsageError(f"{name!r} is already tracked; track each object once")
-            if self._checked:
+            if self.is_complete:
                 raise UsageError(
                     f"{name!r} is tracked too late: track it before the first step"
                 )
@@ -180,9 +182,9 @@ class Tracking:
         Raises:
             CheckpointMismatchError: the tracked names differ from the checkpoint's.
         """
-        if self._checked:
+        if self.is_complete:
             return
-        self._checked = True
+        self.is_complete = True
         here, saved = self._tracked, self._saved
         if not self._restores_again:
             self._saved = None
@@ -200,11 +202,6 @@ class Tracking:
                 f"{'; '.join(faults)}. Track the same names as before, or give another "
                 "checkpoint_dir"
             )
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the first step has begun, after which no further object is tracked."""
-        return self._checked
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each object by name.

@@ -17,6 +17,7 @@ from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.bus.schedule import Group, Schedule
+from hookbus.bus.straight import StraightRun, compile_run
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -42,9 +43,11 @@ CALLER = "the caller"
 _DEFAULT_OPTIONS = RunOptions()
 _NO_FEEDS: Mapping[str, Any] = {}
 _MOST_PLANS = 1024
-_STR = frozenset({str})
-FixedDicts: TypeAlias = list[tuple[dict[str, str], dict[str, str]]]
-"""Fetches that are dicts of names, each with a copy that tells whether it has changed."""
+_MOST_COMPILED = 16
+"""How often the hooks' part of a run is compiled if hooks keep asking for other things."""
+_NAMES = frozenset({str, Node})
+_NO_METADATA = RunMetadata()
+"""The record of all runs that are not traced: a backend leaves it empty."""
 
 
 class RunRequest(tuple[Any, ...]):
@@ -66,19 +69,64 @@ class RunPlan:
 
     Attributes:
         program: the backend's own plan.
-        split: takes all values and returns the caller's structure.
+        split: takes all values and returns the caller's structure; None in a custom loop.
         hook_splits: the same for each hook with fetches, by name.
+        places: the place among the values of each leaf that hooks fetch.
     """
 
     program: Any
-    split: Callable[[Sequence[Any]], Any]
+    split: Callable[[Sequence[Any]], Any] | None
     hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
+    places: Mapping[Any, int]
+
+
+@attrs.define(eq=False)
+class Steady:
+    """What is prepared for a run that repeats: same hooks, same fetches and feeds.
+
+    Attributes:
+        plan: how to serve it.
+        request: what the caller and the hooks ask for.
+        reported: the names that the step of a custom loop reports.
+        answers: the requests of the hooks.
+        hooks: the calls of the hooks; None until two runs in a row were the same.
+        candidate: the plan of the run before, if that was another one.
+        compiled: how often the calls were compiled.
+    """
+
+    plan: RunPlan | None = None
+    request: RunRequest = attrs.field(factory=RunRequest)
+    reported: tuple[str, ...] = ()
+    answers: Sequence[Result] = ()
+    hooks: StraightRun | None = None
+    candidate: RunPlan | None = None
+    compiled: int = 0
+
+
+@attrs.frozen(eq=False)
+class Asked:
+    """What a run does that is not prepared.
+
+    Attributes:
+        request: what the caller and the hooks ask for.
+        answers: the requests of the hooks.
+        options, metadata: how to run, and the backend's record of it.
+    """
+
+    request: RunRequest
+    answers: Sequence[Result]
+    options: RunOptions
+    metadata: RunMetadata
 
 
 PendingRun: TypeAlias = tuple[
-    SessionRunContext, RunRequest, Mapping[str, Any], RunOptions, RunMetadata, Group
+    SessionRunContext, Group, Mapping[str, Any], "Steady | None", "Asked | None"
 ]
-"""A run between its halves: its context, request, feeds, options, metadata and hooks."""
+"""A run between its halves.
+
+The context that hooks see, the hooks that the run calls, the feeds by node, what is
+prepared for the run, and what it does instead; None if it does what is prepared.
+"""
 
 
 class HookedSession:
@@ -112,15 +160,10 @@ class HookedSession:
         self._schedules: dict[Kind, Schedule] = {}
         self._plans: dict[Hashable, RunPlan] = {}
         self._wanted: dict[Hashable, list[str]] = {}
-        self._armed_request: RunRequest | None = None
-        self._armed_for: Any = None
-        self._same_asked: list[Result] = []
-        self._same_fetches: Any = object()  # equal to no fetch
-        self._same_dicts: FixedDicts = []
-        self._same_request = RunRequest()
-        self._last_request: RunRequest | None = None
-        self._last_reported: tuple[str, ...] = ()
-        self._last_plan: RunPlan | None = None
+        self._armed_for: Steady | None = None
+        self._armed: Any = None
+        self._takes_reports = session.graph.takes_reports
+        self._steady: dict[Hashable, Steady] = {}
 
     def run(
         self,
@@ -149,45 +192,50 @@ class HookedSession:
         if schedule is None:
             schedule = self._schedules[kind] = Schedule(self._bus, kind)
         group = schedule.enter(step)
-        asked = group.before.collect(context)
-        # Only a name is compared: an array, given by mistake, is neither equal nor unequal.
-        named = fetches.__class__ is str or (fetches.__class__ is list and not fetches)
-        plain = named and feed_dict is None and options is None and metadata is None
-        if plain and asked == self._same_asked and fetches == self._same_fetches:
-            for now, before in self._same_dicts:
-                if now != before:
-                    break
-            else:
-                same = self._same_request
-                return context, same, _NO_FEEDS, _DEFAULT_OPTIONS, RunMetadata(), group
-        options = options or _DEFAULT_OPTIONS
+        steady = None
+        if options is None and metadata is None:
+            if fetches.__class__ is str and not feed_dict:
+                steady = self._steady.get((group, fetches))
+            steady = steady or self._steady_for(group, fetches, feed_dict)
+        if steady is None or steady.hooks is None:
+            asked = group.before.collect(context)
+        else:
+            departure = steady.hooks.before(context)
+            if departure is None:
+                given: Mapping[str, Any] = _NO_FEEDS
+                if feed_dict:  # the keys are those of the request, in their order
+                    given = dict(zip(steady.request.feeds, feed_dict.values(), strict=True))
+                return context, group, given, steady, None
+            asked = group.before.resume((context,), departure)
         leaf = self.session.graph.leaf
-        request, special, dicts = _read_requests(fetches, asked, leaf)
-        feeds = _NO_FEEDS
+        request, special, fixed = _read_requests(fetches, asked, leaf)
+        options, feeds = options or _DEFAULT_OPTIONS, _NO_FEEDS
         if special or feed_dict:
             for _, wanted in asked:
                 options = options.merge(wanted.options)
             parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
             feeds = unite_feeds(parties, self.session.graph.resolve, _blame)
             request = RunRequest((request.fetches, request.hooks, tuple(feeds)))
-        elif dicts is not None:
-            self._same_asked, self._same_fetches = asked, fetches
-            self._same_request, self._same_dicts = request, dicts
-        return context, request, feeds, options, metadata or RunMetadata(), group
+        if special or not fixed:
+            steady = None
+        differs = Asked(request, asked, options, metadata or RunMetadata())
+        return context, group, feeds, steady, differs
 
     def arm(self, pending: PendingRun) -> None:
         """Prepare the backend for a step of a custom loop, which will execute *pending*."""
-        request = pending[1]
-        if request is self._armed_request:
+        *_, steady, asked = pending
+        if asked is None and steady is self._armed_for:
             return
-        self._armed_request, wanted = request, self._wanted.get(request)
+        self._armed_for = steady if asked is None else None
+        request = _request_of(pending)
+        wanted = self._wanted.get(request)
         if wanted is None:
             if len(self._wanted) >= _MOST_PLANS:
                 self._wanted.clear()
             wanted = self._wanted[request] = self._names_of(merge(request.hooks))
-        if wanted != self._armed_for:
+        if wanted != self._armed:
             self.session.arm(wanted)
-            self._armed_for = wanted
+            self._armed = wanted
 
     def execute(
         self,
@@ -205,37 +253,44 @@ class HookedSession:
             reported: the names among the feeds that are known only now: what a step of a
                 custom loop reports.
         """
-        context, request, _, options, metadata, group = pending
+        context, entered, _, steady, asked = pending
         session, requests = self.session, self.requests
-        plan = self._last_plan
-        if (
-            plan is None
-            or request is not self._last_request
-            or reported != self._last_reported
-        ):
-            key = (request, reported)
-            plan = self._plans.get(key) or self._plan(key, request, feeds)
-            self._last_request, self._last_plan = request, plan
-            self._last_reported = reported
+        options, metadata = _DEFAULT_OPTIONS, _NO_METADATA
+        hooks: StraightRun | None = None
+        if steady is not None and asked is None and reported == steady.reported:
+            plan, hooks = steady.plan, steady.hooks
+            steady.candidate = None
+        else:
+            key = (_request_of(pending), reported)
+            plan = self._plans.get(key) or self._plan(key, feeds)
+            if asked is not None:
+                options, metadata = asked.options, asked.metadata
+        assert plan is not None
         writes = requests.take_writes() if requests.writes else requests.writes
         try:
             values = session.execute(plan.program, feeds, writes, options, metadata)
         except NoValueYetError as error:
-            raise self._with_askers(error, request, frozenset(feeds)) from None
+            raise self._with_askers(error, _request_of(pending), frozenset(feeds)) from None
         if advance:
             session.global_step += advance
             session.version += 1
         step, schedule = session.global_step, self._schedules[context.kind]
-        group = schedule.leave(group, context.global_step, step)
-        common = (options, metadata, step)
-        group.after.deliver(context, plan.hook_splits, values, common)
+        group = schedule.leave(entered, context.global_step, step)
+        if hooks is not None and group is entered:
+            hooks.after(context, values, options, metadata, step)
+        else:
+            common = (options, metadata, step)
+            group.after.deliver(context, plan.hook_splits, values, common)
+            if steady is not None:
+                self._repeated(pending, plan, reported)
         if group.due:
             schedule.ask(group)
-        return plan.split(values)
+        return plan.split and plan.split(values)
 
     def cancel(self, pending: PendingRun) -> None:
         """Tell the hooks that the second half of a run does not come."""
-        self._bus.caller("cancelled", pending[0].kind).collect(pending[0])
+        context = pending[0]
+        self._bus.caller("cancelled", context.kind).collect(context)
 
     def settle(self) -> None:
         """Tell the hooks that wait how many runs have left them out."""
@@ -295,10 +350,56 @@ class HookedSession:
             log.warning("cannot close the backend session", why=repr_of(failed))
         return error
 
+    def _steady_for(
+        self, group: Group, fetches: Any, feed_dict: Mapping[Node | str, Any] | None
+    ) -> Steady | None:
+        """Return what is prepared for a run; None if the caller's request is unusual."""
+        key: Hashable = fetches
+        if fetches.__class__ is not str:
+            flat = fetches.__class__ is list or fetches.__class__ is tuple
+            if not flat or not _NAMES.issuperset(map(type, fetches)):
+                return None
+            key = (fetches.__class__, *fetches)
+        if feed_dict:
+            if feed_dict.__class__ is not dict or not _NAMES.issuperset(
+                map(type, feed_dict)
+            ):
+                return None
+            key = (key, *feed_dict)
+        steady = self._steady.get((group, key))
+        if steady is None:
+            if len(self._steady) >= _MOST_PLANS:
+                self._steady.clear()
+            steady = self._steady[group, key] = Steady()
+        return steady
+
+    def _repeated(
+        self, pending: PendingRun, plan: RunPlan, reported: tuple[str, ...]
+    ) -> None:
+        """Prepare for further runs like this one, if it is like the one before."""
+        _, group, _, steady, asked = pending
+        assert steady is not None
+        if plan is not steady.candidate:
+            steady.candidate = plan
+            return
+        plain = group.before.is_plain and group.after.is_plain
+        if not plain or steady.compiled == _MOST_COMPILED:
+            return
+        steady.compiled += 1
+        request = steady.request = _request_of(pending)
+        steady.plan, steady.reported = plan, reported
+        if asked is not None:
+            steady.answers = asked.answers
+        callers, shapes = (group.before, group.after), dict(request.hooks)
+        steady.hooks = compile_run(
+            *callers, steady.answers, shapes, plan.places, plan.hook_splits
+        )
+
     def _plan(
-        self, key: Hashable, request: RunRequest, feeds: Mapping[str, Any]
+        self, key: tuple[RunRequest, tuple[str, ...]], feeds: Mapping[str, Any]
     ) -> RunPlan:
         """Plan a request that is new, and keep the plan under a key."""
+        request = key[0]
         own, fed = merge([(CALLER, request.fetches)]), frozenset(feeds)
         hooks = merge(request.hooks, len(own.leaves))
         fetches, host = self._names_of(own), self._names_of(hooks)
@@ -309,11 +410,14 @@ class HookedSession:
         except WriteConflictError as error:
             self._blame_asker(error, request, fed)
             raise
-        (split,), names = own.splits, [name for name, _ in request.hooks]
+        split = None if self._takes_reports else own.splits[0]
+        names = [name for name, _ in request.hooks]
         hook_splits = dict(zip(names, hooks.splits, strict=True))
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
-        plan = self._plans[key] = RunPlan(program, split, hook_splits)
+        start = len(own.leaves)
+        places = {leaf: place for place, leaf in enumerate(hooks.leaves, start)}
+        plan = self._plans[key] = RunPlan(program, split, hook_splits, places)
         return plan
 
     def _names_of(self, merged: Merge) -> list[str]:
@@ -373,6 +477,15 @@ class HookedSession:
                 return
 
 
+def _request_of(pending: PendingRun) -> RunRequest:
+    """Return what the caller and the hooks ask for in a run."""
+    *_, steady, asked = pending
+    if asked is not None:
+        return asked.request
+    assert steady is not None
+    return steady.request
+
+
 def _merged(request: RunRequest) -> Merge:
     """Return the fetches of the caller and of all hooks as one."""
     return merge([(CALLER, request.fetches), *request.hooks])
@@ -380,19 +493,15 @@ def _merged(request: RunRequest) -> Merge:
 
 def _read_requests(
     fetches: Any, asked: Sequence[tuple[str, Any]], leaf: Leaf
-) -> tuple[RunRequest, bool, FixedDicts | None]:
-    """Return the request without feeds, whether it is special, and what could change it.
+) -> tuple[RunRequest, bool, bool]:
+    """Return the request without feeds, whether it is special, and whether it is fixed.
 
-    A special request has feeds, options, or a foreign type. If all fetches are names, nodes
-    and dicts of names, the same objects mean the same the next time, unless such a dict was
-    changed. So each dict is returned with a copy; None if there are other fetches.
+    A special request has feeds, options, or a foreign type. In a fixed one all hooks fetch
+    names, nodes and dicts of these, so that a change of them can be seen.
     """
-    named = fetches.__class__ is str
-    nothing = fetches.__class__ is list and not fetches
-    dicts: FixedDicts | None = [] if named or nothing else None
-    wanted = fetches if named else structure_of(fetches, leaf)
+    wanted = fetches if fetches.__class__ is str else structure_of(fetches, leaf)
     hooks: list[tuple[str, Hashable]] = []
-    special = False
+    special, fixed = False, True
     for name, request in asked:
         if request.__class__ is not SessionRunArgs:
             special = _check_request(name, request)
@@ -402,17 +511,14 @@ def _read_requests(
         if own.__class__ is str or own.__class__ is Node:
             hooks.append((name, own))
         elif own is not None:
-            names = own.__class__ is dict and _STR.issuperset(map(type, own.values()))
-            if dicts is not None and names:
-                dicts.append((own, {**own}))
-            else:
-                dicts = None
+            flat = own.__class__ is dict and _NAMES.issuperset(map(type, own.values()))
+            fixed = fixed and flat
             try:
                 hooks.append((name, structure_of(own, leaf)))
             except GraphError as error:
                 _blame(error, name)
                 raise
-    return RunRequest((wanted, tuple(hooks), ())), special, dicts
+    return RunRequest((wanted, tuple(hooks), ())), special, fixed
 
 
 def _check_request(name: str, request: Any) -> bool:

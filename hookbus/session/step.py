@@ -16,7 +16,7 @@ from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
 from hookbus.session.requests import act, act_after_run, heed_signal
 from hookbus.session.run import HookedSession, PendingRun
-from hookbus.session.state import SessionState
+from hookbus.session.state import Phase, SessionState
 from hookbus.validation import scalar_in
 
 
@@ -82,7 +82,8 @@ class Step:
         Raises:
             UsageError: a name is reported twice, or the step is not entered.
         """
-        self._check_entered("report()")
+        if self._pending is None:
+            self._check_entered("report()")
         self._reports.add(values)
 
     @property
@@ -109,15 +110,16 @@ class Step:
         state = self._state
         if state.block is not None:
             state.check_block("step")
-        saver, epochs = state.saver, state.saver.epochs
-        epochs.mark()
-        if self._kind == state.kind and epochs.resuming:
-            epochs.arrive()  # it has come another way than the program before
-        # A value that would be lost still gets its step, even after a signal.
-        kind = "aux" if epochs.pending else self._kind
-        if kind != "aux" and state.signals.received is not None:
-            heed_signal(state)
-        backend = state.usable(kind)
+        saver = state.saver
+        must_be_done = saver.epochs.begin_step(self._kind == state.kind)
+        backend = state.backend
+        usual = state.phase is Phase.RUNNING and state.signals.received is None
+        if backend is None or not usual:
+            # A value that would be lost still gets its step, even after a signal.
+            kind = "aux" if must_be_done else self._kind
+            if kind != "aux" and state.signals.received is not None:
+                heed_signal(state)
+            backend = state.usable(kind)
         if not saver.tracking.is_complete:
             saver.tracking.check()
             saver.restore_awaited()
@@ -127,7 +129,7 @@ class Step:
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
             is_first = session.global_step == state.first_step
-            saves = is_first or not (epochs.pending or saver.is_saved(session))
+            saves = is_first or not (must_be_done or saver.is_saved(session))
             act(state, None, saving=saves)
         self._reports, self._cancelled = Reports(saver.tracking.aside), False
         try:
@@ -159,19 +161,22 @@ class Step:
         state = self._state
         if self._kind == state.kind:
             state.saver.epochs.step_done()
-        backend = state.usable("aux")
+        backend = state.backend
+        if backend is None or state.phase is not Phase.RUNNING:
+            backend = state.usable("aux")
         if self._cancelled:
             backend.cancel(pending)
             act(state, None, saving=False)
             return
-        context, _, feeds, *_ = pending
-        # A hook sees its own feed, even if the loop used another value.
-        given = self._reports.fed(feeds)
-        backend.session.take_reports(given)
+        reports = self._reports
+        if pending[2]:  # a hook sees its own feed, even if the loop used another value
+            reports = reports.fed(pending[2])
+        backend.session.take_reports(reports)
         advance = 1 if self._kind == "train" else 0
-        backend.execute(pending, given, advance, given.names)
-        state.last_step = context
-        act_after_run(state, context)
+        backend.execute(pending, reports, advance, (*reports.given,))
+        state.last_step = pending[0]
+        if state.requests.pending or state.recovering or state.signals.received:
+            act_after_run(state, pending[0])
 
 
 class Evaluation:

@@ -83,10 +83,13 @@ class NanTensorHook(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Fail or stop if a value is NaN."""
-        for signs in run_values.results.values():
+        for name, signs in run_values.results.items():
             if signs is None:
                 raise UsageError(_NOTHING)
-            place = _first(signs)
+            if signs.__class__ is dict:
+                place = _first(signs)
+            else:
+                place = name if signs != signs else None
             if place is not None:
                 self._react(f"{place} is NaN at step {run_values.global_step}", run_context)
                 return
@@ -122,9 +125,9 @@ def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
     """Return the name of the node that tells where *node* is NaN; add it if need be."""
     name = f"hookbus.nan/{node.name}"
 
-    def signs(value: Any) -> Signs | None:
+    def signs(value: Any) -> Any:
         if not is_dict and getattr(value, "shape", None) == ():
-            return {node.name: value}  # a loss, in nearly every step
+            return value  # a loss, in nearly every step
         if is_dict and not value:
             return None  # a step that reports nothing
         return _signs(value.items() if is_dict else [(node.name, value)])

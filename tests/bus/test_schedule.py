@@ -196,16 +196,21 @@ def test_an_observer_that_comes_in_a_run_sees_the_rest_of_it():
         def before_run(self, run_context: Any) -> None:
             if run_context.global_step == 2:
                 self.undo = self.bus.observe(seen.append)
-
-        def after_run(self, run_values: Any) -> None:
-            if run_values.global_step == 3:
+            if run_context.global_step == 3:
                 self.undo()
 
-    hook = WaitsFor(5)
-    run_steps(hook, Observes(), steps=8)
+        def after_run(self) -> None:
+            pass
+
+    graph, hook = Graph(), WaitsFor(5)
+    graph.train_op(lambda: None, name="train")
+    with MonitoredSession(graph, hooks=[hook, Observes()], config=QUIET) as session:
+        for _ in range(8):
+            session.run("train")
     assert hook.ended == [1, 5]
     assert sum(hook.idle) == 3
-    assert [(call.event, call.plugin) for call in seen] == [("after_run", "observes")]
+    runs = [(call.event, call.plugin) for call in seen if call.event.endswith("_run")]
+    assert runs == [("after_run", "observes"), ("after_run", None)]
 
 
 def test_another_answer_is_refused():

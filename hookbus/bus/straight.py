@@ -1,0 +1,197 @@
+"""Compiles the calls of a run that repeats into straight-line functions.
+
+In nearly every step the same hooks ask for the same values as in the step before. For
+such a run the loops over hooks are written out as source, with the place of each value in
+it. The general path stays the definition: when a hook asks for something else, the function
+returns what it has got, and the general path goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from hookbus.backend.generated import define
+from hookbus.bus.caller import Caller, Implementation, Result
+from hookbus.graph.fetches import Split, Structure
+from hookbus.hooks.context import SessionRunContext, SessionRunValues
+from hookbus.hooks.hook import SessionRunArgs
+
+Departure: TypeAlias = tuple[int, list[Result], Any]
+"""The place of a hook that asked for something new, the answers before it, and its own."""
+
+_LITERAL = (str, int, bytes, bool, type(None))
+
+
+@attrs.frozen(eq=False)
+class StraightRun:
+    """The hooks' part of a run, compiled for what each hook asks for.
+
+    Attributes:
+        before: calls ``before_run``; returns None if every hook has asked for the same.
+        after: takes the context, the values fetched for all, and what is the same for all
+            hooks in their SessionRunValues; calls ``after_run``.
+        source: both as Python code.
+    """
+
+    before: Callable[[SessionRunContext], Departure | None]
+    after: Callable[..., None]
+    source: str
+
+
+def compile_run(
+    before: Caller,
+    after: Caller,
+    asked: Sequence[Result],
+    shapes: Mapping[str, Hashable],
+    places: Mapping[Any, int],
+    splits: Mapping[str, Split],
+) -> StraightRun:
+    """Compile the calls of a run.
+
+    Args:
+        before: the caller of the hooks' ``before_run``, without wrappers or observers.
+        after: the same for ``after_run``.
+        asked: the requests of hooks: only fetches that are names, nodes or dicts of these.
+        shapes: the structure of each such hook's fetches, by the hook's name.
+        places: the place of each fetched leaf's value among all values.
+        splits: what takes a hook's own results out of all values.
+    """
+    namespace: dict[str, Any] = {
+        "current": before.current,
+        "blame_before": before.blame,
+        "blame_after": after.blame,
+        "refuse": after.refuse_args,
+        "Args": SessionRunArgs,
+        "Values": SessionRunValues,
+    }
+    requests = dict(asked)
+    lines = _before(before, requests, namespace)
+    lines += _after(after, shapes, places, splits, namespace)
+    source = "\n".join(lines) + "\n"
+    define(source, namespace)
+    for caller, letter in ((before, "b"), (after, "c")):
+        names = [f"{letter}{number}" for number in range(len(caller.implementations))]
+        caller.note_copies(namespace, names)
+    return StraightRun(namespace["before"], namespace["after"], source)
+
+
+def _before(
+    caller: Caller, requests: Mapping[str, Any], namespace: dict[str, Any]
+) -> list[str]:
+    lines = ["def before(run_context):"]
+    if not caller.implementations:
+        return [*lines, "    return None"]
+    lines += ["    outer = current.name", "    try:"]
+    answers: list[str] = []
+    for number, each in enumerate(caller.implementations):
+        name, own = each.plugin, f"b{number}"
+        lines.append(f"        current.name = {name!r}")
+        call = _call(caller, each, own, namespace, {"run_context": "run_context"})
+        so_far = f"[{', '.join(answers)}]"
+        request = requests.get(name)
+        if request is None:
+            lines.append(f"        answer = {call}")
+            test, answer = "answer is not None", "answer"
+        else:
+            answer = f"a{number}"
+            lines.append(f"        {answer} = {call}")
+            test = _differs(answer, f"r{number}", request, namespace)
+            answers.append(f"({name!r}, {answer})")
+        lines.append(f"        if {test}:")
+        lines.append(f"            return {number}, {so_far}, {answer}")
+    return [*lines, *_ending("blame_before")]
+
+
+def _differs(
+    answer: str, ready: str, request: SessionRunArgs, namespace: dict[str, Any]
+) -> str:
+    """Return the test of whether a hook's answer differs from its request."""
+    fetches = request.fetches
+    namespace[ready] = request
+    if fetches.__class__ is str:
+        same = f"{answer}.fetches.__class__ is str and {answer}.fetches == {fetches!r}"
+    elif fetches.__class__ is not dict:
+        same = f"{answer}.fetches is {ready}.fetches"
+    else:  # the hook may change its dict, so the names are compared with a copy
+        namespace[f"{ready}_names"] = {**fetches}
+        same = f"{answer}.fetches.__class__ is dict and {answer}.fetches == {ready}_names"
+    same_again = (
+        "True" if fetches.__class__ is not dict else f"{ready}.fetches == {ready}_names"
+    )
+    return (
+        f"not ({same_again} if {answer} is {ready} else"
+        f" {answer}.__class__ is Args and {same}"
+        f" and {answer}.feed_dict is None and {answer}.options is None)"
+    )
+
+
+def _after(
+    caller: Caller,
+    shapes: Mapping[str, Hashable],
+    places: Mapping[Any, int],
+    splits: Mapping[str, Split],
+    namespace: dict[str, Any],
+) -> list[str]:
+    lines = ["def after(run_context, values, options, metadata, step):"]
+    if not caller.implementations:
+        return [*lines, "    return None"]
+    lines += ["    outer = current.name", "    try:"]
+    for number, each in enumerate(caller.implementations):
+        name = each.plugin
+        results = "None"
+        if name in shapes:
+            split = f"s{number}"
+            namespace[split] = splits[name]
+            results = _expression(shapes[name], places) or f"{split}(values)"
+        given = {
+            "run_context": "run_context",
+            "run_values": f"Values({results}, options, metadata, step)",
+        }
+        call = _call(caller, each, f"c{number}", namespace, given)
+        lines.append(f"        current.name = {name!r}")
+        lines.append(f"        answer = {call}")
+        lines.append(f"        if answer is not None: refuse({name!r}, answer)")
+    return [*lines, *_ending("blame_after")]
+
+
+def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
+    """Return the source of a hook's results, if its structure is simple."""
+    if not isinstance(shape, Structure):
+        return f"values[{places[shape]}]"
+    if shape[0] is not dict or shape.order is None:
+        return None
+    by_key = dict(zip(shape[1][0], shape[2:], strict=True))
+    parts = []
+    for key in shape.order:
+        if key.__class__ not in _LITERAL or isinstance(by_key[key], Structure):
+            return None
+        parts.append(f"{key!r}: values[{places[by_key[key]]}]")
+    return f"{{{', '.join(parts)}}}"
+
+
+def _call(
+    caller: Caller,
+    each: Implementation,
+    own: str,
+    namespace: dict[str, Any],
+    given: Mapping[str, str],
+) -> str:
+    """Return the source of a hook's call; it gets the arguments that it names."""
+    if each.guard is None and not each.defaulted:
+        namespace[own] = each.function
+        return f"{own}({', '.join(given[name] for name in each.parameters)})"
+    namespace[own] = dict(caller.rows)[each.plugin]
+    return f"{own}({', '.join(given.values())})"
+
+
+def _ending(blame: str) -> list[str]:
+    return [
+        "    except BaseException as error:",
+        f"        {blame}(error, current.name)",
+        "        raise",
+        "    finally:",
+        "        current.name = outer",
+    ]

@@ -1,0 +1,309 @@
+"""A run that repeats is compiled, and does exactly what it did before."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookbus import (
+    Config,
+    Due,
+    Graph,
+    MonitoredSession,
+    RunOptions,
+    SessionRunArgs,
+    SessionRunHook,
+    hookimpl,
+)
+from tests.support.profiles import examples
+
+QUIET = Config(autoload=False, header=False)
+WANTS: list[Any] = [
+    "loss",
+    "w",
+    {"l": "loss"},
+    {"n": "n", "s": "step"},
+    ["loss", "n"],
+    None,
+]
+
+
+@attrs.define(eq=False)
+class Asker(SessionRunHook):
+    """Asks for values in one of the ways that hooks do, and notes what it gets."""
+
+    log: list[Any]
+    number: int
+    want: Any
+    style: str
+    at: int
+    _ready: Any = None
+
+    def __attrs_post_init__(self) -> None:
+        self._ready = SessionRunArgs(self.want)
+
+    def before_run(self, run_context: Any) -> Any:
+        step = run_context.global_step
+        self.log.append((self.number, "before", step))
+        if self.style == "sometimes" and step % 3 != self.at % 3:
+            return None
+        if self.style == "switches" and step >= self.at:
+            return SessionRunArgs("n")
+        if self.style == "changes" and step == self.at and isinstance(self.want, dict):
+            self._ready.fetches["more"] = "n"
+        if self.style == "feeds":
+            return SessionRunArgs(self.want, {"x": 2.0})
+        if self.style == "raises before" and step == self.at:
+            raise KeyError(self.number)
+        return SessionRunArgs(self.want) if self.style == "fresh" else self._ready
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        step = run_values.global_step
+        self.log.append((self.number, "after", step, repr(run_values.results)))
+        if self.style == "raises after" and step == self.at:
+            raise KeyError(self.number)
+        if self.style == "stops" and step == self.at:
+            run_context.request_stop("asked")
+        if self.style == "assigns" and step == self.at:
+            run_context.assign({"w": np.ones(2) * self.number})
+        if self.style == "fetches late":
+            self.log.append(repr(run_context.session.run("w")))
+
+
+class Patient(Asker):
+    """The same, in some of the runs."""
+
+    @hookimpl
+    def next_due(self, global_step: int) -> Due:
+        return Due(global_step + self.at)
+
+
+class Warned(Asker):
+    """The same, with errors that do not end the session."""
+
+    on_error = "warn"
+
+
+STYLES = (
+    "ready",
+    "fresh",
+    "sometimes",
+    "switches",
+    "changes",
+    "feeds",
+    "raises before",
+    "raises after",
+    "stops",
+    "assigns",
+    "fetches late",
+)
+HOOKS = st.lists(
+    st.tuples(
+        st.sampled_from([Asker, Asker, Patient, Warned]),
+        st.sampled_from(WANTS),
+        st.sampled_from(["ready", "fresh", *STYLES]),
+        st.integers(1, 9),
+    ),
+    max_size=4,
+)
+RUNS = st.lists(
+    st.sampled_from(
+        [
+            ("train", {"x": 1.0}),
+            ("train", {"x": 1.0}),
+            ("train", {"x": 1.0}),
+            ("train", {"x": 3.0}),
+            (["train", "loss"], {"x": 1.0}),
+            ({"t": "train", "p": "pair"}, {"x": 1.0}),
+            ("both", {"x": 1.0}),
+            ("loss", {"x": 1.0, "w": np.zeros(2)}),
+            ("train", None),
+        ]
+    ),
+    max_size=14,
+)
+
+
+def graph_of() -> Graph:
+    """Return a graph with each kind of node."""
+    graph = Graph()
+    graph.variable("w", np.zeros(2))
+    graph.variable("n", 0)
+    graph.placeholder("x")
+    graph.input("i", lambda: iter(range(12)))
+    graph.op(lambda w, x: float(w.sum() * x), name="loss")
+    graph.op(lambda global_step: global_step + 0.5, name="step")
+    graph.op(lambda i: (i, -i), name="pair", outputs=("a", "b"))
+
+    @graph.train_op(updates=("w", "n"), outputs=("grad",))
+    def both(w, n, x):
+        return {"w": w - x, "n": n + 1}, {"grad": w + x}
+
+    @graph.train_op(updates="w", reads={"i": "i"})
+    def train(w, i, x):
+        return w + i * x
+
+    return graph
+
+
+def trace_of(hooks: list[Any], runs: list[Any], compiled: bool) -> list[Any]:
+    """Train; return all that hooks and the caller see, and what is left behind."""
+    log: list[Any] = []
+    made = [
+        cls(log, number, dict(want) if isinstance(want, dict) else want, style, at)
+        for number, (cls, want, style, at) in enumerate(hooks)
+    ]
+    options = None if compiled else RunOptions(trace_level=1)
+    session = MonitoredSession(graph_of(), hooks=[*made, *observer(compiled)], config=QUIET)
+    backend: Any = None
+    try:
+        with session:
+            for fetches, feed_dict in runs:
+                backend = session._state.backend.session
+                if session.should_stop():
+                    break
+                try:
+                    log.append(repr(session.run(fetches, feed_dict, options)))
+                except KeyError as error:
+                    log.append(("error", str(error), [*error.__notes__]))
+    except Exception as error:
+        log.append((type(error).__name__, str(error), getattr(error, "__notes__", None)))
+    outcome = session.outcome
+    log.append((outcome.kind, outcome.who, outcome.step))
+    if backend is not None:
+        log.append(repr(backend.variables()))
+        log.append(backend.pulled())
+    return log
+
+
+def observer(compiled: bool) -> list[Any]:
+    """Return a hook whose observer keeps the calls of hooks from being compiled."""
+
+    class ObservesHook(SessionRunHook):
+        @hookimpl
+        def addhooks(self, bus: Any) -> None:
+            if not compiled:
+                bus.observe(lambda call: None)
+
+    return [ObservesHook()]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(HOOKS, RUNS)
+def test_a_compiled_run_leaves_the_same_trace_as_a_general_one(hooks, runs):
+    """Whatever hooks ask for, and when: calls, values, errors, stops and variables."""
+    assert trace_of(hooks, runs, True) == trace_of(hooks, runs, False)
+
+
+def run_of(hook: Any, runs: int = 6) -> list[Any]:
+    """Run a train op so often; return the results of the hook, after each run."""
+    graph = Graph()
+    graph.variable("w", 1.0)
+    graph.op(lambda w: w * 2, name="loss")
+    graph.train_op(lambda w: w + 1, name="train", updates="w")
+    with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
+        for _ in range(runs):
+            session.run("train")
+    return hook.seen
+
+
+def test_a_hook_may_change_the_dict_that_it_asks_for():
+    """Even the one in a request that it has made ready."""
+
+    class Changes(SessionRunHook):
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+            self.request = SessionRunArgs({"l": "loss"})
+
+        def before_run(self, run_context: Any) -> SessionRunArgs:
+            if run_context.global_step == 4:
+                self.request.fetches["w"] = "w"
+            return self.request
+
+        def after_run(self, run_values: Any) -> None:
+            self.seen.append(run_values.results)
+
+    seen = run_of(Changes())
+    assert seen == [{"l": 2.0 * n} for n in range(1, 5)] + [
+        {"l": 10.0, "w": 5.0},
+        {"l": 12.0, "w": 6.0},
+    ]
+
+
+def test_each_hook_gets_results_of_its_own():
+    """What one does with its dict, no other hook sees."""
+
+    class Spoils(SessionRunHook):
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def before_run(self) -> SessionRunArgs:
+            return SessionRunArgs({"l": "loss"})
+
+        def after_run(self, run_values: Any) -> None:
+            self.seen.append(dict(run_values.results))
+            run_values.results.clear()
+            run_values.global_step = -1
+
+    assert run_of(Spoils()) == [{"l": 2.0 * n} for n in range(1, 7)]
+
+
+def test_an_error_in_a_compiled_run_names_the_hook_and_shows_the_source():
+    """Its traceback has the line that called the hook."""
+
+    class Fails(SessionRunHook):
+        seen = ()
+
+        def after_run(self, run_values: Any) -> None:
+            if run_values.global_step == 5:
+                raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk") as caught:
+        run_of(Fails())
+    assert (
+        "hookbus: raised by plugin 'fails' (hooks=) in after_run()"
+        in caught.value.__notes__
+    )
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    (line,) = [frame.line for frame in frames if frame.filename == "<hookbus, compiled>"]
+    assert "(Values(None, options, metadata, step))" in line
+
+
+def test_an_op_that_fails_in_a_compiled_run_is_named():
+    """And nothing is committed."""
+    graph = Graph()
+    graph.variable("w", 0)
+    graph.train_op(lambda w: w + 1, name="first", updates="w")
+    graph.op(lambda w: 1 / (w - 4), name="second")
+    with MonitoredSession(graph, config=QUIET) as session:
+        for _ in range(4):
+            session.run(["first", "second"])
+        with pytest.raises(ZeroDivisionError) as caught:
+            session.run(["first", "second"])
+        assert session.run("w") == 4
+        assert session.global_step == 4
+    assert "hookbus: raised in op 'second'" in caught.value.__notes__
+
+
+def test_an_array_that_the_program_keeps_is_copied():
+    """A compiled commit gives variables values that no other code can change."""
+    kept: list[Any] = []
+    graph = Graph()
+    graph.variable("w", np.zeros(2))
+
+    @graph.train_op(updates="w")
+    def train(w):
+        kept.append(w + 1)
+        return kept[-1]
+
+    with MonitoredSession(graph, config=QUIET) as session:
+        for _ in range(5):
+            session.run("train")
+            kept[-1][:] = -1
+        assert session.run("w").tolist() == [5.0, 5.0]
