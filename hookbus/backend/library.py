@@ -234,7 +234,7 @@ def on_host(values: Any) -> Any:
     Args:
         values: a dict, list or tuple.
     """
-    names = _names_of_classes()
+    names = _kept_names if _kept_names.path == sys.path else _names_of_classes()
     if len(values) == 1 and values.__class__ is tuple:  # nearly always: a loss
         library = names.libraries.get(values[0].__class__)
         if library is not None:
@@ -358,14 +358,16 @@ class _Names(dict[Any, "str | None"]):
         return name
 
 
-_kept_names: list[_Names] = []
+_kept_names = _Names(())
 
 
 def _names_of_classes() -> _Names:
     """Return the names for the current path; they are kept for the next step."""
-    if not _kept_names or _kept_names[0].path != sys.path:
-        _kept_names[:] = [_Names(sys.path)]
-    return _kept_names[0]
+    if _kept_names.path != sys.path:
+        _kept_names.clear()
+        _kept_names.libraries.clear()
+        _kept_names.path = [*sys.path]
+    return _kept_names
 
 
 @functools.lru_cache(maxsize=1)

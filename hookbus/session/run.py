@@ -28,6 +28,7 @@ from hookbus.errors import (
     repr_of,
 )
 from hookbus.graph.fetches import Leaf, Merge, merge, structure_of, unite_feeds
+from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import needs
 from hookbus.hooks.context import Requests, SessionRunContext
@@ -46,6 +47,8 @@ _MOST_PLANS = 1024
 _MOST_COMPILED = 16
 """How often the hooks' part of a run is compiled if hooks keep asking for other things."""
 _NAMES = frozenset({str, Node})
+_NOTHING = (list,)
+"""The key of a request for nothing, like that of a custom loop."""
 _NO_METADATA = RunMetadata()
 """The record of all runs that are not traced: a backend leaves it empty."""
 
@@ -102,6 +105,10 @@ class Steady:
     candidate: RunPlan | None = None
     compiled: int = 0
 
+    def feeds_of(self, feed_dict: Mapping[Node | str, Any]) -> Mapping[str, Any]:
+        """Return the caller's feeds, which are in the order of the request, by name."""
+        return dict(zip(self.request.feeds, feed_dict.values(), strict=True))
+
 
 @attrs.frozen(eq=False)
 class Asked:
@@ -137,6 +144,7 @@ class HookedSession:
         coord: stops and joins the threads that hooks registered.
         requests: collects the requests of hooks.
         current_hook: names the hook that is being called.
+        armed_for: the run that the backend is prepared for, in a custom loop.
     """
 
     def __init__(
@@ -160,7 +168,7 @@ class HookedSession:
         self._schedules: dict[Kind, Schedule] = {}
         self._plans: dict[Hashable, RunPlan] = {}
         self._wanted: dict[Hashable, list[str]] = {}
-        self._armed_for: Steady | None = None
+        self.armed_for: Steady | None = None
         self._armed: Any = None
         self._takes_reports = session.graph.takes_reports
         self._steady: dict[Hashable, Steady] = {}
@@ -194,39 +202,32 @@ class HookedSession:
         group = schedule.enter(step)
         steady = None
         if options is None and metadata is None:
-            if fetches.__class__ is str and not feed_dict:
-                steady = self._steady.get((group, fetches))
+            if fetches.__class__ is list and not (fetches or feed_dict):  # a custom loop
+                steady = self._steady.get((group, _NOTHING))
             steady = steady or self._steady_for(group, fetches, feed_dict)
         if steady is None or steady.hooks is None:
             asked = group.before.collect(context)
         else:
             departure = steady.hooks.before(context)
             if departure is None:
-                given: Mapping[str, Any] = _NO_FEEDS
-                if feed_dict:  # the keys are those of the request, in their order
-                    given = dict(zip(steady.request.feeds, feed_dict.values(), strict=True))
-                return context, group, given, steady, None
+                feeds = _NO_FEEDS if feed_dict is None else steady.feeds_of(feed_dict)
+                return context, group, feeds, steady, None
             asked = group.before.resume((context,), departure)
-        leaf = self.session.graph.leaf
-        request, special, fixed = _read_requests(fetches, asked, leaf)
-        options, feeds = options or _DEFAULT_OPTIONS, _NO_FEEDS
+        graph = self.session.graph
+        request, special, fixed = _read_requests(fetches, asked, graph.leaf)
+        options, united = options or _DEFAULT_OPTIONS, _NO_FEEDS
         if special or feed_dict:
-            for _, wanted in asked:
-                options = options.merge(wanted.options)
-            parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
-            feeds = unite_feeds(parties, self.session.graph.resolve, _blame)
-            request = RunRequest((request.fetches, request.hooks, tuple(feeds)))
+            united, options = _unite(feed_dict, asked, options, graph)
+            request = RunRequest((request.fetches, request.hooks, tuple(united)))
         if special or not fixed:
             steady = None
         differs = Asked(request, asked, options, metadata or RunMetadata())
-        return context, group, feeds, steady, differs
+        return context, group, united, steady, differs
 
     def arm(self, pending: PendingRun) -> None:
         """Prepare the backend for a step of a custom loop, which will execute *pending*."""
         *_, steady, asked = pending
-        if asked is None and steady is self._armed_for:
-            return
-        self._armed_for = steady if asked is None else None
+        self.armed_for = steady if asked is None else None
         request = _request_of(pending)
         wanted = self._wanted.get(request)
         if wanted is None:
@@ -475,6 +476,19 @@ class HookedSession:
                 self.session.compile(rest, fed)
                 _blame(error, hook)
                 return
+
+
+def _unite(
+    feed_dict: Mapping[Node | str, Any] | None,
+    asked: Sequence[tuple[str, Any]],
+    options: RunOptions,
+    graph: Graph,
+) -> tuple[Mapping[str, Any], RunOptions]:
+    """Return the feeds of the caller and of all hooks, and their options."""
+    for _, wanted in asked:
+        options = options.merge(wanted.options)
+    parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
+    return unite_feeds(parties, graph.resolve, _blame), options
 
 
 def _request_of(pending: PendingRun) -> RunRequest:

@@ -134,7 +134,8 @@ class Step:
         self._reports, self._cancelled = Reports(saver.tracking.aside), False
         try:
             pending = backend.ask([], None, None, None, self._kind)
-            backend.arm(pending)
+            if pending[4] is not None or pending[3] is not backend.armed_for:
+                backend.arm(pending)
         except BaseException:
             state.requests.fail_run()
             raise
@@ -149,34 +150,30 @@ class Step:
         if error is not None:
             state.requests.fail_run()
             return
+        context, _, feeds, *_ = pending
         try:
-            self._leave(pending)
+            if self._kind == state.kind:
+                state.saver.epochs.step_done()
+            backend = state.backend
+            if backend is None or state.phase is not Phase.RUNNING:
+                backend = state.usable("aux")
+            if self._cancelled:
+                backend.cancel(pending)
+                act(state, None, saving=False)
+            else:
+                reports = self._reports
+                if feeds:  # a hook sees its own feed, even if the loop used another value
+                    reports = reports.fed(feeds)
+                backend.session.take_reports(reports)
+                advance = 1 if self._kind == "train" else 0
+                backend.execute(pending, reports, advance, (*reports.given,))
+                state.last_step = context
+                if state.requests.pending or state.recovering or state.signals.received:
+                    act_after_run(state, context)
         except BaseException:
             state.requests.fail_run()
             raise
         state.requests.run = None
-
-    def _leave(self, pending: PendingRun) -> None:
-        """Count the step, call the hooks and serve their requests."""
-        state = self._state
-        if self._kind == state.kind:
-            state.saver.epochs.step_done()
-        backend = state.backend
-        if backend is None or state.phase is not Phase.RUNNING:
-            backend = state.usable("aux")
-        if self._cancelled:
-            backend.cancel(pending)
-            act(state, None, saving=False)
-            return
-        reports = self._reports
-        if pending[2]:  # a hook sees its own feed, even if the loop used another value
-            reports = reports.fed(pending[2])
-        backend.session.take_reports(reports)
-        advance = 1 if self._kind == "train" else 0
-        backend.execute(pending, reports, advance, (*reports.given,))
-        state.last_step = pending[0]
-        if state.requests.pending or state.recovering or state.signals.received:
-            act_after_run(state, pending[0])
 
 
 class Evaluation:

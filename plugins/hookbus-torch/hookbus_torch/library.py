@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,16 +14,7 @@ from hookbus_torch import generators, modules, optimizers, values
 class TorchLibrary(Library):
     """Teaches hookbus PyTorch."""
 
-    def on_host(self, values_: Sequence[Any]) -> Sequence[Any]:
-        """Return tensors as NumPy arrays on the host, in one transfer from each device.
-
-        bfloat16 and the float8 types become float32, which holds each of their numbers.
-        Values that are no tensors stay as they are.
-
-        Raises:
-            UsageError: a tensor has no data, like one on the device ``meta``.
-        """
-        return values.on_host(values_)
+    on_host = staticmethod(values.on_host)
 
     def tracked(self, name: str, thing: Any) -> Tracked | None:
         """Return how to save and restore a PyTorch object.

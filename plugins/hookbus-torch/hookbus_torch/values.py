@@ -16,9 +16,21 @@ _TOGETHER = 2**20
 
 
 def on_host(values: Sequence[Any]) -> Sequence[Any]:
-    """Return tensors as NumPy arrays that do not change, each device's in one transfer."""
-    if len(values) == 1 and _is_usual(values[0]):  # a loss, in nearly every step
-        return [values[0].numpy(force=True).copy()]
+    """Return tensors as NumPy arrays on the host, in one transfer from each device.
+
+    A tensor with one number and no axis becomes a NumPy number, as in TensorFlow. The
+    arrays do not change when the training goes on. bfloat16 and the float8 types become
+    float32, which holds each of their numbers. Values that are no tensors stay as they are.
+
+    Raises:
+        UsageError: a tensor has no data, like one on the device ``meta``.
+    """
+    if len(values) == 1:  # a loss, in nearly every step
+        (only,) = values
+        if only.__class__ in _CLASSES and only.is_cpu and not only.dim():
+            number = _NUMBERS.get(only.dtype)
+            if number is not None:
+                return [number(only.item())]
     moved: dict[int, Any] = {}
     waiting: dict[torch.device, list[torch.Tensor]] = {}
     for value in values:
@@ -26,7 +38,7 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
             continue
         plain = moved[id(value)] = value if _is_usual(value) else _plain(value)
         if plain.is_cpu:  # a copy: the training goes on in place
-            moved[id(value)] = plain.numpy(force=True).copy()
+            moved[id(value)] = plain.numpy(force=True).copy()[()]
         else:
             waiting.setdefault(plain.device, []).append(plain)
     if waiting:
@@ -39,11 +51,11 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
     return [moved.get(id(value), value) for value in values]
 
 
-def _is_usual(tensor: Any) -> bool:
-    """Return whether a value is a tensor that is an array in the host's memory already."""
+def _is_usual(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is an array in the memory of the host already."""
     return (
         tensor.__class__ in _CLASSES
-        and tensor.dtype in _USUAL
+        and tensor.dtype in _NUMBERS
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not tensor.is_nested
@@ -105,7 +117,7 @@ def _transfer(device: torch.device, tensors: list[torch.Tensor]) -> list[Any]:
         part = packed[start : start + tensor.nbytes].numpy().copy()  # aligned
         start += tensor.nbytes
         dtype = torch.empty((), dtype=tensor.dtype).numpy().dtype
-        arrays.append(part.view(dtype).reshape(tensor.shape))
+        arrays.append(part.view(dtype).reshape(tensor.shape)[()])
     return arrays
 
 
@@ -137,8 +149,13 @@ _WIDER = {
 """The dtypes that NumPy lacks, and those that hold their numbers exactly."""
 _PAIRS = frozenset(d for name, d in DTYPES.items() if name.startswith("float4"))
 _CLASSES = frozenset({torch.Tensor, torch.nn.Parameter})
-_USUAL = frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
-"""Dtypes of values that need no preparation on the CPU; this is asked in each step."""
+_NUMBERS: Mapping[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+}
+"""Dtypes of values that need no preparation on the CPU, and NumPy's; asked in each step."""
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hookbus_torch import values
+from hookbus_torch.library import TorchLibrary
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,7 +72,7 @@ def test_a_due_step_asks_once_for_all_values_and_an_idle_step_never(monkeypatch)
         asked[-1].append(len(given))
         return moved(given)
 
-    monkeypatch.setattr(values, "on_host", on_host)
+    monkeypatch.setattr(TorchLibrary, "on_host", staticmethod(on_host))
     train("cpu", Step)
     assert asked == [[5], [], [], [5], [], []]
 

@@ -98,7 +98,7 @@ def test_values_of_a_device_arrive_in_one_buffer_and_large_ones_alone():
         expected = tensor.numpy()
         assert (array.dtype, array.shape) == (expected.dtype, expected.shape)
         assert array.flags.aligned
-        assert array.flags.writeable
+        assert array.flags.writeable or not array.shape
         np.testing.assert_array_equal(array, expected)
 
 
