@@ -75,6 +75,7 @@ from hookbus.hooks.markers import hookimpl as hookimpl
 from hookbus.hooks.markers import hookspec as hookspec
 from hookbus.hooks.options import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
+from hookbus.hooks.outcome import Stop as Stop
 from hookbus.hooks.outcome import was_cut_short as was_cut_short
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
@@ -83,6 +84,8 @@ from hookbus.session.creators import ChiefSessionCreator as ChiefSessionCreator
 from hookbus.session.creators import Scaffold as Scaffold
 from hookbus.session.creators import SessionCreator as SessionCreator
 from hookbus.session.creators import WorkerSessionCreator as WorkerSessionCreator
+from hookbus.session.driven import DrivenSession as DrivenSession
+from hookbus.session.driven import StepRequest as StepRequest
 from hookbus.session.monitored import MonitoredSession as MonitoredSession
 from hookbus.session.recovery import Recovery as Recovery
 from hookbus.session.step import Evaluation as Evaluation

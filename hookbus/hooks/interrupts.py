@@ -31,7 +31,7 @@ def interruptible(function: Callable[P, R]) -> Callable[P, R]:
 def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
     """Let no handler raise inside a function, except in interruptible ones that it calls.
 
-    The function calls :func:`hookbus.session.signals.raise_put_off` where it can be left.
+    The function calls :func:`hookbus.hooks.signals.raise_put_off` where it can be left.
     """
     _uninterrupted.add(function.__code__)
     return function

@@ -26,9 +26,9 @@ from hookbus.hooks.outcome import (
     failed_outcome,
     is_clean_end,
 )
+from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_put_off
 from hookbus.logs import log, shown
 from hookbus.session.requests import save
-from hookbus.session.signals import KINDS, SignalExit, exception_for, take_put_off
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
@@ -82,6 +82,32 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     if error is not None and error is not reached:
         raise error
     return exits_by[0]
+
+
+def leave(
+    state: SessionState, reached: BaseException | None, raised: BaseException | None
+) -> None:
+    """End the session, and exit by the signal that ended it.
+
+    Args:
+        state: the session; in a forked child nothing happens.
+        reached: the error that ends the session, or None.
+        raised: the error that is being raised; if it is not part of a clean end, it takes
+            precedence over the signal.
+
+    Raises:
+        KeyboardInterrupt, SystemExit: a signal ended the session.
+        BaseException: what :func:`finish` raises.
+    """
+    if state.is_inherited:
+        return
+    exits_by = finish(state, reached)
+    try:
+        if exits_by is not None and is_clean_end(raised, state.stop is not None):
+            raise exits_by from None
+    finally:
+        # Its traceback contains this frame: without a cycle it goes when it is caught.
+        del exits_by
 
 
 def _decide(

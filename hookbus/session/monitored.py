@@ -22,23 +22,25 @@ from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY, Outcome, is_clean_end, is_swallowed
+from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
+from hookbus.hooks.signals import raise_put_off
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
-from hookbus.session.finish import finish
+from hookbus.session.finish import leave
 from hookbus.session.recovery import Recovery
 from hookbus.session.requests import act_after_run, heed_signal
 from hookbus.session.run import HookedSession
-from hookbus.session.signals import raise_put_off
 from hookbus.session.start import (
     Done,
     begin,
     current_config,
     enter_session,
     new_session,
+    open_backend,
     recover,
     recoverable,
     repeat,
+    settle,
 )
 from hookbus.session.state import Phase, SessionState
 from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn, end_epoch
@@ -126,9 +128,11 @@ class MonitoredSession:
         enter_session(state)
         try:
             begin(state)
+            settle(state)
+            open_backend(state)
             raise_put_off()
         except BaseException as error:
-            self._finish(error, raised=error)
+            leave(self._state, error, raised=error)
             raise
 
     @property
@@ -338,10 +342,7 @@ class MonitoredSession:
         True
         """
         self._check_custom_loop("track()")
-        tracking, graph = self._state.saver.tracking, self._state.creator.graph
-        values = tracking.add(things)
-        graph.hold(tracking.live(values))
-        return next(iter(values.values())) if len(values) == 1 else values
+        return self._state.track(things)
 
     def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
         """Iterate over the input of a custom loop; end when the session stops.
@@ -470,7 +471,7 @@ class MonitoredSession:
         """
         if self._is_closed:
             raise SessionClosedError("Session is already closed.")
-        self._finish(None, raised=sys.exception())
+        leave(self._state, None, raised=sys.exception())
 
     @uninterrupted
     def __enter__(self) -> MonitoredSession:
@@ -488,31 +489,12 @@ class MonitoredSession:
         if self._is_closed:
             # close() may have raised SessionInterruptedError for the block around this one.
             return isinstance(error, END_OF_INPUT)
-        self._finish(error, raised=error)
+        leave(self._state, error, raised=error)
         return not self._state.is_inherited and is_swallowed(error, self._state.outcome)
 
     @property
     def _is_closed(self) -> bool:
         return self._state.phase is Phase.CLOSED
-
-    def _finish(self, reached: BaseException | None, raised: BaseException | None) -> None:
-        """End the session, and exit by the signal that ended it.
-
-        Args:
-            reached: the error that ends the session, or None.
-            raised: the error that is being raised; if it is not part of a clean end, it
-                takes precedence over the signal.
-        """
-        if self._state.is_inherited:
-            return
-        exits_by = finish(self._state, reached)
-        try:
-            stopped = self._state.stop is not None
-            if exits_by is not None and is_clean_end(raised, stopped):
-                raise exits_by from None
-        finally:
-            # Its traceback contains this frame: without a cycle it goes when it is caught.
-            del exits_by
 
     def _run_on(self, backend: HookedSession, *request: Any) -> Any:
         requests = self._state.requests
@@ -535,10 +517,4 @@ class MonitoredSession:
             )
 
     def _check_custom_loop(self, what: str, instead: str = "use run() or loop()") -> None:
-        self._state.check_process()
-        if self._is_closed:
-            raise SessionClosedError(f"{what} on a closed session; create a new one")
-        if not self._state.custom_loop:
-            raise UsageError(
-                f"{what} is for a custom loop, but this session has a graph: {instead}"
-            )
+        self._state.check_custom_loop(what, instead)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY
+from hookbus.hooks.signals import raise_put_off
 from hookbus.logs import log
-from hookbus.session.signals import raise_put_off
 from hookbus.session.state import Phase, SessionState
 
 _CAME = "a signal came"

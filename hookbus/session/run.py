@@ -35,8 +35,8 @@ from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import Kind, SessionRunArgs
 from hookbus.hooks.interrupts import call_interruptibly
+from hookbus.hooks.signals import SignalWatch
 from hookbus.logs import log
-from hookbus.session.signals import SignalWatch
 
 Missing = TypeVar("Missing", UnfedPlaceholderError, NoValueYetError)
 
@@ -111,6 +111,20 @@ class Steady:
 
 
 @attrs.frozen(eq=False)
+class Wanted:
+    """What the hooks of a run fetch.
+
+    Attributes:
+        names: the names of the nodes.
+        splits: takes the values of these nodes and returns a hook's own structure, for each
+            hook with fetches, by its name.
+    """
+
+    names: list[str]
+    splits: dict[str, Callable[[Sequence[Any]], Any]]
+
+
+@attrs.frozen(eq=False)
 class Asked:
     """What a run does that is not prepared.
 
@@ -167,7 +181,7 @@ class HookedSession:
         self._remaining = remaining
         self._schedules: dict[Kind, Schedule] = {}
         self._plans: dict[Hashable, RunPlan] = {}
-        self._wanted: dict[Hashable, list[str]] = {}
+        self._wanted: dict[Hashable, Wanted] = {}
         self.armed_for: Steady | None = None
         self._armed: Any = None
         self._takes_reports = session.graph.takes_reports
@@ -228,15 +242,49 @@ class HookedSession:
         """Prepare the backend for a step of a custom loop, which will execute *pending*."""
         *_, steady, asked = pending
         self.armed_for = steady if asked is None else None
+        wanted = self.wanted(pending).names
+        if wanted != self._armed:
+            self.session.arm(wanted)
+            self._armed = wanted
+
+    def wanted(self, pending: PendingRun) -> Wanted:
+        """Return what the hooks of a run fetch."""
         request = _request_of(pending)
         wanted = self._wanted.get(request)
         if wanted is None:
             if len(self._wanted) >= _MOST_PLANS:
                 self._wanted.clear()
-            wanted = self._wanted[request] = self._names_of(merge(request.hooks))
-        if wanted != self._armed:
-            self.session.arm(wanted)
-            self._armed = wanted
+            merged = merge(request.hooks)
+            names = [name for name, _ in request.hooks]
+            splits = dict(zip(names, merged.splits, strict=True))
+            wanted = self._wanted[request] = Wanted(self._names_of(merged), splits)
+        return wanted
+
+    def record(self, pending: PendingRun) -> tuple[RunOptions, RunMetadata]:
+        """Return how to do a run, and what gets the record of it."""
+        asked = pending[4]
+        if asked is None:
+            return _DEFAULT_OPTIONS, _NO_METADATA
+        return asked.options, asked.metadata
+
+    def deliver(self, pending: PendingRun, values: Sequence[Any]) -> None:
+        """Do the second half of a run that another loop has executed.
+
+        Args:
+            pending: the result of :meth:`ask`.
+            values: those of the nodes that hooks want, in the order of :meth:`wanted`.
+        """
+        context, group, *_ = pending
+        writes = self.requests.take_writes()
+        if writes:
+            self.session.write({name: value for name, (_, value) in writes.items()})
+        # As in execute(), which spells it out because each run passes there.
+        step, schedule = self.session.global_step, self._schedules[context.kind]
+        group = schedule.leave(group, context.global_step, step)
+        common = (*self.record(pending), step)
+        group.after.deliver(context, self.wanted(pending).splits, values, common)
+        if group.due:
+            schedule.ask(group)
 
     def execute(
         self,

@@ -25,13 +25,13 @@ from hookbus.hooks.context import CurrentHook, Requests
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.interrupts import call_interruptibly, uninterrupted
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
+from hookbus.hooks.signals import SignalWatch, raise_put_off
 from hookbus.logs import log
 from hookbus.plugin.roster import versions
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Recovery
 from hookbus.session.requests import act
 from hookbus.session.run import HookedSession
-from hookbus.session.signals import SignalWatch, raise_put_off
 from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
 T = TypeVar("T")
@@ -73,6 +73,7 @@ def new_session(
     shows_backend: bool = False,
     one_call: bool = False,
     exit_on_signal: bool = True,
+    driven: bool = False,
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
 
@@ -119,31 +120,36 @@ def new_session(
         shows_backend=shows_backend,
         one_call=one_call,
         exit_on_signal=exit_on_signal,
+        driven=driven,
         tracer=tracer,
     )
 
 
 def begin(state: SessionState) -> None:
-    """Call the events up to the first run.
+    """Call every ``begin``; the graph may still change.
 
     Raises:
         PluginError: the order that the hooks ask for is impossible.
-        CheckpointError: the checkpoints cannot be read or cannot be written.
     """
-    bus, creator = state.bus, state.creator
+    bus = state.bus
     bus.check_order()
     bus.configure()
-    creator.graph.enter()
+    state.creator.graph.enter()
     state.phase = Phase.BEGUN
     _call_begin(state)
+
+
+def settle(state: SessionState) -> None:
+    """Finalize the graph, and prepare saving, before the first backend session is opened.
+
+    Raises:
+        CheckpointError: the checkpoints cannot be written.
+    """
+    creator = state.creator
     creator.scaffold.finalize()
     saved_names, graph = creator.scaffold.saved_names, creator.graph
     state.saver.checkpoints.settle()
     state.saver.prepare(saved_names, graph)
-    open_backend(state)
-    state.first_step = state.global_step
-    if state.phase is Phase.BEGUN:  # no hook asked to stop
-        state.phase = Phase.RUNNING
 
 
 def enter_session(state: SessionState) -> None:
@@ -164,6 +170,7 @@ def open_backend(state: SessionState) -> HookedSession:
     """Open a backend session; try again if it is preempted before it is ready.
 
     Raises:
+        CheckpointError: the checkpoints cannot be read.
         BaseException: the preemption, if the session does not recover from it.
     """
     while True:
@@ -172,6 +179,10 @@ def open_backend(state: SessionState) -> HookedSession:
             assert state.backend is not None
             if state.preemptions is not None:
                 state.preemptions.opened(state.backend.session)
+            if state.first_step is None:
+                state.first_step = state.global_step
+            if state.phase is Phase.BEGUN:  # no hook asked to stop
+                state.phase = Phase.RUNNING
             return state.backend
         _wait_to_reopen(state, cause)
 
@@ -179,19 +190,29 @@ def open_backend(state: SessionState) -> HookedSession:
 @uninterrupted
 def recover(state: SessionState, cause: BaseException) -> HookedSession:
     """Replace the backend session, which was preempted, by a new one, restored."""
-    old, preemptions = state.backend, state.preemptions
+    assert state.backend is not None
+    assert state.preemptions is not None
+    state.preemptions.closed(state.backend.session)
+    close_replaced(state)
+    _wait_to_reopen(state, cause)
+    backend = open_backend(state)
+    raise_put_off()
+    return backend
+
+
+def close_replaced(state: SessionState) -> None:
+    """Close a backend session that failed, and that a new one replaces.
+
+    Raises:
+        BaseException: the error of a thread, if it is no preemption.
+    """
+    old = state.backend
     assert old is not None
-    assert preemptions is not None
-    preemptions.closed(old.session)
     old.settle()
     state.requests.repeat_run()
     left = old.close(state.grace)
     if left is not None and not isinstance(left, old.session.preemption_errors):
         raise left
-    _wait_to_reopen(state, cause)
-    backend = open_backend(state)
-    raise_put_off()
-    return backend
 
 
 def repeat(
@@ -339,14 +360,20 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
 
 
 def _restore_pristine(state: SessionState) -> None:
-    """Start a session that restores nothing in the state of the first one."""
+    """Start a session that restores nothing in the state of the first one.
+
+    A foreign loop has initialized its values. Without a checkpoint_dir it may have restored
+    them in its own way; then the hooks just go on.
+    """
     hooks = state.saver.hooks
+    if state.driven and state.saver.checkpoints.directory is None:
+        return
     if state.pristine is None:
         state.pristine = _copies(hooks, states_of(hooks)), random_state.capture()
         return
     graph = state.creator.graph
     changed = [*graph.objects, *(node.name for node in graph.variables if is_live(node))]
-    if changed:
+    if changed and not state.driven:
         raise CheckpointError(
             "the session was preempted, and there is no checkpoint: the objects of its "
             f"graph ({', '.join(changed)}) have changed in place. Save checkpoints, for "

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
@@ -29,17 +30,17 @@ from hookbus.errors import (
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome, Stop
-from hookbus.logs import log
-from hookbus.session.creators import SessionCreator
-from hookbus.session.recovery import Preemptions
-from hookbus.session.run import HookedSession
-from hookbus.session.signals import (
+from hookbus.hooks.signals import (
     KINDS,
     SignalWatch,
     delay_signals,
     deliver_signals,
     forget_layers,
 )
+from hookbus.logs import log
+from hookbus.session.creators import SessionCreator
+from hookbus.session.recovery import Preemptions
+from hookbus.session.run import HookedSession
 
 Block: TypeAlias = Literal["step", "evaluation"]
 """A block of a custom loop: the method of the session that makes it."""
@@ -90,6 +91,7 @@ class SessionState:
             is complete when it returns even if it ran no step.
         exit_on_signal: whether the end of the session raises KeyboardInterrupt or
             SystemExit after a signal.
+        driven: whether a foreign loop runs the steps and creates the backend sessions.
         tracer: adds up the time of each plugin; None unless that was requested.
         phase: the phase of its life.
         backend: the current backend session; None before the first one.
@@ -115,6 +117,7 @@ class SessionState:
     shows_backend: bool = False
     one_call: bool = False
     exit_on_signal: bool = True
+    driven: bool = False
     tracer: Tracer | None = None
     phase: Phase = Phase.NEW
     backend: HookedSession | None = None
@@ -139,6 +142,28 @@ class SessionState:
         """Whether a stop, a signal or the coordinator ends it."""
         ended = self.backend is not None and self.backend.is_ending()
         return ended or self.stop is not None or self.signals.came()
+
+    def check_custom_loop(self, what: str, instead: str) -> None:
+        """Raise an error unless the session is open and serves a custom loop.
+
+        Raises:
+            SessionClosedError: the session is closed.
+            UsageError: it has a graph.
+        """
+        self.check_process()
+        if self.phase is Phase.CLOSED:
+            raise SessionClosedError(f"{what} on a closed session; create a new one")
+        if not self.custom_loop:
+            raise UsageError(
+                f"{what} is for a custom loop, but this session has a graph: {instead}"
+            )
+
+    def track(self, things: Mapping[str, Any]) -> Any:
+        """Save objects of a custom loop; return the object, or for several a dict."""
+        tracking, graph = self.saver.tracking, self.creator.graph
+        values = tracking.add(things)
+        graph.hold(tracking.live(values))
+        return next(iter(values.values())) if len(values) == 1 else values
 
     def check_block(self, block: Block) -> None:
         """Raise UsageError if a block of a custom loop cannot be entered inside another."""

@@ -87,6 +87,13 @@ class Step:
         self._reports.add(values)
 
     @property
+    def pending(self) -> PendingRun:
+        """The run between its halves, inside the block."""
+        self._check_entered("pending")
+        assert self._pending is not None
+        return self._pending
+
+    @property
     def summary(self) -> Summaries[Any]:
         """Reports summaries of this step, as :attr:`Graph.summary` does in a graph."""
         return Summaries(self._summarize)
@@ -115,8 +122,9 @@ class Step:
         backend = state.backend
         usual = state.phase is Phase.RUNNING and state.signals.received is None
         if backend is None or not usual:
-            # A value that would be lost still gets its step, even after a signal.
-            kind = "aux" if must_be_done else self._kind
+            # A value that would be lost still gets its step, even after a signal. A
+            # foreign loop is told of the signal after the step.
+            kind = "aux" if must_be_done or state.driven else self._kind
             if kind != "aux" and state.signals.received is not None:
                 heed_signal(state)
             backend = state.usable(kind)

@@ -10,6 +10,8 @@ import pytest
 
 from hookbus import (
     Config,
+    DrivenSession,
+    EmbeddedSession,
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
@@ -58,6 +60,19 @@ def graph_of(fakelib) -> Graph:
 
 def session_of(graph: Graph, *hooks: Any) -> MonitoredSession:
     return MonitoredSession(graph, hooks=hooks, config=OFF)
+
+
+def test_values_that_a_foreign_loop_gives_arrive_on_the_host(fakelib) -> None:
+    """They are moved together, wherever the loop has computed them."""
+    hook = Fetch(["loss", "n"])
+    graph = graph_of(fakelib)
+    with DrivenSession(graph, [hook], config=OFF) as driven:
+        driven.begin()
+        driven.created(EmbeddedSession(graph))
+        assert driven.before_step().fetches == ("loss", "n")
+        driven.after_step({"loss": number(fakelib, 7.0), "n": number(fakelib, 1.0)})
+    assert hook.results == [[7.0, 1.0]]
+    assert fakelib.moved == [2]
 
 
 def test_hooks_get_values_on_the_host_and_the_caller_gets_them_where_they_are(fakelib):

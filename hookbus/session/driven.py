@@ -1,0 +1,502 @@
+"""Provides the session that a foreign loop drives: it reports events, and hooks run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeAlias
+
+import attrs
+
+from hookbus.backend.library import on_host
+from hookbus.backend.protocol import RunMetadata, RunOptions, Session, create_session
+from hookbus.backend.reports import ReportGraph
+from hookbus.config.config import Config
+from hookbus.errors import SessionClosedError, UsageError, summary_of
+from hookbus.graph.graph import Graph
+from hookbus.hooks.hook import Kind, check_kind
+from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.outcome import NOBODY, Outcome, Stop, is_swallowed
+from hookbus.hooks.signals import raise_put_off
+from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
+from hookbus.session.creators import ChiefSessionCreator
+from hookbus.session.finish import leave
+from hookbus.session.requests import act, act_after_run
+from hookbus.session.run import HookedSession, PendingRun
+from hookbus.session.start import (
+    begin,
+    close_replaced,
+    current_config,
+    enter_session,
+    new_session,
+    open_backend,
+    settle,
+)
+from hookbus.session.state import Phase
+from hookbus.session.step import Evaluation, Step
+from hookbus.validation import check_name
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@attrs.frozen(eq=False)
+class StepRequest:
+    """What hooks want of one step of a foreign loop.
+
+    Attributes:
+        fetches: the names of the nodes whose values hooks want, each once.
+        feeds: the values that hooks feed, by the name of the node.
+        options: the united options of hooks.
+        metadata: the record for hooks. The loop fills it in if ``options.trace_level`` is
+            above 0.
+    """
+
+    fetches: tuple[str, ...]
+    feeds: Mapping[str, Any]
+    options: RunOptions
+    metadata: RunMetadata
+
+
+class _GivenSession(ChiefSessionCreator):
+    """Hands out the backend session that a foreign loop has created and initialized."""
+
+    given: Session | None = None
+
+    def create_session(self) -> Session:
+        """Return the session of the loop."""
+        assert self.given is not None
+        return self.given
+
+    def prepare(self, *_: Any) -> None:
+        """Initialize nothing: the loop has done it."""
+
+
+_PendingStep: TypeAlias = PendingRun | Step
+
+
+class DrivenSession:
+    """A session whose steps a foreign loop runs, like that of another trainer.
+
+    It carries plugins, flags, checkpoints and the outcome into a loop that hookbus does
+    not own. The loop reports its events by calling :meth:`begin`, :meth:`created`, then for
+    each step :meth:`before_step` and :meth:`after_step`, and once :meth:`end` or
+    :meth:`failed`. Hooks get the same calls in the same order as in a
+    :class:`MonitoredSession`. Used as a block, it calls :meth:`end` or :meth:`failed`
+    itself. An error that a method raises is one of the loop: pass it to :meth:`failed`.
+
+    The loop alone decides about recovery. After a failed step it either goes on with a new
+    backend session (:meth:`created` again), leaves the step out (:meth:`cancel_step`), or
+    gives up (:meth:`failed`).
+
+    Args:
+        graph: the graph whose nodes hooks fetch and feed. None is for a loop that only
+            reports values: hooks see what :meth:`after_step` reports, and :meth:`track`
+            gives the objects to save.
+        hooks: hook objects, called after all plugins, in this order.
+        checkpoint_dir: the directory to restore from and to save into; it switches on the
+            plugin checkpoint-saver. None leaves checkpoints to the loop.
+        stop_grace_period_secs: the seconds to wait at the end for the threads that hooks
+            registered with the coordinator.
+        config: which plugins are on; by default the process's.
+        kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
+        exit_on_signal: as in :class:`MonitoredSession`; :meth:`end` and :meth:`failed`
+            raise.
+
+    Raises:
+        UsageError: arguments, flags or settings are invalid.
+        PluginError: a plugin that is on cannot be loaded, or a hook is invalid.
+
+    >>> from hookbus import EmbeddedSession, SessionRunArgs, SessionRunHook
+    >>> class StopAtTwo(SessionRunHook):
+    ...     def before_run(self):
+    ...         return SessionRunArgs("w")
+    ...     def after_run(self, run_context, run_values):
+    ...         if run_values.results == 2:
+    ...             run_context.request_stop("w is 2")
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 0)
+    >>> train = graph.train_op(lambda w: w + 1, name="train", updates="w")
+    >>> with DrivenSession(graph, hooks=[StopAtTwo()]) as driven:
+    ...     driven.begin()
+    ...     engine = EmbeddedSession(graph)
+    ...     driven.created(engine)
+    ...     while not driven.stop:
+    ...         wanted = driven.before_step()
+    ...         names = [*wanted.fetches, "train"]
+    ...         values = engine.run(names, wanted.feeds)
+    ...         stop = driven.after_step(dict(zip(names, values)))
+    >>> stop.who, stop.why, driven.outcome.kind, driven.outcome.step
+    ('stop-at-two', 'w is 2', 'stopped', 3)
+    """
+
+    @uninterrupted
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        hooks: Iterable[Any] | None = None,
+        checkpoint_dir: str | Path | None = None,
+        stop_grace_period_secs: float = 120.0,
+        *,
+        config: Config | None = None,
+        kind: Kind = "train",
+        exit_on_signal: bool = True,
+    ) -> None:
+        config = config or current_config()
+        check_kind(kind)
+        saving = ImpliedPlugin(
+            "checkpoint-saver", f"checkpoint_dir={str(checkpoint_dir)!r}", {}, required=True
+        )
+        graph = ReportGraph() if graph is None else graph
+        self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)
+        self._pending: _PendingStep | None = None
+        self._settled = False
+        self._state = new_session(
+            self._creator,
+            session_hooks(
+                config,
+                kind,
+                {"hooks": as_hooks(hooks, "hooks")},
+                automatic=[saving] if checkpoint_dir and kind == "train" else (),
+            ),
+            kind=kind,
+            config=config,
+            grace=stop_grace_period_secs,
+            exit_on_signal=exit_on_signal,
+            driven=True,
+        )
+
+    @property
+    def kind(self) -> Kind:
+        """The purpose of the session: ``train``, ``eval`` or ``predict``."""
+        return self._state.kind
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self._state.creator.graph
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the session ended; None until then."""
+        return self._state.outcome
+
+    @property
+    def global_step(self) -> int:
+        """The global step after the last step; readable after the end."""
+        return self._state.global_step
+
+    @property
+    def stop(self) -> Stop | None:
+        """Why the loop should end: a hook, a signal or a thread asked for it; or None."""
+        state = self._state
+        if state.phase is not Phase.RUNNING or self._pending is not None:
+            return state.stop
+        state.stop_by_signal()
+        assert state.backend is not None
+        coord = state.backend.coord
+        if state.stop is None and coord.should_stop():
+            error = coord.exception
+            why = "a thread asked to stop" if error is None else summary_of(error)
+            return Stop("coordinator", why)
+        return state.stop
+
+    @uninterrupted
+    def begin(self) -> None:
+        """Call every hook's ``begin``. Hooks may add nodes; the graph may still change.
+
+        Raises:
+            UsageError: it was called before.
+            PluginError: the order that the hooks ask for is impossible.
+        """
+        state = self._state
+        self._check_open("begin()")
+        if state.phase is not Phase.NEW:
+            raise UsageError("begin() was called before; call it once")
+        enter_session(state)
+        begin(state)
+        raise_put_off()
+
+    @uninterrupted
+    def created(self, session: Session | None = None) -> None:
+        """Use a backend session that the loop has created and initialized.
+
+        The first call finalizes the graph. Each call restores the newest checkpoint of
+        *checkpoint_dir* into the session, if there is one, and calls every hook's
+        ``after_create_session``. If a backend session fails later and the loop goes on with
+        a new one, call it again: the step that failed is forgotten. If nothing is restored,
+        hooks go back to their first state if the session has a *checkpoint_dir*, and keep
+        their state otherwise. Look at :attr:`stop` afterwards: a training that is complete
+        must do no step.
+
+        Args:
+            session: runs nodes of :attr:`graph` for the hooks, and reads and writes its
+                variables. Its ``global_step`` counts the steps of the loop. At the end it
+                is closed; a session around something that the loop itself closes does
+                nothing then. Without a graph it is left out.
+
+        Raises:
+            UsageError: the session is missing or has another graph, or a loop without a
+                graph calls this again.
+            CheckpointError: the checkpoints cannot be read or cannot be written.
+        """
+        state, graph = self._state, self._state.creator.graph
+        self._check_begun("created()")
+        if state.custom_loop:
+            if session is not None:
+                raise UsageError("created() takes no session: this loop has no graph")
+            if state.backend is not None:
+                raise UsageError(
+                    "created() was called before, and a loop without a graph cannot "
+                    "recover; call failed(), and resume in a new DrivenSession"
+                )
+            session = create_session(graph)
+        elif session is None:
+            raise UsageError("created() needs the backend session that runs the graph")
+        elif session.graph is not graph:
+            raise UsageError(
+                "created() got a session of another graph; create it with the graph of "
+                "the DrivenSession"
+            )
+        self._creator.given = session
+        if not self._settled:
+            settle(state)
+            self._settled = True
+        if state.backend is not None:
+            self._forget_step()
+            close_replaced(state)
+        open_backend(state)
+        raise_put_off()
+
+    def track(self, /, **things: Any) -> Any:
+        """Save objects of a loop without a graph; see :meth:`MonitoredSession.track`.
+
+        Raises:
+            UsageError: the session has a graph; an object cannot be restored in place, or
+                its name is already used.
+            CheckpointMismatchError: the checkpoint holds another shape, dtype or structure.
+        """
+        self._check_created("track()")
+        self._state.check_custom_loop("track()", "its variables are saved")
+        return self._state.track(things)
+
+    def before_step(self, fetches: Any = (), *, kind: Kind | None = None) -> StepRequest:
+        """Call every ``before_run``; return what hooks want of the step.
+
+        Args:
+            fetches: the nodes of the graph that the loop itself fetches in this step, or
+                their names. Hooks see them as ``run_context.original_args.fetches``: the
+                plugin progress shows a loss that the step computes anyway.
+            kind: the purpose of the step, by default the session's; an ``aux`` step is
+                allowed after a stop.
+
+        Raises:
+            UsageError: the step before has not ended, or a hook calls this, or a loop
+                without a graph gives *fetches*.
+            RunAfterStopError: the loop was told to stop, by :meth:`after_step` or
+                :attr:`stop`.
+            GraphError: a hook asks for a node that does not exist.
+        """
+        backend = self._check_created("before_step()")
+        check_kind(kind)
+        state, kind = self._state, kind or self.kind
+        if self._pending is not None:
+            raise UsageError(
+                "before_step() inside a step: call after_step() or cancel_step() first; "
+                "if the session has failed, created() or failed()"
+            )
+        self._check_outside_event("before_step()")
+        if state.stop is not None:
+            state.usable(kind)
+        if state.custom_loop and fetches:
+            raise UsageError("before_step() takes no fetches: this loop has no graph")
+        if state.custom_loop:
+            step = Step(state, kind).__enter__()
+            self._pending, pending = step, step.pending
+        else:
+            pending = self._ask(backend, fetches, kind)
+            self._pending = pending
+        names = tuple(dict.fromkeys(backend.wanted(pending).names))
+        return StepRequest(names, pending[2], *backend.record(pending))
+
+    def after_step(self, values: Mapping[str, Any] = _NOTHING) -> Stop | None:
+        """Call every ``after_run`` with the values of the step; serve what hooks ask for.
+
+        Checkpoints are saved and variables assigned before it returns. With a graph, the
+        ``global_step`` of the backend session must already count the step; without one,
+        this counts it.
+
+        Args:
+            values: by name: with a graph one for each of the request's ``fetches``, without
+                one all that the loop reports. Others are ignored.
+
+        Returns:
+            Why the loop should end now, as :attr:`stop`; None to go on.
+
+        Raises:
+            UsageError: no step has begun, or a value is missing.
+        """
+        backend = self._check_created("after_step()")
+        pending = self._check_inside("after_step()")
+        if isinstance(pending, Step):
+            pending.report(**values)
+            self._pending = None
+            pending.__exit__(None, None, None)
+            return self.stop
+        wanted = backend.wanted(pending).names
+        lacking = [name for name in wanted if name not in values]
+        if lacking:
+            raise UsageError(
+                f"after_step() lacks the value of {lacking[0]!r}, which a hook fetches; "
+                "give one for each of the fetches that before_step() returned"
+            )
+        self._pending = None
+        try:
+            backend.deliver(pending, on_host([values[name] for name in wanted]))
+            act_after_run(self._state, pending[0])
+        except BaseException:
+            self._state.requests.fail_run()
+            raise
+        self._state.requests.run = None
+        return self.stop
+
+    def cancel_step(self) -> None:
+        """Leave a step out, for example one that failed; hooks get ``cancelled``.
+
+        Raises:
+            UsageError: no step has begun.
+        """
+        backend = self._check_created("cancel_step()")
+        pending, self._pending = self._check_inside("cancel_step()"), None
+        if isinstance(pending, Step):
+            pending.cancel()
+            pending.__exit__(None, None, None)
+            return
+        try:
+            backend.cancel(pending)
+            act(self._state, None, saving=False)
+        except BaseException:
+            self._state.requests.fail_run()
+            raise
+        self._state.requests.run = None
+
+    def evaluation(self, name: str | None = None) -> Evaluation:
+        """Evaluate the model of a loop without a graph as a block, between two steps.
+
+        As :meth:`MonitoredSession.evaluation`; look at :attr:`stop` afterwards.
+
+        Raises:
+            UsageError: the session has a graph, or the name has a slash.
+            ArgumentTypeError: the name is not a str.
+        """
+        self._check_created("evaluation()")
+        self._state.check_custom_loop("evaluation()", "use the plugin in-memory-evaluator")
+        check_name("the name of evaluation()", name)
+        self._check_outside_event("evaluation()")
+        return Evaluation(self._state, name)
+
+    @uninterrupted
+    def end(self) -> Outcome:
+        """End the session after the last step; hooks get ``end`` and ``finished``.
+
+        A step that has begun is forgotten.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            UsageError: no backend session was created.
+            SessionClosedError: it has already ended.
+            KeyboardInterrupt, SystemExit: a signal ended the session; see *exit_on_signal*.
+            BaseException: the error of a hook's ``end``, or of a thread.
+        """
+        self._check_created("end()")
+        return self._leave(None)
+
+    @uninterrupted
+    def failed(self, error: BaseException) -> Outcome:
+        """End the session because of an error; hooks get ``on_exception``.
+
+        An error that ends a session well everywhere, like an OutOfRangeError at the end of
+        input, does so here: hooks get ``end``.
+
+        Args:
+            error: the error that left the loop; it is the loop's to raise it.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            SessionClosedError: it has already ended.
+            KeyboardInterrupt, SystemExit: a signal ended the session, and *error* is part
+                of that.
+            BaseException: what interrupted a hook.
+        """
+        self._check_open("failed()")
+        return self._leave(error)
+
+    @uninterrupted
+    def __enter__(self) -> DrivenSession:
+        return self
+
+    @uninterrupted
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self._state.phase is Phase.CLOSED or self._state.is_inherited:
+            return False
+        if error is None:
+            self.end()
+            return False
+        return is_swallowed(error, self.failed(error))
+
+    def _leave(self, error: BaseException | None) -> Outcome:
+        self._forget_step()
+        leave(self._state, error, raised=error)
+        assert self._state.outcome is not None
+        return self._state.outcome
+
+    def _ask(self, backend: HookedSession, fetches: Any, kind: Kind) -> PendingRun:
+        try:
+            pending = backend.ask(fetches or [], None, None, None, kind)
+            backend.wanted(pending)  # it resolves the names
+        except BaseException:
+            self._state.requests.fail_run()
+            raise
+        return pending
+
+    def _forget_step(self) -> None:
+        self._pending, self._state.block = None, None
+        self._state.requests.fail_run()
+
+    def _check_open(self, what: str) -> None:
+        self._state.check_process()
+        if self._state.phase is Phase.CLOSED:
+            raise SessionClosedError(f"{what} after the end; create a new DrivenSession")
+
+    def _check_outside_event(self, what: str) -> None:
+        who = self._state.bus.current.name
+        if who is not NOBODY:
+            raise UsageError(
+                f"{what} in hook {who!r}: a hook cannot drive the session that calls it; "
+                "use run_context.session.run(), which calls no hook"
+            )
+
+    def _check_begun(self, what: str) -> None:
+        self._check_open(what)
+        if self._state.phase is Phase.NEW:
+            raise UsageError(f"{what} before begin(); call begin() first")
+
+    def _check_created(self, what: str) -> HookedSession:
+        self._check_begun(what)
+        if self._state.backend is None:
+            raise UsageError(f"{what} before created(); call created() first")
+        return self._state.backend
+
+    def _check_inside(self, what: str) -> _PendingStep:
+        if self._pending is None:
+            raise UsageError(f"{what} outside a step; call before_step() first")
+        return self._pending
