@@ -15,5 +15,9 @@ from tests.support.watching import lines as lines
 load_profile()
 heed_signals()
 
-# Its tests need PyTorch: tox -e torch.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["hookbus-torch"]
+# Tests of a backend need its library: tox -e torch, tox -e tensorflow.
+collect_ignore = [
+    f"hookbus-{library}"
+    for library in ("torch", "tensorflow")
+    if importlib.util.find_spec(library) is None
+]
