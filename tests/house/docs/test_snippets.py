@@ -75,7 +75,7 @@ def test_blocks_are_of_a_known_language(page, blocks):
 def test_files_that_are_shown_are_used(page, blocks):
     """A file that a page has its reader write is named in a command that comes later.
 
-    A module may stand there as ``module:attribute``.
+    A module may stand there as ``module:attribute``, or be imported by a later file.
     """
     found = blocks(page)
     for place, block in enumerate(found):
@@ -84,7 +84,10 @@ def test_files_that_are_shown_are_used(page, blocks):
         path = Path(block.title)
         words = (path.name, f" {path.stem}:", path.parent.name or path.name)
         later = "".join(b.text for b in found[place:] if b.language == "console")
-        assert any(word in later for word in words), f"{block.place}: {path} is not used"
+        imported = f"from {path.stem} import"
+        used = any(imported in b.text for b in found[place:] if b.language == "python")
+        used = used or any(word in later for word in words)
+        assert used, f"{block.place}: {path} is not used"
 
 
 def test_only_commands_that_stand_somewhere_are_exempt(pages, blocks):
