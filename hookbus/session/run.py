@@ -1,86 +1,44 @@
-"""Runs one step: asks the hooks, executes once, and calls them with the results.
-
-The caller and the hooks ask for fetches and feed values. Their union is a request. The plan
-of a request is made once and serves every run with the same request.
-"""
+"""Runs one step: asks the hooks, executes once, and calls them with the results."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import itemgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
+from hookbus.bus.plan import (
+    MOST_PLANS,
+    NAMES,
+    Planner,
+    RunPlan,
+    RunRequest,
+    Wanted,
+    read_requests,
+    unite,
+)
 from hookbus.bus.schedule import Group, Schedule
 from hookbus.bus.straight import StraightRun, compile_run
-from hookbus.errors import (
-    GraphError,
-    NoValueYetError,
-    PluginError,
-    UnfedPlaceholderError,
-    WriteConflictError,
-    blame,
-    repr_of,
-)
-from hookbus.graph.fetches import Leaf, Merge, merge, structure_of, unite_feeds
-from hookbus.graph.graph import Graph
+from hookbus.errors import NoValueYetError, repr_of
 from hookbus.graph.node import Node
-from hookbus.graph.traversal import needs
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.coordinator import Coordinator
-from hookbus.hooks.hook import Kind, SessionRunArgs
+from hookbus.hooks.hook import Kind
 from hookbus.hooks.interrupts import call_interruptibly
 from hookbus.hooks.signals import SignalWatch
 from hookbus.logs import log
 
-Missing = TypeVar("Missing", UnfedPlaceholderError, NoValueYetError)
-
-CALLER = "the caller"
 _DEFAULT_OPTIONS = RunOptions()
 _NO_FEEDS: Mapping[str, Any] = {}
-_MOST_PLANS = 1024
 _MOST_COMPILED = 16
 """How often the hooks' part of a run is compiled if hooks keep asking for other things."""
-_NAMES = frozenset({str, Node})
 _NOTHING = (list,)
 """The key of a request for nothing, like that of a custom loop."""
 _NO_METADATA = RunMetadata()
 """The record of all runs that are not traced: a backend leaves it empty."""
-
-
-class RunRequest(tuple[Any, ...]):
-    """The fetches of one run; equal ones share a plan.
-
-    It is a tuple because every run makes, hashes and compares one: the caller's fetches, a
-    pair (hook, fetches) for each hook that has some, and the names of the fed nodes.
-    """
-
-    __slots__ = ()
-    fetches = property(itemgetter(0))
-    hooks = property(itemgetter(1))
-    feeds = property(itemgetter(2))
-
-
-@attrs.frozen(eq=False)
-class RunPlan:
-    """How to serve a request.
-
-    Attributes:
-        program: the backend's own plan.
-        split: takes all values and returns the caller's structure; None in a custom loop.
-        hook_splits: the same for each hook with fetches, by name.
-        places: the place among the values of each leaf that hooks fetch.
-    """
-
-    program: Any
-    split: Callable[[Sequence[Any]], Any] | None
-    hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
-    places: Mapping[Any, int]
 
 
 @attrs.define(eq=False)
@@ -108,20 +66,6 @@ class Steady:
     def feeds_of(self, feed_dict: Mapping[Node | str, Any]) -> Mapping[str, Any]:
         """Return the caller's feeds, which are in the order of the request, by name."""
         return dict(zip(self.request.feeds, feed_dict.values(), strict=True))
-
-
-@attrs.frozen(eq=False)
-class Wanted:
-    """What the hooks of a run fetch.
-
-    Attributes:
-        names: the names of the nodes.
-        splits: takes the values of these nodes and returns a hook's own structure, for each
-            hook with fetches, by its name.
-    """
-
-    names: list[str]
-    splits: dict[str, Callable[[Sequence[Any]], Any]]
 
 
 @attrs.frozen(eq=False)
@@ -180,11 +124,9 @@ class HookedSession:
         self._signals = signals
         self._remaining = remaining
         self._schedules: dict[Kind, Schedule] = {}
-        self._plans: dict[Hashable, RunPlan] = {}
-        self._wanted: dict[Hashable, Wanted] = {}
+        self._planner = Planner(session)
         self.armed_for: Steady | None = None
         self._armed: Any = None
-        self._takes_reports = session.graph.takes_reports
         self._steady: dict[Hashable, Steady] = {}
 
     def run(
@@ -228,10 +170,10 @@ class HookedSession:
                 return context, group, feeds, steady, None
             asked = group.before.resume((context,), departure)
         graph = self.session.graph
-        request, special, fixed = _read_requests(fetches, asked, graph.leaf)
+        request, special, fixed = read_requests(fetches, asked, graph.leaf)
         options, united = options or _DEFAULT_OPTIONS, _NO_FEEDS
         if special or feed_dict:
-            united, options = _unite(feed_dict, asked, options, graph)
+            united, options = unite(feed_dict, asked, options, graph)
             request = RunRequest((request.fetches, request.hooks, tuple(united)))
         if special or not fixed:
             steady = None
@@ -249,16 +191,7 @@ class HookedSession:
 
     def wanted(self, pending: PendingRun) -> Wanted:
         """Return what the hooks of a run fetch."""
-        request = _request_of(pending)
-        wanted = self._wanted.get(request)
-        if wanted is None:
-            if len(self._wanted) >= _MOST_PLANS:
-                self._wanted.clear()
-            merged = merge(request.hooks)
-            names = [name for name, _ in request.hooks]
-            splits = dict(zip(names, merged.splits, strict=True))
-            wanted = self._wanted[request] = Wanted(self._names_of(merged), splits)
-        return wanted
+        return self._planner.wanted(_request_of(pending))
 
     def record(self, pending: PendingRun) -> tuple[RunOptions, RunMetadata]:
         """Return how to do a run, and what gets the record of it."""
@@ -310,8 +243,7 @@ class HookedSession:
             plan, hooks = steady.plan, steady.hooks
             steady.candidate = None
         else:
-            key = (_request_of(pending), reported)
-            plan = self._plans.get(key) or self._plan(key, feeds)
+            plan = self._planner.plan(_request_of(pending), feeds, reported)
             if asked is not None:
                 options, metadata = asked.options, asked.metadata
         assert plan is not None
@@ -319,7 +251,9 @@ class HookedSession:
         try:
             values = session.execute(plan.program, feeds, writes, options, metadata)
         except NoValueYetError as error:
-            raise self._with_askers(error, _request_of(pending), frozenset(feeds)) from None
+            raise self._planner.with_askers(
+                error, _request_of(pending), frozenset(feeds)
+            ) from None
         if advance:
             session.global_step += advance
             session.version += 1
@@ -406,18 +340,18 @@ class HookedSession:
         key: Hashable = fetches
         if fetches.__class__ is not str:
             flat = fetches.__class__ is list or fetches.__class__ is tuple
-            if not flat or not _NAMES.issuperset(map(type, fetches)):
+            if not flat or not NAMES.issuperset(map(type, fetches)):
                 return None
             key = (fetches.__class__, *fetches)
         if feed_dict:
-            if feed_dict.__class__ is not dict or not _NAMES.issuperset(
+            if feed_dict.__class__ is not dict or not NAMES.issuperset(
                 map(type, feed_dict)
             ):
                 return None
             key = (key, *feed_dict)
         steady = self._steady.get((group, key))
         if steady is None:
-            if len(self._steady) >= _MOST_PLANS:
+            if len(self._steady) >= MOST_PLANS:
                 self._steady.clear()
             steady = self._steady[group, key] = Steady()
         return steady
@@ -444,100 +378,6 @@ class HookedSession:
             *callers, steady.answers, shapes, plan.places, plan.hook_splits
         )
 
-    def _plan(
-        self, key: tuple[RunRequest, tuple[str, ...]], feeds: Mapping[str, Any]
-    ) -> RunPlan:
-        """Plan a request that is new, and keep the plan under a key."""
-        request = key[0]
-        own, fed = merge([(CALLER, request.fetches)]), frozenset(feeds)
-        hooks = merge(request.hooks, len(own.leaves))
-        fetches, host = self._names_of(own), self._names_of(hooks)
-        try:
-            program = self.session.compile(fetches, fed, host)
-        except UnfedPlaceholderError as error:
-            raise self._with_askers(error, request, fed) from None
-        except WriteConflictError as error:
-            self._blame_asker(error, request, fed)
-            raise
-        split = None if self._takes_reports else own.splits[0]
-        names = [name for name, _ in request.hooks]
-        hook_splits = dict(zip(names, hooks.splits, strict=True))
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        start = len(own.leaves)
-        places = {leaf: place for place, leaf in enumerate(hooks.leaves, start)}
-        plan = self._plans[key] = RunPlan(program, split, hook_splits, places)
-        return plan
-
-    def _names_of(self, merged: Merge) -> list[str]:
-        """Return the name of each node that is fetched.
-
-        Raises:
-            GraphError: the graph has no such node.
-        """
-        names: list[str] = []
-        for leaf in merged.leaves:
-            askers = merged.askers[leaf]
-            try:
-                names.append(self.session.graph.resolve(leaf, ", ".join(askers)).name)
-            except GraphError as error:
-                _blame(error, next(iter(askers)))
-                raise
-        return names
-
-    def _askers_of(self, request: RunRequest) -> dict[str, list[str]]:
-        """Return who fetches each node, by its name."""
-        merged = _merged(request)
-        askers: dict[str, list[str]] = {}
-        for name, leaf in zip(self._names_of(merged), merged.leaves, strict=True):
-            askers.setdefault(name, []).extend(merged.askers[leaf])
-        return askers
-
-    def _with_askers(
-        self, error: Missing, request: RunRequest, fed: frozenset[str]
-    ) -> Missing:
-        """Add the fetch that needs the missing value, and the party that asked for it."""
-        graph = self.session.graph
-        for name, askers in self._askers_of(request).items():
-            if needs(graph, graph.resolve(name), error.node, fed):
-                first = askers[0]
-                without = (
-                    f"; without that hook it runs as kind='aux', or with -p no:{first}"
-                )
-                found = type(error)(
-                    f"{error}. {name!r} is fetched by {', '.join(askers)}"
-                    f"{'' if first == CALLER else without}",
-                    error.node,
-                )
-                _blame(found, first)
-                return found
-        return error
-
-    def _blame_asker(
-        self, error: WriteConflictError, request: RunRequest, fed: frozenset[str]
-    ) -> None:
-        """Blame the first hook without whose fetches the run has no conflict."""
-        askers_of = self._askers_of(request)
-        for hook, _ in request.hooks:
-            rest = [name for name, askers in askers_of.items() if {*askers} != {hook}]
-            with contextlib.suppress(GraphError, WriteConflictError):
-                self.session.compile(rest, fed)
-                _blame(error, hook)
-                return
-
-
-def _unite(
-    feed_dict: Mapping[Node | str, Any] | None,
-    asked: Sequence[tuple[str, Any]],
-    options: RunOptions,
-    graph: Graph,
-) -> tuple[Mapping[str, Any], RunOptions]:
-    """Return the feeds of the caller and of all hooks, and their options."""
-    for _, wanted in asked:
-        options = options.merge(wanted.options)
-    parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
-    return unite_feeds(parties, graph.resolve, _blame), options
-
 
 def _request_of(pending: PendingRun) -> RunRequest:
     """Return what the caller and the hooks ask for in a run."""
@@ -546,55 +386,3 @@ def _request_of(pending: PendingRun) -> RunRequest:
         return asked.request
     assert steady is not None
     return steady.request
-
-
-def _merged(request: RunRequest) -> Merge:
-    """Return the fetches of the caller and of all hooks as one."""
-    return merge([(CALLER, request.fetches), *request.hooks])
-
-
-def _read_requests(
-    fetches: Any, asked: Sequence[tuple[str, Any]], leaf: Leaf
-) -> tuple[RunRequest, bool, bool]:
-    """Return the request without feeds, whether it is special, and whether it is fixed.
-
-    A special request has feeds, options, or a foreign type. In a fixed one all hooks fetch
-    names, nodes and dicts of these, so that a change of them can be seen.
-    """
-    wanted = fetches if fetches.__class__ is str else structure_of(fetches, leaf)
-    hooks: list[tuple[str, Hashable]] = []
-    special, fixed = False, True
-    for name, request in asked:
-        if request.__class__ is not SessionRunArgs:
-            special = _check_request(name, request)
-        elif request.feed_dict or request.options is not None:
-            special = True
-        own = request.fetches
-        if own.__class__ is str or own.__class__ is Node:
-            hooks.append((name, own))
-        elif own is not None:
-            flat = own.__class__ is dict and _NAMES.issuperset(map(type, own.values()))
-            fixed = fixed and flat
-            try:
-                hooks.append((name, structure_of(own, leaf)))
-            except GraphError as error:
-                _blame(error, name)
-                raise
-    return RunRequest((wanted, tuple(hooks), ())), special, fixed
-
-
-def _check_request(name: str, request: Any) -> bool:
-    """Accept any object with the three attributes, as TF does."""
-    if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
-        return True
-    error = PluginError(
-        f"plugin {name!r}: before_run() returned {request!r}; return "
-        "SessionRunArgs(...) or None"
-    )
-    blame(error, name, f"raised because of plugin {name!r} in before_run()")
-    raise error
-
-
-def _blame(error: BaseException, who: str) -> None:
-    if who != CALLER:
-        blame(error, who, f"plugin {who!r} asked for it in before_run()")
