@@ -44,21 +44,21 @@ class Waiting:
 
     Attributes:
         step, time: the global step and the time from which on it is due.
-        called_at: the global step up to which it knows of all runs.
+        knows: the number of runs that it knows of.
     """
 
     step: float
     time: float
-    called_at: int
+    knows: int
 
 
 class Schedule:
     """The hooks that runs of one kind call.
 
     A run leaves a hook out if it ends before the hook is due. Where it ends is predicted:
-    it is expected to add as many global steps as the run before. If it adds another number,
-    or none, its ``after_run`` reaches everybody. A hook is asked when it is due after each
-    of its runs, and again after any other event.
+    it is expected to add as many global steps as the last run that added some. If it adds
+    another number, its ``after_run`` reaches everybody. A hook is asked when it is due
+    after each of its runs, and again after any other event.
 
     Args:
         bus: the hooks.
@@ -75,7 +75,7 @@ class Schedule:
         self._waiting: dict[str, Waiting] = {}
         self._next_step, self._next_time = 0.0, math.inf
         self._at: int | None = None
-        self._added = 0
+        self._added = self._runs = 0
         self._orders: dict[str, list[Implementation]] = {}
         self._groups: dict[frozenset[str], Group] = {}
         self._version, self._changes = -1, -1
@@ -92,10 +92,10 @@ class Schedule:
         self._follow_bus()
         if self._changes != self._bus.changes:
             everybody = self._group(frozenset(self._waiting))
-            self._tell(everybody)  # a hook that counts runs must know of all
+            self._tell(everybody, self._runs)  # one that counts runs must know of all
             self.ask(everybody)
         group = self._due(step + self._added if step == self._at else math.inf)
-        self._tell(group)
+        self._tell(group, self._runs)
         return group
 
     def leave(self, group: Group, began: int, step: int) -> Group:
@@ -107,38 +107,38 @@ class Schedule:
             step: the global step after it.
         """
         as_before = step - began == self._added
+        self._runs += 1
         if (
             as_before
             and group is self.idle
-            and self._next_time == math.inf
             and self._version == self._bus.version
+            and (self._next_time == math.inf or time.monotonic() < self._next_time)
         ):
             self._at = step
             return group
         self._follow_bus()
         due = self._due(step if as_before else math.inf).due
         if not due <= group.due:
-            self._tell(self._group(due - group.due))
+            self._tell(self._group(due - group.due), self._runs - 1)
         group = self._group(due | group.due & self._waiting.keys())
-        self._at, self._added = step, max(0, step - began)
+        self._at, self._added = step, max(0, step - began) or self._added
         for name in group.due:
-            self._waiting[name].called_at = step
+            self._waiting[name].knows = self._runs
         return group
 
     def ask(self, group: Group) -> None:
         """Ask the hooks in a group when they are due next; usually those of a run."""
-        at, added = self._at, self._added
-        if at is None or not added:  # then all hooks are in the next run
-            for name in group.due:
-                self._waiting[name].step = 0.0
-        elif group.due:
+        at = self._at
+        if at is not None and group.due:
             answers = dict(group.asking.collect(at))
             for name in group.due:
                 due = answers.get(name, _IN_THE_NEXT_RUN)
                 if not isinstance(due, Due):
                     raise _refusal(name, due)
                 waiting = self._waiting[name]
-                waiting.step = min(due.step, at + due.runs * added)
+                in_runs = due.runs != math.inf
+                ends = at + due.runs * self._added if in_runs else math.inf
+                waiting.step = min(due.step, ends)
                 waiting.time = due.time
         self._note_next()
         self._changes = self._bus.changes
@@ -146,7 +146,7 @@ class Schedule:
     def settle(self) -> None:
         """Tell all hooks how many runs have left them out since their last one."""
         if self._waiting:
-            self._tell(self._group(frozenset(self._waiting)))
+            self._tell(self._group(frozenset(self._waiting)), self._runs)
 
     def _follow_bus(self) -> None:
         """Take over the hooks of the bus if they have changed."""
@@ -156,7 +156,7 @@ class Schedule:
         self._orders = {e: self._bus.implementations(e, self._kind) for e in _EVENTS}
         runs = (*self._orders["before_run"], *self._orders["after_run"])
         wrappers = {each.plugin for each in runs if each.wrapper}
-        known, unknown = self._waiting, (0.0, 0.0, self._at or 0)
+        known, unknown = self._waiting, (0.0, 0.0, self._runs)
         self._waiting = {
             each.plugin: known.get(each.plugin) or Waiting(*unknown)
             for each in self._orders["next_due"]
@@ -199,16 +199,14 @@ class Schedule:
         self._next_step = min((each.step for each in waiting), default=math.inf)
         self._next_time = min((each.time for each in waiting), default=math.inf)
 
-    def _tell(self, group: Group) -> None:
-        """Tell hooks how many runs have left them out, all of which added the same."""
-        at, missed = self._at, {}
-        if at is None or not self._added:
-            return
+    def _tell(self, group: Group, runs: int) -> None:
+        """Tell hooks how many of so many runs have left them out."""
+        missed: dict[str, int] = {}
         for name in group.due:
             waiting = self._waiting[name]
-            if waiting.called_at < at:
-                missed[name] = (at - waiting.called_at) // self._added
-                waiting.called_at = at
+            if waiting.knows < runs:
+                missed[name] = runs - waiting.knows
+                waiting.knows = runs
         if missed and group.telling.rows:
             most = max(missed.values())
             group.telling.visit(

@@ -40,6 +40,7 @@ class StepCounterHook(SessionRunHook):
     )
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _ran: bool = attrs.field(default=False, init=False)
+    _stands: bool = attrs.field(default=False, init=False)
     _warnings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -58,9 +59,9 @@ class StepCounterHook(SessionRunHook):
         self._ran = False
 
     @hookbus.hookimpl
-    def next_due(self) -> hookbus.Due:
-        """Wait for the next measurement; a run that does not train comes without it."""
-        return self._timer.next_due()
+    def next_due(self) -> hookbus.Due | None:
+        """Wait for the next measurement, unless the last run has not trained."""
+        return None if self._stands else self._timer.next_due()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -68,7 +69,8 @@ class StepCounterHook(SessionRunHook):
         """Measure the speed if a measurement is due."""
         step = run_values.global_step
         # The first run of a backend session may be one that repeats a step.
-        if self._ran and step == run_context.global_step:
+        self._stands = step == run_context.global_step
+        if self._ran and self._stands:
             self._warn(step)
         self._ran = True
         if not self._timer.should_trigger_for_step(step):

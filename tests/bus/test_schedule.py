@@ -159,17 +159,32 @@ def test_a_run_that_adds_another_number_of_steps_reaches_everybody():
     with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
         for fetch in ("one", "one", "one", "ten", "ten", "ten", "read", "read", "one"):
             session.run(fetch)
-    after_ten, read = ("after", 13), ("after", 33)
-    assert hook.calls == [
-        ("before", 0),
-        ("after", 1),
-        after_ten,
-        read,
-        ("before", 33),
-        read,
-        ("before", 33),
-        ("after", 34),
-    ]
+    ended = [("after", step) for step in (1, 13, 33, 33, 34)]
+    assert hook.calls == [("before", 0), *ended]
+
+
+def test_a_run_that_does_not_train_changes_no_prediction():
+    """The next one that trains is expected to add what the last one did."""
+    graph = Graph()
+    graph.train_op(lambda: None, name="train")
+    graph.op(lambda: 1.0, name="read")
+    hook = Waits(*[Due(3)] * 4, None, None)
+    with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
+        for fetch in ("train", "train", "read", "train"):
+            session.run(fetch)
+    assert hook.calls[-2:] == [("before", 2), ("after", 3)]
+
+
+def test_a_session_that_never_trains_leaves_hooks_out_too():
+    """By time; its global step tells nothing of runs, so that they are not counted on."""
+    graph = Graph()
+    graph.op(lambda: 1.0, name="read")
+    waits, counts = Waits(Due(time=1e18)), Waits(*[Due(runs=3)] * 6)
+    with MonitoredSession(graph, hooks=[waits, counts], config=QUIET) as session:
+        for _ in range(6):
+            session.run("read")
+    assert len(waits.ended) == 1
+    assert len(counts.ended) == 6
 
 
 class WaitsFor(Waits):
