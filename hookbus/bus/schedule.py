@@ -214,6 +214,18 @@ class Schedule:
             )
 
 
+class Schedules(dict[Kind, Schedule]):
+    """The schedules of one backend session, by kind of run; each is made when needed."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__()
+        self._bus = bus
+
+    def __missing__(self, kind: Kind) -> Schedule:
+        schedule = self[kind] = Schedule(self._bus, kind)
+        return schedule
+
+
 def _refusal(name: str, answer: object) -> PluginError:
     error = PluginError(
         f"plugin {name!r}: next_due() returned {answer!r}; return Due(...), or None "

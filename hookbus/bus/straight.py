@@ -31,13 +31,14 @@ class StraightRun:
 
     Attributes:
         before: calls ``before_run``; returns None if every hook has asked for the same.
+            None if there are no hooks, like *after*.
         after: takes the context, the values fetched for all, and what is the same for all
             hooks in their SessionRunValues; calls ``after_run``.
         source: both as Python code.
     """
 
-    before: Callable[[SessionRunContext], Departure | None]
-    after: Callable[..., None]
+    before: Callable[[SessionRunContext], Departure | None] | None
+    after: Callable[..., None] | None
     source: str
 
 
@@ -75,7 +76,7 @@ def compile_run(
     for caller, letter in ((before, "b"), (after, "c")):
         names = [f"{letter}{number}" for number in range(len(caller.implementations))]
         caller.note_copies(namespace, names)
-    return StraightRun(namespace["before"], namespace["after"], source)
+    return StraightRun(namespace.get("before"), namespace.get("after"), source)
 
 
 def _before(
@@ -83,7 +84,7 @@ def _before(
 ) -> list[str]:
     lines = ["def before(run_context):"]
     if not caller.implementations:
-        return [*lines, "    return None"]
+        return []
     lines += ["    outer = current.name", "    try:"]
     answers: list[str] = []
     for number, each in enumerate(caller.implementations):
@@ -137,7 +138,7 @@ def _after(
 ) -> list[str]:
     lines = ["def after(run_context, values, options, metadata, step):"]
     if not caller.implementations:
-        return [*lines, "    return None"]
+        return []
     lines += ["    outer = current.name", "    try:"]
     for number, each in enumerate(caller.implementations):
         name = each.plugin

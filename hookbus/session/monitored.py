@@ -215,10 +215,11 @@ class MonitoredSession:
         requests = state.requests
         done: Done | None = None
         try:
-            values, context = backend.run(fetches, feed_dict, options, run_metadata, kind)
+            pending = backend.ask(fetches, feed_dict, options, run_metadata, kind)
+            values = backend.execute(pending, pending[2])
             done = values, backend.session.global_step
             if requests.pending or state.recovering or state.signals.received:
-                act_after_run(state, context)
+                act_after_run(state, pending[0])
             requests.run = None
             return values
         except BaseException as error:
@@ -499,8 +500,9 @@ class MonitoredSession:
     def _run_on(self, backend: HookedSession, *request: Any) -> Any:
         requests = self._state.requests
         try:
-            values, context = backend.run(*request)
-            act_after_run(self._state, context)
+            pending = backend.ask(*request)
+            values = backend.execute(pending, pending[2])
+            act_after_run(self._state, pending[0])
         except BaseException:
             requests.fail_run()
             raise

@@ -20,7 +20,7 @@ from hookbus.bus.plan import (
     read_requests,
     unite,
 )
-from hookbus.bus.schedule import Group, Schedule
+from hookbus.bus.schedule import Group, Schedules
 from hookbus.bus.straight import StraightRun, compile_run
 from hookbus.errors import NoValueYetError, repr_of
 from hookbus.graph.node import Node
@@ -62,10 +62,6 @@ class Steady:
     hooks: StraightRun | None = None
     candidate: RunPlan | None = None
     compiled: int = 0
-
-    def feeds_of(self, feed_dict: Mapping[Node | str, Any]) -> Mapping[str, Any]:
-        """Return the caller's feeds, which are in the order of the request, by name."""
-        return dict(zip(self.request.feeds, feed_dict.values(), strict=True))
 
 
 @attrs.frozen(eq=False)
@@ -123,23 +119,11 @@ class HookedSession:
         self._bus = bus
         self._signals = signals
         self._remaining = remaining
-        self._schedules: dict[Kind, Schedule] = {}
+        self._schedules = Schedules(bus)
         self._planner = Planner(session)
         self.armed_for: Steady | None = None
         self._armed: Any = None
         self._steady: dict[Hashable, Steady] = {}
-
-    def run(
-        self,
-        fetches: Any,
-        feed_dict: Mapping[Node | str, Any] | None,
-        options: RunOptions | None,
-        metadata: RunMetadata | None,
-        kind: Kind,
-    ) -> tuple[Any, SessionRunContext]:
-        """Do one run; return the caller's values and the context that hooks saw."""
-        pending = self.ask(fetches, feed_dict, options, metadata, kind)
-        return self.execute(pending, pending[2]), pending[0]
 
     def ask(
         self,
@@ -152,21 +136,24 @@ class HookedSession:
         """Do the first half of a run: ask the hooks and unite the requests."""
         step = self.session.global_step
         context = SessionRunContext(self, fetches, feed_dict, step, kind)
-        schedule = self._schedules.get(kind)
-        if schedule is None:
-            schedule = self._schedules[kind] = Schedule(self._bus, kind)
-        group = schedule.enter(step)
+        group = self._schedules[kind].enter(step)
         steady = None
         if options is None and metadata is None:
-            if fetches.__class__ is list and not (fetches or feed_dict):  # a custom loop
-                steady = self._steady.get((group, _NOTHING))
+            if not feed_dict:  # nearly always a name, or nothing in a custom loop
+                if fetches.__class__ is str:
+                    steady = self._steady.get((group, fetches))
+                elif fetches.__class__ is list and not fetches:
+                    steady = self._steady.get((group, _NOTHING))
             steady = steady or self._steady_for(group, fetches, feed_dict)
         if steady is None or steady.hooks is None:
             asked = group.before.collect(context)
         else:
-            departure = steady.hooks.before(context)
+            before = steady.hooks.before
+            departure = None if before is None else before(context)
             if departure is None:
-                feeds = _NO_FEEDS if feed_dict is None else steady.feeds_of(feed_dict)
+                feeds = _NO_FEEDS
+                if feed_dict:  # its keys are in the order of the request
+                    feeds = dict(zip(steady.request.feeds, feed_dict.values(), strict=True))
                 return context, group, feeds, steady, None
             asked = group.before.resume((context,), departure)
         graph = self.session.graph
@@ -260,7 +247,8 @@ class HookedSession:
         step, schedule = session.global_step, self._schedules[context.kind]
         group = schedule.leave(entered, context.global_step, step)
         if hooks is not None and group is entered:
-            hooks.after(context, values, options, metadata, step)
+            if hooks.after is not None:
+                hooks.after(context, values, options, metadata, step)
         else:
             common = (options, metadata, step)
             group.after.deliver(context, plan.hook_splits, values, common)
