@@ -35,8 +35,6 @@ _DEFAULT_OPTIONS = RunOptions()
 _NO_FEEDS: Mapping[str, Any] = {}
 _MOST_COMPILED = 16
 """How often the hooks' part of a run is compiled if hooks keep asking for other things."""
-_NOTHING = (list,)
-"""The key of a request for nothing, like that of a custom loop."""
 _NO_METADATA = RunMetadata()
 """The record of all runs that are not traced: a backend leaves it empty."""
 
@@ -46,8 +44,10 @@ class Steady:
     """What is prepared for a run that repeats: same hooks, same fetches and feeds.
 
     Attributes:
+        keys: the keys of the caller's feeds.
         plan: how to serve it.
         request: what the caller and the hooks ask for.
+        renames: whether one of the keys is not just the name of its node.
         reported: the names that the step of a custom loop reports.
         answers: the requests of the hooks.
         hooks: the calls of the hooks; None until two runs in a row were the same.
@@ -55,8 +55,10 @@ class Steady:
         compiled: how often the calls were compiled.
     """
 
+    keys: tuple[Any, ...]
     plan: RunPlan | None = None
     request: RunRequest = attrs.field(factory=RunRequest)
+    renames: bool = False
     reported: tuple[str, ...] = ()
     answers: Sequence[Result] = ()
     hooks: StraightRun | None = None
@@ -139,22 +141,20 @@ class HookedSession:
         group = self._schedules[kind].enter(step)
         steady = None
         if options is None and metadata is None:
-            if not feed_dict:  # nearly always a name, or nothing in a custom loop
-                if fetches.__class__ is str:
-                    steady = self._steady.get((group, fetches))
-                elif fetches.__class__ is list and not fetches:
-                    steady = self._steady.get((group, _NOTHING))
-            steady = steady or self._steady_for(group, fetches, feed_dict)
+            key = fetches if fetches.__class__ is str else _key_of(fetches)
+            given: Any = feed_dict or _NO_FEEDS
+            if key is not None and given.__class__ is dict:
+                steady = self._steady.get((group, key, *map(id, given)))
+                steady = steady or self._new_steady(group, key, given)
         if steady is None or steady.hooks is None:
             asked = group.before.collect(context)
         else:
             before = steady.hooks.before
             departure = None if before is None else before(context)
             if departure is None:
-                feeds = _NO_FEEDS
-                if feed_dict:  # its keys are in the order of the request
-                    feeds = dict(zip(steady.request.feeds, feed_dict.values(), strict=True))
-                return context, group, feeds, steady, None
+                if steady.renames:  # the keys are in the order of the request
+                    given = dict(zip(steady.request.feeds, given.values(), strict=True))
+                return context, group, given, steady, None
             asked = group.before.resume((context,), departure)
         graph = self.session.graph
         request, special, fixed = read_requests(fetches, asked, graph.leaf)
@@ -321,27 +321,11 @@ class HookedSession:
             log.warning("cannot close the backend session", why=repr_of(failed))
         return error
 
-    def _steady_for(
-        self, group: Group, fetches: Any, feed_dict: Mapping[Node | str, Any] | None
-    ) -> Steady | None:
-        """Return what is prepared for a run; None if the caller's request is unusual."""
-        key: Hashable = fetches
-        if fetches.__class__ is not str:
-            flat = fetches.__class__ is list or fetches.__class__ is tuple
-            if not flat or not NAMES.issuperset(map(type, fetches)):
-                return None
-            key = (fetches.__class__, *fetches)
-        if feed_dict:
-            if feed_dict.__class__ is not dict or not NAMES.issuperset(
-                map(type, feed_dict)
-            ):
-                return None
-            key = (key, *feed_dict)
-        steady = self._steady.get((group, key))
-        if steady is None:
-            if len(self._steady) >= MOST_PLANS:
-                self._steady.clear()
-            steady = self._steady[group, key] = Steady()
+    def _new_steady(self, group: Group, key: Hashable, feeds: Mapping[Any, Any]) -> Steady:
+        """Return an empty preparation, for runs with this key and these very feed keys."""
+        if len(self._steady) >= MOST_PLANS:
+            self._steady.clear()
+        steady = self._steady[group, key, *map(id, feeds)] = Steady(tuple(feeds))
         return steady
 
     def _repeated(
@@ -359,12 +343,22 @@ class HookedSession:
         steady.compiled += 1
         request = steady.request = _request_of(pending)
         steady.plan, steady.reported = plan, reported
+        steady.renames = any(type(key) is not str for key in steady.keys) or (
+            steady.keys != request.feeds
+        )
         if asked is not None:
             steady.answers = asked.answers
         callers, shapes = (group.before, group.after), dict(request.hooks)
         steady.hooks = compile_run(
             *callers, steady.answers, shapes, plan.places, plan.hook_splits
         )
+
+
+def _key_of(fetches: Any) -> Hashable:
+    """Return what distinguishes the caller's fetches; None if they are unusual."""
+    if fetches.__class__ is not list and fetches.__class__ is not tuple:
+        return None
+    return (fetches.__class__, *fetches) if NAMES.issuperset(map(type, fetches)) else None
 
 
 def _request_of(pending: PendingRun) -> RunRequest:

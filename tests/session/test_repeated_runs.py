@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -307,3 +308,34 @@ def test_an_array_that_the_program_keeps_is_copied():
             session.run("train")
             kept[-1][:] = -1
         assert session.run("w").tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("made", [dict, lambda pairs: Pairs(pairs)])
+def test_feeds_of_any_mapping_reach_their_nodes(made):
+    """Whether the names are the same objects as before or only equal to them."""
+    graph = Graph()
+    graph.placeholder("first")
+    graph.placeholder("second")
+    graph.op(lambda first, second: first - second, name="difference")
+    with MonitoredSession(graph, config=QUIET) as session:
+        for number in range(9):
+            names = ["first", "second"] if number % 2 else ["second", "first"]
+            pairs = [("".join(name), 10 if name == "first" else number) for name in names]
+            assert session.run("difference", made(pairs)) == 10 - number
+            assert session.run("difference", made([*pairs])) == 10 - number
+
+
+@attrs.frozen(eq=False)
+class Pairs(Mapping[str, Any]):
+    """A mapping whose keys are new objects each time."""
+
+    pairs: list[tuple[str, Any]]
+
+    def __iter__(self):
+        return iter(["".join([*key]) for key, _ in self.pairs])
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def __getitem__(self, key):
+        return dict(self.pairs)[key]
