@@ -23,6 +23,7 @@ from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.backend.protocol import create_session as create_session
 from hookbus.backend.reports import ReportGraph as ReportGraph
 from hookbus.backend.reports import ReportSession as ReportSession
+from hookbus.errors import blame as blame
 from hookbus.graph.fetches import merge as merge
 from hookbus.graph.fetches import structure_of as structure_of
 from hookbus.graph.fetches import unite_feeds as unite_feeds

@@ -183,6 +183,20 @@ class Graph:
                 the initial value, as for TensorFlow's local variables.
 
         Raises:
+            GraphError: the value cannot be that of a variable, see :meth:`check_initial`.
+        """
+        self.check_initial(name, value)
+        node = self._add(name, "variable", value)
+        if not saved:
+            self._unsaved.add(node.name)
+        return node
+
+    def check_initial(self, name: str, value: Any) -> None:
+        """Check that the variable *name* can begin with a value.
+
+        A graph of another backend overrides this for the values that its variables hold.
+
+        Raises:
             GraphError: the value is a container, which an op could change unseen.
         """
         if isinstance(value, (list, tuple, dict, set, bytearray)):
@@ -190,10 +204,6 @@ class Graph:
                 f"variable {name!r} is given a {type(value).__name__}; give an array or a "
                 "number, or make several variables"
             )
-        node = self._add(name, "variable", value)
-        if not saved:
-            self._unsaved.add(node.name)
-        return node
 
     def native(self, name: str, source: Any, *, is_variable: bool = False) -> Node:
         """Add a node whose value the backend provides, for graphs of other backends.

@@ -43,6 +43,23 @@ def test_the_global_step_exists_from_the_start() -> None:
     assert (graph.global_step.kind, graph.global_step.source) == ("variable", 0)
 
 
+def test_a_graph_decides_what_its_variables_may_begin_with() -> None:
+    """A backend may hold trees; the built-in one refuses containers."""
+
+    class Trees(Graph):
+        def check_initial(self, name: str, value: Any) -> None:
+            if value is None:
+                raise GraphError(f"variable {name!r} is given nothing")
+
+    graph = Trees()
+    assert graph.variable("params", {"w": 1.0}).source == {"w": 1.0}
+    with pytest.raises(GraphError, match="variable 'none' is given nothing"):
+        graph.variable("none", None)
+    assert "none" not in graph
+    with pytest.raises(GraphError, match="'params' is given a dict; give an array"):
+        Graph().variable("params", {"w": 1.0})
+
+
 def test_variables_leave_the_global_step_out(graph: Graph) -> None:
     """The step is core's business; variables are the caller's."""
     assert [node.name for node in graph.variables] == ["w"]
