@@ -15,9 +15,9 @@ from tests.support.watching import lines as lines
 load_profile()
 heed_signals()
 
-# Tests of a backend need its library: tox -e torch, tox -e tensorflow.
+# Tests of a backend need its library: tox -e jax, tox -e tensorflow, tox -e torch.
 collect_ignore = [
     f"hookbus-{library}"
-    for library in ("torch", "tensorflow")
+    for library in ("jax", "tensorflow", "torch")
     if importlib.util.find_spec(library) is None
 ]

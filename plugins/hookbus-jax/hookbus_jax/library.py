@@ -1,0 +1,54 @@
+"""Teaches hookbus JAX: its arrays and the keys of its random generators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from hookbus import UsageError
+from hookbus.backend import Library, Packed, Tracked
+from hookbus_jax import values
+
+
+class JaxLibrary(Library):
+    """Teaches hookbus JAX, which has no generators that programs use without a name."""
+
+    def on_host(self, values_: Sequence[Any]) -> Sequence[Any]:
+        """Return arrays as NumPy arrays; their copies to the host start together.
+
+        bfloat16 and the float8 types become float32, which holds each of their numbers,
+        small integers become int32, and keys become their data.
+        """
+        return values.on_host(values_)
+
+    def tracked(self, name: str, thing: Any) -> Tracked | None:
+        """Refuse a bare array; anything else of JAX is tracked like any other object.
+
+        Raises:
+            UsageError: it is an array, which cannot change.
+        """
+        if isinstance(thing, jax.Array):
+            raise UsageError(
+                f"cannot track {name!r}: a jax.Array cannot change, so it cannot be "
+                "restored in place. Track a dict that holds it, and replace it there: "
+                f'state = {{"{name}": {name}}}; session.track(state=state)'
+            )
+        return None
+
+    def pack(self, value: Any) -> Packed | None:
+        """Return an array or a key as bytes on the host.
+
+        Raises:
+            CheckpointError: it was deleted, or other processes hold parts of it.
+        """
+        return values.pack(value)
+
+    def unpack(self, packed: Packed) -> jax.Array:
+        """Return a packed array, on the default device.
+
+        Raises:
+            UsageError: JAX has no such dtype, or it is switched off.
+        """
+        return values.unpack(packed)

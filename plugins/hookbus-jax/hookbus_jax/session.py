@@ -1,0 +1,398 @@
+"""Runs a JaxGraph: one compiled function for each request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import jax
+import jax.numpy as jnp
+
+from hookbus import (
+    GraphError,
+    NoValueYetError,
+    OpRecord,
+    OutOfRangeError,
+    SessionClosedError,
+    UsageError,
+    WriteConflictError,
+)
+from hookbus.backend import (
+    PREEMPTION_ERRORS,
+    Input,
+    Node,
+    Program,
+    RunMetadata,
+    RunOptions,
+    ValueRecord,
+    merge,
+    plan,
+    structure_of,
+    unite_feeds,
+)
+from hookbus_jax import values
+from hookbus_jax.compiled import CompiledPart
+from hookbus_jax.graph import JaxGraph
+from hookbus_jax.parts import HostPart, Part, Slots, Updates, calls_of
+from hookbus_jax.values import Form, form_of
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """A run with its compiled functions.
+
+    Attributes:
+        program: which slots to fill before, and what to do after.
+        variables: (slot, name) of the variables that are read.
+        empty: the slots before they are filled.
+        parts: what to run, in order.
+        names: the node of each slot.
+        fetched: the variables whose arrays the caller gets.
+        donated: the variables whose memory a part may take.
+    """
+
+    program: Program
+    variables: tuple[tuple[int, str], ...]
+    empty: Slots
+    parts: tuple[Part, ...]
+    names: Mapping[int, str]
+    fetched: frozenset[str]
+    donated: tuple[str, ...]
+
+
+class JaxSession:
+    """Runs a :class:`~hookbus_jax.JaxGraph`.
+
+    All ops of a request that JAX can trace are one compiled function. Ops with
+    ``host=True`` run in Python, before or behind it; if compiled ops read their values and
+    they read those of other compiled ops, there is more than one such function.
+
+    What hooks ask for is copied to the host, and all copies start together. What only the
+    caller fetches stays where it is, as a ``jax.Array``, which may still be computed when
+    the run returns.
+
+    Args:
+        graph: the graph to run; its initial values are copied.
+    """
+
+    shares_step = False
+
+    def __init__(self, graph: JaxGraph) -> None:
+        self.graph = graph
+        self.preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
+        self.global_step: int = graph.global_step.source
+        self.version = 0
+        self._closed = False
+        self._last: dict[str, Mapping[str, Any]] = {}
+        self._forms: dict[str, Form] = {}
+        self._values: dict[str, Any] = {}
+        for node in graph.variables:
+            form = form_of(node.source, f"variable {node.name!r} is given")
+            leaves = zip(jax.tree.leaves(node.source), form.dtypes, strict=True)
+            self._forms[node.name] = form
+            self._values[node.name] = form.tree.unflatten(
+                [values.owned(leaf, dtype) for leaf, dtype in leaves]
+            )
+        self._shared: set[str] = set()
+        self._inputs = {
+            node.name: Input(node.name, node.source)
+            for node in graph.nodes.values()
+            if node.kind == "input"
+        }
+
+    @property
+    def label(self) -> str:
+        """The version of JAX and the kind of its devices."""
+        return f"JAX {jax.__version__} on {jax.default_backend()}"
+
+    @property
+    def xp(self) -> Any:
+        """The module ``jax.numpy``."""
+        return jnp
+
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> Plan:
+        """Plan a run; XLA compiles it when it runs first, and for each new shape.
+
+        Raises:
+            UnfedPlaceholderError: a needed placeholder is not fed.
+            WriteConflictError: two ops of the run update one variable.
+        """
+        program = plan(self.graph, fetches, feeds, host)
+        variables = (*program.variables, *program.arrays)
+        leaves = (*variables, *program.feeds, *program.inputs)
+        names = dict(leaves) | {slot: name for slot, name, _, _ in program.last_outputs}
+        if program.step_slot is not None:
+            names[program.step_slot] = self.graph.global_step.name
+        for operation, _, own, outputs in program.calls:
+            names[own] = operation.name
+            nodes = dict(operation.outputs)
+            names.update((slot, nodes[key]) for key, slot in outputs)
+        results = {names.get(slot) for slot in program.results}
+        fetched = frozenset(name for _, name in variables if name in results)
+        replaced = {name for _, name in variables} & program.writers.keys()
+        donated = frozenset(replaced - fetched if self.graph.donate else ())
+        parts = self._parts(program, names, donated)
+        empty: Slots = [None] * program.size
+        if program.xp_slot is not None:
+            empty[program.xp_slot] = jnp
+        return Plan(
+            program, variables, empty, parts, names, fetched, tuple(sorted(donated))
+        )
+
+    def arm(self, fetches: Sequence[str]) -> None:
+        """Prepare nothing: this backend serves no custom loop."""
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Refuse reports.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("this session has a graph, which takes no reports; use run()")
+
+    def execute(
+        self,
+        program: Plan,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once and commit what it and *writes* give variables.
+
+        Raises:
+            OutOfRangeError: an input has ended; nothing is changed.
+            NoValueYetError: the run reads an output of a train op that does not run in it
+                and has not run before.
+            WriteConflictError: *writes* and an op of the run write one variable.
+            GraphError: a value does not fit its variable.
+            SessionClosedError: the session is closed.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        made = program.program
+        updates: Updates = {}
+        if writes:
+            self._check_writers(made, writes)
+            for name, (who, value) in writes.items():
+                updates[name] = self._taken(name, value, repr(who))
+        slots = self._filled(program, feeds)
+        if options.trace_level > 0:
+            self._trace(program, slots, updates, metadata)
+        else:
+            for part in program.parts:
+                part.run(slots, updates)
+        self._commit(program, slots, updates)
+        return made.pick_results(slots)
+
+    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
+        """Run part of the graph without calling hooks."""
+        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
+        merged = merge([("run", structure_of(fetches, self.graph.leaf))])
+        names = [self.graph.resolve(leaf, "run").name for leaf in merged.leaves]
+        program = self.compile(names, frozenset(feeds))
+        found = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
+        return merged.splits[0](found)
+
+    def check(self, name: str, value: Any, who: str) -> None:
+        """Check that *who* can write a value.
+
+        Raises:
+            GraphError: the session has no such variable, or the value has another
+                structure, shape, or kind of numbers.
+        """
+        if name not in self._forms:
+            raise GraphError(f"{who} cannot write {name!r}: it is not a variable")
+        self._forms[name].leaves(value, name, who)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values, which are copied to where the old ones are.
+
+        Raises:
+            GraphError: a value cannot be written, as in :meth:`check`.
+        """
+        self._values |= {n: self._taken(n, value, "write()") for n, value in values.items()}
+        self._shared.difference_update(values)
+        self.version += 1
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable by name, ``global_step`` left out."""
+        self._shared.update(self._values)
+        return dict(self._values)
+
+    def describe(self) -> dict[str, ValueRecord]:
+        """Return the dtype and shape of each variable by name; copy no value."""
+        return {name: ValueRecord.of(name, v) for name, v in self._values.items()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the value of each variable for a save, which reads it once."""
+        return {name: self._forms[name].saved(v) for name, v in self._values.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the variables and inputs are all that this backend has."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing; see :meth:`state_dict`."""
+
+    def positions(self) -> dict[str, Any]:
+        """Return the position of each input, by name."""
+        return {name: source.state_dict() for name, source in self._inputs.items()}
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        """Move the named inputs to positions; names that the graph lacks are ignored."""
+        for name in positions.keys() & self._inputs.keys():
+            self._inputs[name].load_state_dict(positions[name])
+
+    def pulled(self) -> int:
+        """Return how many values were pulled from inputs, those before a seek included."""
+        return sum(source.pulled for source in self._inputs.values())
+
+    def remaining(self) -> int | None:
+        """Return how many steps of a loop are left until an input ends, if known."""
+        nodes = self.graph.nodes.values()
+        fed = frozenset(node.name for node in nodes if node.kind == "placeholder")
+        trains = [node for node in nodes if node.kind == "op" and node.source.in_loop]
+        steps = sum(node.source.increment for node in trains)
+        feeding = {
+            name for node in trains for _, name in plan(self.graph, [node.name], fed).inputs
+        }
+        left = [self._inputs[name].remaining() for name in feeding]
+        runs = min((each for each in left if each is not None), default=None)
+        return runs * steps if runs is not None and steps else None
+
+    def close(self) -> None:
+        """Refuse further runs; the values stay readable."""
+        self._closed = True
+
+    def _taken(self, name: str, value: Any, who: str) -> Any:
+        """Return a value as arrays of this session, where those of today are."""
+        self.check(name, value, who)
+        form = self._forms[name]
+        leaves, old = form.leaves(value, name, who), jax.tree.leaves(self._values[name])
+        parts = zip(leaves, form.dtypes, old, strict=True)
+        return form.tree.unflatten([values.owned(*part) for part in parts])
+
+    def _parts(
+        self, program: Program, names: Mapping[int, str], donated: frozenset[str]
+    ) -> tuple[Part, ...]:
+        """Return the parts of a plan; only the last one may donate."""
+        wanted = {slot for slot, _ in program.trained} | {*program.results}
+        parts: list[Part] = []
+        for on_the_host, calls in reversed(calls_of(program, self.graph.host_ops)):
+            part: Part
+            if on_the_host:
+                part = HostPart(calls, self._forms)
+            else:
+                taken = frozenset() if parts else donated
+                part = CompiledPart(calls, program, names, self._forms, wanted, taken)
+            wanted.update(part.reads)
+            parts.insert(0, part)
+        return tuple(parts)
+
+    def _filled(self, program: Plan, feeds: Mapping[str, Any]) -> Slots:
+        """Return the slots with all that no op computes."""
+        made, known = program.program, self._values
+        slots = program.empty.copy()
+        for slot, name in program.variables:
+            slots[slot] = known[name]
+        for slot, name in made.feeds:
+            slots[slot] = feeds[name]
+        if made.step_slot is not None:
+            slots[made.step_slot] = self.global_step
+        if made.last_outputs:
+            self._fill_last(made, slots)
+        if made.inputs:
+            self._pull(made, slots)
+        if program.donated:
+            self._keep_shared(program, slots)
+        return slots
+
+    def _commit(self, program: Plan, slots: Slots, updates: Updates) -> None:
+        made = program.program
+        if updates:
+            self.version += 1
+            self._values.update(updates)
+            if self._shared:
+                self._shared.difference_update(updates)
+        for slot, op in made.trained:
+            self._last[op] = slots[slot]
+        if made.increment:
+            self.global_step += made.increment
+            self.version += 1
+        if program.fetched:
+            self._shared |= program.fetched - updates.keys()
+
+    def _fill_last(self, made: Program, slots: Slots) -> None:
+        for slot, name, op, key in made.last_outputs:
+            if op not in self._last:
+                raise NoValueYetError(
+                    f"{name!r} has no value yet: it is an output of train op {op!r}, which "
+                    "has not run in this session, and reading an output does not train; "
+                    f"fetch {op!r} as well, or compute {name!r} in an op of its own",
+                    name,
+                )
+            slots[slot] = self._last[op][key]
+
+    def _pull(self, made: Program, slots: Slots) -> None:
+        """Pull from all inputs of a run, or from none if one has ended."""
+        pulled: list[tuple[Input, Any]] = []
+        for slot, name in made.inputs:
+            source = self._inputs[name]
+            try:
+                slots[slot] = source.pull()
+            except OutOfRangeError:
+                for other, value in pulled:
+                    other.put_back(value)
+                raise
+            pulled.append((source, slots[slot]))
+
+    def _keep_shared(self, program: Plan, slots: Slots) -> None:
+        """Copy the variables to be donated that someone else may hold."""
+        if self._shared.isdisjoint(program.donated):
+            return
+        slot_of = {name: slot for slot, name in program.variables}
+        for name in self._shared.intersection(program.donated):
+            slot = slot_of[name]
+            slots[slot] = jax.tree.map(lambda leaf: leaf.copy(), slots[slot])
+
+    def _trace(
+        self,
+        program: Plan,
+        slots: Slots,
+        updates: Updates,
+        metadata: RunMetadata,
+    ) -> None:
+        """Run all parts, each until its values are there, and record them."""
+        started, records = time.perf_counter(), list[OpRecord]()
+        metadata.ops, metadata.start = records, started
+
+        def described(numbers: Sequence[int]) -> tuple[ValueRecord, ...]:
+            return tuple(
+                ValueRecord.of(program.names[slot], slots[slot])
+                for slot in numbers
+                if slot in program.names
+            )
+
+        for part in program.parts:
+            began, read, before = time.perf_counter(), described(part.reads), {*updates}
+            part.run(slots, updates)
+            new = {name: updates[name] for name in updates.keys() - before}
+            jax.block_until_ready((list(new.values()), [slots[s] for s in part.gives]))
+            written = tuple(ValueRecord.of(name, value) for name, value in new.items())
+            seconds = time.perf_counter() - began
+            parts = read, described(part.gives), written
+            records.append(OpRecord(part.label, "op", began, seconds, *parts))
+        metadata.seconds = time.perf_counter() - started
+
+    def _check_writers(self, made: Program, writes: Mapping[str, tuple[str, Any]]) -> None:
+        for name in writes.keys() & made.writers.keys():
+            op = self.graph.resolve(made.writers[name])
+            raise WriteConflictError(
+                f"variable {name!r} is written by two parties in one run: "
+                f"{writes[name][0]!r} and op {op.label}"
+            )
