@@ -494,12 +494,14 @@ def _compare(
     for name in here.keys() & saved.keys():
         try:
             session.check(name, saved[name], "the checkpoint")
-        except GraphError:
+        except GraphError as error:
+            ours, theirs = _form(here[name]), _form(ValueRecord.of(name, saved[name]))
             whose = owned_by(owners.get(name))
-            faults.append(
-                f"{name!r}{whose} has {_form(here[name])} in the graph and "
-                f"{_form(ValueRecord.of(name, saved[name]))} in the checkpoint"
+            fault = (
+                f"{name!r}{whose} has {ours} in the graph and {theirs} in the checkpoint"
             )
+            # If these are alike, the values differ inside, and the backend says where.
+            faults.append(fault if ours != theirs else f"{error}{whose}")
     if faults:
         raise CheckpointMismatchError(
             f"{path} was written by another graph: {'; '.join(sorted(faults))}. "

@@ -154,9 +154,17 @@ def _signs(values: Iterable[tuple[str, Any]]) -> Signs:
 def _first(signs: Signs) -> str | None:
     """Return the first place of a NaN, or None."""
     for place, sign in signs.items():
-        if sign[0] if sign.__class__ is list else sign != sign:
+        if sign[0] if sign.__class__ is list else _differs(sign):
             return place
     return None
+
+
+def _differs(number: Any) -> bool:
+    """Return whether a number differs from itself, as NaN does."""
+    try:
+        return bool(number != number)
+    except ValueError:  # a key of JAX is one value there, and several words on the host
+        return False
 
 
 def _is_number(part: Any) -> bool:

@@ -50,13 +50,16 @@ class CompiledPart:
         self.label = label_of(calls)
         reads = reads_of(calls)
         self.reads = tuple(slot for slot in reads if slot != program.xp_slot)
-        # The dict of an op with outputs is put together outside: its parts leave XLA once.
-        self._dicts = [(c.own, c.outputs) for c in calls if c.outputs and c.own in wanted]
-        parts = {slot for _, outputs in self._dicts for _, slot in outputs}
-        arrays = {s for c in calls for s in (c.gives[1:] if c.is_split else c.gives)}
-        self._returns = tuple(sorted(arrays & (wanted | parts)))
-        self._updates = tuple(name for c in calls for name in c.operation.updates)
-        self.gives = (*self._returns, *(own for own, _ in self._dicts))
+        # An array leaves XLA once: in the dict of its op, if somebody wants that.
+        whole = [call for call in calls if call.outputs and call.own in wanted]
+        self._inside = tuple(
+            (slot, call.own, key) for call in whole for key, slot in call.outputs
+        )
+        alone = {s for c in calls for s in (c.gives[1:] if c.is_split else c.gives)}
+        alone -= {slot for slot, _, _ in self._inside}
+        self._returns = (*(call.own for call in whole), *sorted(alone & wanted))
+        self.gives = (*self._returns, *(slot for slot, _, _ in self._inside))
+        self._updates = frozenset(name for c in calls for name in c.operation.updates)
         self._calls = calls
         self._names = names
         self._forms = forms
@@ -83,11 +86,11 @@ class CompiledPart:
                 raise
             raise explained from error
         self._function = function
-        updates.update(zip(self._updates, news, strict=True))
-        for slot, value in zip(self._returns, found, strict=True):
+        updates.update(news)
+        for slot, value in zip(self._returns, found):  # noqa: B905 (strict takes time)
             slots[slot] = value
-        for own, outputs in self._dicts:
-            slots[own] = {key: slots[slot] for key, slot in outputs}
+        for slot, own, key in self._inside:
+            slots[slot] = slots[own][key]
 
     def _compiled(self, arguments: Sequence[Any]) -> Callable[..., Any]:
         """Return the function to call.
@@ -110,7 +113,7 @@ class CompiledPart:
         return jax.jit(function, donate_argnums=self._donated)  # type: ignore[no-any-return]
 
     def _trace(self, given: Sequence[Any]) -> Any:
-        """Call the ops with tracers; return the new values and the slots to return."""
+        """Call the ops with tracers; return the new values and the slots that leave."""
         slots: dict[int, Any] = dict(zip(self.reads, given, strict=True))
         updates: Updates = {}
         if self._xp_slot is not None:
@@ -127,10 +130,11 @@ class CompiledPart:
                     updates[name] = _update(name, value, self._forms[name], operation)
                 for key, slot in call.outputs:
                     slots[slot] = _checked(results[key], operation)
+                slots[call.own] = {key: slots[slot] for key, slot in call.outputs}
             except BaseException as error:
                 _explain(error, operation)
                 raise
-        return [updates[name] for name in self._updates], [slots[s] for s in self._returns]
+        return updates, tuple(slots[slot] for slot in self._returns)
 
     def _explained(self, slots: Slots) -> Exception | None:
         """Return the error of values that no compiled function takes; None without one."""

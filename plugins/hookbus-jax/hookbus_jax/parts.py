@@ -16,8 +16,8 @@ Slots: TypeAlias = list[Any]
 Updates: TypeAlias = dict[str, Any]
 
 _XP = "xp"
-_COLLECTS = "hookbus."
-"""What the names of ops begin with that only put values into dicts, for hooks."""
+_COLLECTING = frozenset({"hookbus.metrics", "hookbus.summaries"})
+"""The ops that only put values into dicts, for hooks; some values may be text."""
 
 
 @attrs.frozen(eq=False)
@@ -70,14 +70,21 @@ def calls_of(program: Program, host_ops: frozenset[str]) -> list[tuple[bool, lis
     Ops on the host and compiled ones take turns. Each op runs in the first part that comes
     after the parts whose values it reads. So one compiled part is enough for all ops that
     do not wait for values of the host which wait for compiled ones.
+
+    An op that only collects values is compiled if all of them are arrays for certain.
     """
+    arrays = {slot for slot, _ in (*program.variables, *program.arrays)}
     places: dict[int, int] = {}
     parts: dict[int, list[Call]] = {}
     for operation, pick, own, outputs in program.calls:
         reads = tuple(pick(range(program.size)))  # what it picks of the numbers themselves
         call = Call(operation, reads, own, outputs)
         place = max((places.get(slot, 0) for slot in reads), default=0)
-        on_the_host = operation.name in host_ops or operation.name.startswith(_COLLECTS)
+        on_the_host = operation.name in host_ops
+        if operation.name in _COLLECTING:
+            on_the_host = not arrays.issuperset(reads)
+        if not on_the_host:
+            arrays.update(call.gives)
         if (place % 2 == 0) != on_the_host:
             place += 1
         parts.setdefault(place, []).append(call)
@@ -111,7 +118,7 @@ class HostPart:
         for call in self._calls:
             given: Sequence[Any] = [slots[slot] for slot in call.reads]
             try:
-                if not call.operation.name.startswith(_COLLECTS):
+                if call.operation.name not in _COLLECTING:
                     given = _with_numpy(call.operation, on_host(given))
                 returned = call.operation.call(*given)
                 if call.is_split:

@@ -88,9 +88,10 @@ def unpack(packed: Packed) -> jax.Array:
         UsageError: JAX has no such dtype, or it is switched off.
     """
     if packed.dtype.startswith(_KEY):
-        words = np.frombuffer(packed.data(), np.uint32)
-        words = words.reshape(*packed.shape, words.size // max(1, _size(packed.shape)))
         impl: Any = packed.dtype.removeprefix(_KEY)
+        shape = jax.random.key_data(jax.random.key(0, impl=impl)).shape
+        content = packed.data() if packed.nbytes else b""
+        words = np.frombuffer(content, np.uint32).reshape(*packed.shape, *shape)
         return jax.random.wrap_key_data(jnp.asarray(words), impl=impl)
     try:
         dtype = jnp.dtype(packed.dtype)
@@ -106,10 +107,6 @@ def unpack(packed: Packed) -> jax.Array:
         )
     host = np.frombuffer(packed.data(), dtype) if packed.nbytes else np.empty(0, dtype)
     return jnp.array(host.reshape(packed.shape), copy=True)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 @attrs.frozen(eq=False)
@@ -143,8 +140,8 @@ class Form:
                 leaves = [value[path] for path in self.paths]  # as a checkpoint holds it
             else:
                 raise GraphError(
-                    f"variable {name!r} has the structure {_shown(self.tree)}, and {who} "
-                    f"writes {_kind(value, tree)}"
+                    f"variable {name!r} is {_shown(self.tree)}, and {who} writes "
+                    f"{_shown(tree)}"
                 )
         for leaf, path, shape, dtype in zip(
             leaves, self.paths, self.shapes, self.dtypes, strict=True
@@ -211,13 +208,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _shown(tree: Any) -> str:
-    return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
-
-
-def _kind(value: Any, tree: Any) -> str:
-    if jax.tree_util.treedef_is_leaf(tree):
-        return f"a {type(value).__name__}"
-    return f"the structure {_shown(tree)}"
+    if tree == jax.tree.structure(0):
+        return "an array"
+    return f"the tree {str(tree).removeprefix('PyTreeDef(').removesuffix(')')}"
 
 
 def owned(leaf: Any, dtype: Any, old: Any = None) -> jax.Array:

@@ -1,0 +1,135 @@
+"""A custom loop with JAX arrays: what it tracks is a dict in which it replaces arrays."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hookbus import (
+    CheckpointMismatchError,
+    MonitoredTrainingSession,
+    SessionRunArgs,
+    SessionRunHook,
+    UsageError,
+)
+from tests.support.kinds import QUIET, Cut
+
+
+@jax.jit
+def train(params, key, batch):
+    key, noise = jax.random.split(key)
+
+    def loss_of(params):
+        return ((params["layers"][0] * batch).sum() - params["bias"]) ** 2
+
+    loss, slopes = jax.value_and_grad(loss_of)(params)
+    noisy = jax.tree.map(
+        lambda p, g: p - 0.1 * g + 0.01 * jax.random.normal(noise, p.shape, p.dtype),
+        params,
+        slopes,
+    )
+    return noisy, key, loss
+
+
+def new_state():
+    return {
+        "params": {
+            "layers": [jnp.ones(3), (jnp.ones(1, jnp.bfloat16),)],
+            "bias": jnp.array(0.5),
+        },
+        "key": jax.random.key(4),
+        "raw": jax.random.PRNGKey(5),
+        "epoch": 0,
+    }
+
+
+def run(directory, steps, state=None, hooks=(), cut=None):
+    state = new_state() if state is None else state
+    with MonitoredTrainingSession(
+        checkpoint_dir=directory, hooks=hooks, config=QUIET, save_checkpoint_steps=2
+    ) as session:
+        session.track(state=state)
+        for batch in session.iterate(range(steps)):
+            with session.step() as step:
+                new = train(state["params"], state["key"], float(batch))
+                state["params"], state["key"], loss = new
+                step.report(loss=loss, params=lambda: state["params"])
+            if session.global_step == cut:
+                raise Cut
+    return state
+
+
+def bits(state):
+    data = {**state, "key": jax.random.key_data(state["key"])}
+    return [
+        (str(jnp.asarray(x).dtype), np.asarray(x).tobytes()) for x in jax.tree.leaves(data)
+    ]
+
+
+def test_a_resumed_loop_ends_like_one_that_ran_through(tmp_path):
+    """Each leaf is replaced in its dict or list, and the dict stays the same object."""
+    whole = run(tmp_path / "whole", 6)
+    with pytest.raises(Cut):
+        run(tmp_path / "cut", 6, cut=5)
+    state = new_state()
+    containers = state["params"], state["params"]["layers"]
+    seen = []
+
+    class First(SessionRunHook):
+        def before_run(self, run_context):
+            seen.append((state["params"] is containers[0], state["params"]["layers"]))
+
+    run(tmp_path / "cut", 6, state, [First()])
+    assert bits(state) == bits(whole)
+    assert len(seen) == 2
+    assert seen[0][0]
+    assert seen[0][1] is containers[1]
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state["params"]))
+
+
+def test_hooks_get_what_the_loop_reports_as_numpy(tmp_path):
+    seen = []
+
+    class Watch(SessionRunHook):
+        def before_run(self, run_context):
+            return SessionRunArgs(["loss", "params"])
+
+        def after_run(self, run_context, run_values):
+            seen.extend(jax.tree.leaves(run_values.results))
+
+    run(tmp_path, 1, hooks=[Watch()])
+    assert {type(value) for value in seen} == {np.ndarray}
+    assert {value.dtype for value in seen} == {np.dtype(np.float32)}
+
+
+def test_a_bare_array_cannot_be_tracked():
+    with MonitoredTrainingSession(config=QUIET) as session:
+        for thing in (jnp.ones(2), jax.random.key(0)):
+            with pytest.raises(UsageError) as caught:
+                session.track(w=thing)
+            assert str(caught.value) == (
+                "cannot track 'w': a jax.Array cannot change, so it cannot be restored "
+                "in place. Track a dict that holds it, and replace it there: "
+                'state = {"w": w}; session.track(state=state)'
+            )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        (
+            "raw",
+            jnp.zeros(3),
+            "'state.raw' is an array of shape \\(3,\\) and dtype",
+        ),
+        ("raw", jnp.zeros(2), "of shape \\(2,\\) and dtype float32 here and an array of"),
+        ("key", jax.random.key(0, impl="rbg"), "dtype key<rbg> here and an array of shape"),
+        ("new", jnp.zeros(2), "'state.new' is not in the checkpoint"),
+    ],
+)
+def test_a_checkpoint_of_another_state_is_refused(key, value, why, tmp_path):
+    run(tmp_path, 1)
+    with pytest.raises(CheckpointMismatchError, match=why):
+        run(tmp_path, 1, {**new_state(), key: value})
