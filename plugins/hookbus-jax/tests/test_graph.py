@@ -12,6 +12,7 @@ import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_jax import JaxGraph
 from hookbus_nan_tensor import NanTensorHook
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hookbus import (
     MonitoredSession,
@@ -266,6 +267,26 @@ def test_nan_tensor_takes_keys_for_no_numbers(tmp_path):
     with opened(graph, *hooks) as session:
         session.run("train")
     assert latest_checkpoint(tmp_path).global_step == 1
+
+
+def test_restored_and_assigned_values_are_where_the_variable_is(tmp_path):
+    """On another device, or spread over devices, as a model that needs them all."""
+    devices = jax.devices()
+    spread = NamedSharding(Mesh(devices, "d"), PartitionSpec("d"))
+    for _ in range(2):
+        graph = JaxGraph()
+        graph.variable("spread", jax.device_put(jnp.zeros(4), spread))
+        graph.variable("second", jax.device_put(jnp.zeros(2), devices[1]))
+
+        graph.train_op(lambda spread: spread + 1, name="train", updates="spread")
+        graph.op(lambda second: second + 1, name="next")
+        with opened(graph, CheckpointSaverHook(str(tmp_path), save_steps=1)) as session:
+            session.run("train")
+        backend = create_session(graph)
+        backend.write({"spread": np.ones(4), "second": jnp.ones(2)})
+        backend.run("train")
+        assert backend.variables()["spread"].sharding == spread
+        assert backend.run("next").devices() == {devices[1]}
 
 
 def test_a_name_is_free_for_a_compiled_op_when_a_session_has_ended():

@@ -80,6 +80,7 @@ def test_a_raw_key_is_an_array(tmp_path):
 
 
 def test_an_array_of_several_devices_is_saved_whole(tmp_path):
+    assert len(jax.devices()) == 2
     mesh = jax.sharding.Mesh(jax.devices(), "d")
     where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
     array = jax.device_put(jnp.arange(8.0), where)

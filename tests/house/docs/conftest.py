@@ -31,9 +31,10 @@ def _environment() -> dict[str, str]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs PyTorch where it is not installed."""
-    if item.get_closest_marker("torch") and find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
+    """Skip a test that needs a library where it is not installed."""
+    for library in ("jax", "torch"):
+        if item.get_closest_marker(library) and find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
 
 
 @pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -18,6 +18,7 @@ EXEMPT = {
     "python3 -m venv .venv": INSTALLS,
     ". .venv/bin/activate": INSTALLS,
     'pip install "hookbus[all]" hookbus-torch scikit-learn': INSTALLS,
+    "pip install hookbus-jax": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
     "tensorboard --logdir runs/line": SERVES,
@@ -39,8 +40,12 @@ LONG = {
 }
 
 
-NEEDS_TORCH = {"README.md", "docs/how-to/pytorch.md"}
-"""Pages that are followed where PyTorch is installed: tox -e torch."""
+NEEDS = {
+    "README.md": pytest.mark.torch,
+    "docs/how-to/jax.md": pytest.mark.jax,
+    "docs/how-to/pytorch.md": pytest.mark.torch,
+}
+"""Pages that are followed where a library is installed: tox -e torch, tox -e jax."""
 
 
 def followed():
@@ -48,8 +53,8 @@ def followed():
     for page in PAGES:
         name = str(page.relative_to(ROOT))
         marks = [pytest.mark.page] if name in LONG else []
-        if name in NEEDS_TORCH:
-            marks.append(pytest.mark.torch)
+        if name in NEEDS:
+            marks.append(NEEDS[name])
         if page != PUBLISHES:
             yield pytest.param(page, id=name, marks=marks)
 
