@@ -89,7 +89,7 @@ class NanTensorHook(SessionRunHook):
             if signs.__class__ is dict:
                 place = _first(signs)
             else:
-                place = name if signs != signs else None
+                place = name if _differs(signs) else None
             if place is not None:
                 self._react(f"{place} is NaN at step {run_values.global_step}", run_context)
                 return

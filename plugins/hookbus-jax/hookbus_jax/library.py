@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,13 +14,7 @@ from hookbus_jax import values
 class JaxLibrary(Library):
     """Teaches hookbus JAX, which has no generators that programs use without a name."""
 
-    def on_host(self, values_: Sequence[Any]) -> Sequence[Any]:
-        """Return arrays as NumPy arrays; their copies to the host start together.
-
-        bfloat16 and the float8 types become float32, which holds each of their numbers,
-        small integers become int32, and keys become their data.
-        """
-        return values.on_host(values_)
+    on_host = staticmethod(values.on_host)
 
     def tracked(self, name: str, thing: Any) -> Tracked | None:
         """Refuse a bare array; anything else of JAX is tracked like any other object.

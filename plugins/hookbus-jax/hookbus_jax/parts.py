@@ -76,8 +76,9 @@ def calls_of(program: Program, host_ops: frozenset[str]) -> list[tuple[bool, lis
     arrays = {slot for slot, _ in (*program.variables, *program.arrays)}
     places: dict[int, int] = {}
     parts: dict[int, list[Call]] = {}
-    for operation, pick, own, outputs in program.calls:
-        reads = tuple(pick(range(program.size)))  # what it picks of the numbers themselves
+    for (operation, _, own, outputs), reads in zip(
+        program.calls, program.arguments, strict=True
+    ):
         call = Call(operation, reads, own, outputs)
         place = max((places.get(slot, 0) for slot in reads), default=0)
         on_the_host = operation.name in host_ops

@@ -18,12 +18,17 @@ _KEY = "key:"
 
 
 def on_host(values: Sequence[Any]) -> Sequence[Any]:
-    """Return arrays as NumPy arrays; all copies start before the first one is awaited."""
+    """Return arrays as NumPy arrays; all copies start before the first one is awaited.
+
+    An array with one number and no axis becomes a NumPy number, as in TensorFlow. bfloat16
+    and the float8 types become float32, which holds each of their numbers, small integers
+    become int32, and keys become their data. Other values stay as they are.
+    """
     arrays = [_numbers(v) if isinstance(v, jax.Array) else v for v in values]
     for array in arrays:
         if isinstance(array, jax.Array):
             array.copy_to_host_async()
-    return [np.asarray(a) if isinstance(a, jax.Array) else a for a in arrays]
+    return [np.asarray(a)[()] if isinstance(a, jax.Array) else a for a in arrays]
 
 
 def _numbers(array: jax.Array) -> jax.Array:

@@ -100,7 +100,7 @@ def test_hooks_get_what_the_loop_reports_as_numpy(tmp_path):
             seen.extend(jax.tree.leaves(run_values.results))
 
     run(tmp_path, 1, hooks=[Watch()])
-    assert {type(value) for value in seen} == {np.ndarray}
+    assert {type(value) for value in seen} == {np.float32, np.ndarray}
     assert {value.dtype for value in seen} == {np.dtype(np.float32)}
 
 
