@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ def tracked_as(name: str, thing: Any) -> Tracked:
     if isinstance(thing, dict | list) or _is_array(thing):
         _check_trackable(name, thing)
         return Tracked(
-            lambda: thing,
+            lambda: _plain(thing),
             lambda state: restored_in_place(thing, state),
             thing,
             lambda state: faults_of(name, thing, state),
@@ -267,10 +268,33 @@ def restored_in_place(here: Any, saved: Any) -> Any:
         both = map(restored_in_place, here, saved)
         items = [*both, *saved[len(here) :]]
         if isinstance(here, tuple):
-            return tuple(items)
+            kind: Any = type(here)
+            return kind._make(items) if _is_named(here) else tuple(items)
         here[:] = items
         return here
     return saved
+
+
+def _plain(state: Any, levels: int = MOST_LEVELS) -> Any:
+    """Return a state with tuples in place of named ones, whose classes no codec knows.
+
+    Parts in which there are none stay the same objects, and so do those that are too deep.
+    """
+    if not isinstance(state, dict | list | tuple) or not levels:
+        return state
+    if isinstance(state, dict):
+        parts = {key: _plain(part, levels - 1) for key, part in state.items()}
+        return parts if any(parts[key] is not state[key] for key in parts) else state
+    items = [_plain(part, levels - 1) for part in state]
+    if _is_named(state):
+        return tuple(items)
+    if not any(map(operator.is_not, items, state)):
+        return state
+    return tuple(items) if isinstance(state, tuple) else items
+
+
+def _is_named(part: Any) -> bool:
+    return hasattr(part, "_make") and isinstance(part, tuple)
 
 
 def faults_of(path: str, here: Any, saved: Any) -> Faults:

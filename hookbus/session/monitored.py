@@ -322,8 +322,8 @@ class MonitoredSession:
 
         Args:
             things: the objects by name: an array that can be written into; a dict or list
-                of arrays, numbers, strings and further dicts, lists and tuples; a NumPy
-                Generator; anything with ``state_dict`` and ``load_state_dict``; or a pair
+                of arrays, numbers, strings and further dicts, lists and tuples, also named
+                ones; a NumPy Generator; anything with ``state_dict`` and ``load_state_dict``; or a pair
                 of functions ``(get, set)``.
 
         Returns:

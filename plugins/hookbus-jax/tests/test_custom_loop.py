@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,10 +41,18 @@ def new_state():
             "layers": [jnp.ones(3), (jnp.ones(1, jnp.bfloat16),)],
             "bias": jnp.array(0.5),
         },
+        "optimizer": (Moments({"w": jnp.zeros(2)}, jnp.zeros((), jnp.int32)), ()),
         "key": jax.random.key(4),
         "raw": jax.random.PRNGKey(5),
         "epoch": 0,
     }
+
+
+class Moments(NamedTuple):
+    """A part of an optimizer's state, as optax has it."""
+
+    mean: Any
+    count: Any
 
 
 def run(directory, steps, state=None, hooks=(), cut=None):
@@ -55,6 +65,8 @@ def run(directory, steps, state=None, hooks=(), cut=None):
             with session.step() as step:
                 new = train(state["params"], state["key"], float(batch))
                 state["params"], state["key"], loss = new
+                moments, _ = state["optimizer"]
+                state["optimizer"] = moments._replace(count=moments.count + 1), ()
                 step.report(loss=loss, params=lambda: state["params"])
             if session.global_step == cut:
                 raise Cut
@@ -84,6 +96,7 @@ def test_a_resumed_loop_ends_like_one_that_ran_through(tmp_path):
     run(tmp_path / "cut", 6, state, [First()])
     assert bits(state) == bits(whole)
     assert len(seen) == 2
+    assert int(state["optimizer"][0].count) == 6
     assert seen[0][0]
     assert seen[0][1] is containers[1]
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state["params"]))

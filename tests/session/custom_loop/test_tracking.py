@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -102,6 +103,31 @@ def test_arrays_in_dicts_and_lists_are_restored_in_place(saved):
     assert state["losses"] is losses
     assert (state["rate"], state["best"].tolist()) == (0.25, [1.0])
     assert (state[0], state[1]) == ("done", "done")
+
+
+class Moments(NamedTuple):
+    """A part of an optimizer's state, as optax has it."""
+
+    count: int
+    mean: Any
+
+
+def test_a_named_tuple_comes_back_as_one(saved):
+    """It cannot change, so its dict or list gets a new one; arrays in it stay the same."""
+    for _ in range(2):
+        w = np.zeros(2)
+        state = {"moments": [Moments(0, (w, Moments(5, None)))], "rate": 1.0}
+        moments = state["moments"]
+        with saved() as session:
+            session.track(state=state)
+            with session.step():
+                w += 1
+                moments[0] = moments[0]._replace(count=moments[0].count + 1)
+
+    assert state["moments"] is moments
+    assert moments == [Moments(2, (w, Moments(5, None)))]
+    assert (type(moments[0]), type(moments[0].mean[1])) == (Moments, Moments)
+    assert (moments[0].mean[0] is w, w.tolist()) == (True, [2, 2])
 
 
 def test_a_dict_takes_new_arrays(saved):
