@@ -193,6 +193,13 @@ class Library:
         """
         raise PluginError(f"{type(self).__name__} packs values, and does not unpack them")
 
+    def placed(self, value: Any, like: Any) -> Any:  # noqa: ARG002 (for subclasses)
+        """Return a restored value where *like* is, the value that it replaces.
+
+        A dict or list that a custom loop tracks gets the value.
+        """
+        return value
+
 
 _MOST_CLASSES = 1024
 _CONTAINERS = (dict, list, tuple)

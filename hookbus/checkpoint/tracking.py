@@ -272,7 +272,8 @@ def restored_in_place(here: Any, saved: Any) -> Any:
             return kind._make(items) if _is_named(here) else tuple(items)
         here[:] = items
         return here
-    return saved
+    library = library_of(saved)
+    return saved if library is None else library.placed(saved, here)
 
 
 def _plain(state: Any, levels: int = MOST_LEVELS) -> Any:

@@ -323,8 +323,8 @@ class MonitoredSession:
         Args:
             things: the objects by name: an array that can be written into; a dict or list
                 of arrays, numbers, strings and further dicts, lists and tuples, also named
-                ones; a NumPy Generator; anything with ``state_dict`` and ``load_state_dict``; or a pair
-                of functions ``(get, set)``.
+                ones; a NumPy Generator; anything with ``state_dict`` and
+                ``load_state_dict``; or a pair of functions ``(get, set)``.
 
         Returns:
             The object, or for several objects a dict by name. For a pair, the result of

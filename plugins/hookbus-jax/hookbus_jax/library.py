@@ -45,3 +45,9 @@ class JaxLibrary(Library):
             UsageError: JAX has no such dtype, or it is switched off.
         """
         return values.unpack(packed)
+
+    def placed(self, value: Any, like: Any) -> Any:
+        """Return a restored array on the devices of the array that it replaces."""
+        if not isinstance(value, jax.Array) or not isinstance(like, jax.Array):
+            return value
+        return values.placed(value, like)

@@ -38,6 +38,9 @@ from hookbus_jax.graph import JaxGraph
 from hookbus_jax.parts import HostPart, Part, Slots, Updates, calls_of
 from hookbus_jax.values import Form, form_of
 
+_MOST_PLANS = 1024
+"""How many plans are kept, so that a request is compiled once, whoever makes it."""
+
 
 @attrs.frozen(eq=False)
 class Plan:
@@ -96,6 +99,7 @@ class JaxSession:
                 [values.owned(leaf, dtype) for leaf, dtype in leaves]
             )
         self._shared: set[str] = set()
+        self._plans: dict[Any, Plan] = {}
         self._inputs = {
             node.name: Input(node.name, node.source)
             for node in graph.nodes.values()
@@ -121,6 +125,16 @@ class JaxSession:
             UnfedPlaceholderError: a needed placeholder is not fed.
             WriteConflictError: two ops of the run update one variable.
         """
+        request = (*fetches,), feeds, (*host,)
+        if request not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[request] = self._planned(*request)
+        return self._plans[request]
+
+    def _planned(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str]
+    ) -> Plan:
         program = plan(self.graph, fetches, feeds, host)
         variables = (*program.variables, *program.arrays)
         leaves = (*variables, *program.feeds, *program.inputs)
@@ -180,10 +194,10 @@ class JaxSession:
             self._check_writers(made, writes)
             for name, (who, value) in writes.items():
                 updates[name] = self._taken(name, value, repr(who))
-        slots = self._filled(program, feeds)
         if options.trace_level > 0:
-            self._trace(program, slots, updates, metadata)
+            slots = self._traced(program, feeds, updates, metadata)
         else:
+            slots = self._filled(program, feeds)
             for part in program.parts:
                 part.run(slots, updates)
         self._commit(program, slots, updates)
@@ -294,8 +308,13 @@ class JaxSession:
             parts.insert(0, part)
         return tuple(parts)
 
-    def _filled(self, program: Plan, feeds: Mapping[str, Any]) -> Slots:
-        """Return the slots with all that no op computes."""
+    def _filled(
+        self,
+        program: Plan,
+        feeds: Mapping[str, Any],
+        records: list[OpRecord] | None = None,
+    ) -> Slots:
+        """Return the slots with all that no op computes; record what is pulled."""
         made, known = program.program, self._values
         slots = program.empty.copy()
         for slot, name in program.variables:
@@ -307,7 +326,7 @@ class JaxSession:
         if made.last_outputs:
             self._fill_last(made, slots)
         if made.inputs:
-            self._pull(made, slots)
+            self._pull(made, slots, records)
         if program.donated:
             self._keep_shared(program, slots)
         return slots
@@ -338,11 +357,11 @@ class JaxSession:
                 )
             slots[slot] = self._last[op][key]
 
-    def _pull(self, made: Program, slots: Slots) -> None:
+    def _pull(self, made: Program, slots: Slots, records: list[OpRecord] | None) -> None:
         """Pull from all inputs of a run, or from none if one has ended."""
         pulled: list[tuple[Input, Any]] = []
         for slot, name in made.inputs:
-            source = self._inputs[name]
+            source, started = self._inputs[name], time.perf_counter()
             try:
                 slots[slot] = source.pull()
             except OutOfRangeError:
@@ -350,6 +369,10 @@ class JaxSession:
                     other.put_back(value)
                 raise
             pulled.append((source, slots[slot]))
+            if records is not None:
+                seconds, given = time.perf_counter() - started, slots[slot]
+                value = ValueRecord.of(name, given)
+                records.append(OpRecord(name, "input", started, seconds, (), (value,)))
 
     def _keep_shared(self, program: Plan, slots: Slots) -> None:
         """Copy the variables to be donated that someone else may hold."""
@@ -360,16 +383,17 @@ class JaxSession:
             slot = slot_of[name]
             slots[slot] = jax.tree.map(lambda leaf: leaf.copy(), slots[slot])
 
-    def _trace(
+    def _traced(
         self,
         program: Plan,
-        slots: Slots,
+        feeds: Mapping[str, Any],
         updates: Updates,
         metadata: RunMetadata,
-    ) -> None:
+    ) -> Slots:
         """Run all parts, each until its values are there, and record them."""
         started, records = time.perf_counter(), list[OpRecord]()
         metadata.ops, metadata.start = records, started
+        slots = self._filled(program, feeds, records)
 
         def described(numbers: Sequence[int]) -> tuple[ValueRecord, ...]:
             return tuple(
@@ -388,6 +412,7 @@ class JaxSession:
             parts = read, described(part.gives), written
             records.append(OpRecord(part.label, "op", began, seconds, *parts))
         metadata.seconds = time.perf_counter() - started
+        return slots
 
     def _check_writers(self, made: Program, writes: Mapping[str, tuple[str, Any]]) -> None:
         for name in writes.keys() & made.writers.keys():

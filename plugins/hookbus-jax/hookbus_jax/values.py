@@ -220,12 +220,15 @@ def _shown(tree: Any) -> str:
 
 def owned(leaf: Any, dtype: Any, old: Any = None) -> jax.Array:
     """Return a leaf as an array that nobody else has, where *old* is."""
-    if is_key(dtype):
-        return jnp.array(leaf, copy=True)
-    array = jnp.array(leaf, dtype=dtype, copy=True)
-    if old is None or not getattr(old, "committed", True):
-        return array
-    return jax.device_put(array, old.sharding)
+    array = jnp.array(leaf, dtype=None if is_key(dtype) else dtype, copy=True)
+    return array if old is None else placed(array, old)
+
+
+def placed(array: jax.Array, like: jax.Array) -> jax.Array:
+    """Return an array on the devices of another one, if those were chosen for that."""
+    # Keys do not tell whether they are on the default device by choice.
+    committed = jax.random.key_data(like) if is_key(like.dtype) else like
+    return jax.device_put(array, like.sharding) if committed.committed else array
 
 
 def converted(leaf: Any, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hookbus import (
     CheckpointMismatchError,
@@ -146,3 +147,27 @@ def test_a_checkpoint_of_another_state_is_refused(key, value, why, tmp_path):
     run(tmp_path, 1)
     with pytest.raises(CheckpointMismatchError, match=why):
         run(tmp_path, 1, {**new_state(), key: value})
+
+
+def test_restored_arrays_are_where_those_of_the_loop_are(tmp_path):
+    """Spread over devices, or on another one; what was put nowhere stays free to move."""
+    devices = jax.devices()
+    spread = NamedSharding(Mesh(devices, "d"), PartitionSpec("d"))
+    for step in range(2):
+        state = {
+            "spread": jax.device_put(jnp.full(4, 1.0), spread),
+            "second": [jax.device_put(jnp.full(2, 2.0), devices[1])],
+            "keys": jax.device_put(jax.random.split(jax.random.key(0), 2), devices[1]),
+            "free": jnp.full(2, 3.0),
+        }
+        first = dict(state)
+        with MonitoredTrainingSession(checkpoint_dir=tmp_path, config=QUIET) as session:
+            session.track(state=state)
+            assert (state["spread"] is first["spread"]) == (step == 0)
+            assert state["spread"].sharding == spread
+            assert state["second"][0].devices() == {devices[1]}
+            assert state["keys"].devices() == {devices[1]}
+            assert not state["free"].committed
+            with session.step():
+                state["spread"] = state["spread"] + 1
+    assert state["spread"].tolist() == [3.0] * 4

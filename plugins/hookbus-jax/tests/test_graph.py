@@ -71,6 +71,14 @@ def test_a_request_is_compiled_once_and_only_what_it_needs():
     assert log == ["loss", "train", "unused"]
 
 
+def test_what_hooks_run_by_themselves_is_compiled_once_too():
+    log: list[str] = []
+    backend = create_session(line(log))
+    for _ in range(3):
+        backend.run("unused")
+    assert log == ["unused"]
+
+
 def test_all_ops_of_a_request_are_one_function():
     """What several ops share is computed once: XLA sees all of them."""
     backend = create_session(line([]))
@@ -366,16 +374,16 @@ def test_the_session_knows_how_many_steps_are_left():
 def test_a_traced_run_records_each_part_until_it_is_done():
     graph = JaxGraph()
     graph.variable("w", jnp.zeros(2))
-    graph.placeholder("x")
+    graph.input("x", lambda: count(1.0))
     graph.op(lambda x: x * 2, name="twice")
     graph.train_op(lambda w, twice: w + twice, name="train", updates="w")
     graph.op(lambda twice: str(twice), name="text", host=True)
     metadata = RunMetadata()
     with opened(graph) as session:
-        session.run(
-            ["train", "text"], {"x": 1.0}, RunOptions(RunOptions.FULL_TRACE), metadata
-        )
-    compiled, host = metadata.ops
+        full = RunOptions(RunOptions.FULL_TRACE)
+        session.run(["train", "text"], None, full, metadata)
+    pulled, compiled, host = metadata.ops
+    assert (pulled.name, pulled.kind, pulled.outputs[0].type) == ("x", "input", "float")
     assert (compiled.name, host.name) == ("twice, train", "text")
     assert {value.name for value in compiled.inputs} == {"w", "x"}
     assert [value.name for value in compiled.outputs] == ["twice"]
