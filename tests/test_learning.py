@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -401,11 +402,10 @@ def test_another_process_begins_when_the_chief_has_come_so_far(chief, capsys):
     chief(3)
     worker.join(30)
     assert trained == [0.5]
-    told = [
-        line for line in capsys.readouterr().err.splitlines() if "for the chief" in line
-    ]
-    assert told[0].endswith("waiting for the chief step=3 now=0 directory=run")
-    assert len(told) <= 2
+    waiting = r"waiting for the chief step=3 now=(\d+) directory=run$"
+    told = re.findall(waiting, capsys.readouterr().err, re.MULTILINE)
+    # The chief may have saved step 2 before the other process looks for the first time.
+    assert told in (["0"], ["2"], ["0", "2"])
 
 
 def test_another_process_must_know_where_the_chief_saves():
