@@ -169,6 +169,7 @@ def _plain(value: Any, around: tuple[int, ...]) -> Any:
     return [_plain(entry, around) for entry in value]
 
 
+@functools.cache
 def _structlog() -> Any:
     """Import structlog and leave the global random generator unchanged.
 

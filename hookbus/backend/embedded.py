@@ -173,12 +173,13 @@ class EmbeddedSession:
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without calling hooks."""
-        return self._read(fetches, unite_feeds([("run", feed_dict)], self.graph.resolve))
+        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
+        return self._read(fetches, feeds, frozenset(feeds))
 
-    def _read(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
+    def _read(self, fetches: Any, feeds: Mapping[str, Any], fed: frozenset[str]) -> Any:
         merged = merge([("run", structure_of(fetches, self.graph.leaf))])
         names = [self.graph.resolve(leaf, "run").name for leaf in merged.leaves]
-        program = self.compile(names, frozenset(feeds))
+        program = self.compile(names, fed)
         values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
         return merged.splits[0](values)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keyword
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.library import LiveValue, arm
@@ -26,12 +26,12 @@ from hookbus.graph.node import (
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 
-_STR = frozenset({str})
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COMPUTED = ("op", "input", "placeholder")
 """Kinds of nodes that a session computes or is fed; a custom loop has none of its own."""
-_NO_SUMMARIES: dict[str, Any] = {}
-_COLLECTED = (METRICS, _REPORTED_SUMMARIES)
+_MOST_KEPT = 1024
+_NOTHING: dict[str, Any] = {}
+_COLLECTED = frozenset({METRICS, _REPORTED_SUMMARIES})
 """Nodes whose values are computed from the reports of a step."""
 
 
@@ -120,27 +120,30 @@ class ReportGraph(Graph):
         return [*self.nodes, *self.live]
 
 
-class Reports(Mapping[str, Any]):
-    """The values that one step reports; a callable is called if a hook fetches it.
+class Reports(dict[str, Any]):
+    """The values that one step reports, by name; a callable is called if a hook fetches it.
+
+    It is a dict because every step makes and reads one. It holds the values that are known;
+    looking up a name of :attr:`late`, or the metrics or summaries of the step, computes the
+    value once.
 
     Whether a hook fetches it may depend on the flags of the run, so a callable must not
     change the training.
 
     Args:
-        aside: returns a block for a callable, which undoes its effects.
+        values: values by name, none of them callable.
 
     Attributes:
-        given: what is reported or fed, by name.
+        aside: returns a block for a callable, which undoes its effects.
+        late: the callables that are reported, by name.
     """
 
-    __slots__ = ("_known", "_shown", "_summaries", "aside", "given")
-
-    def __init__(self, aside: Callable[[], Undo] = preserved) -> None:
-        self.aside = aside
-        self.given: dict[str, Any] = {}
-        self._known: dict[str, Any] = {}
-        self._summaries: dict[str, tuple[SummaryKind, Any]] = _NO_SUMMARIES
-        self._shown: dict[str, Any] = _NO_SUMMARIES
+    __slots__ = ("__dict__", "aside")
+    aside: Callable[[], Undo]
+    # Few steps have any of these, so all others share what is empty.
+    late: dict[str, Callable[[], Any]] = _NOTHING
+    _summaries: dict[str, tuple[SummaryKind, Any]] = _NOTHING
+    _shown: dict[str, Any] = _NOTHING
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add values by name.
@@ -148,12 +151,13 @@ class Reports(Mapping[str, Any]):
         Raises:
             UsageError: a name is reported twice in this step.
         """
-        if not _STR.issuperset(map(type, values)):
-            values = {plain_name(name): value for name, value in values.items()}
-        if not self.given.keys().isdisjoint(values):
-            twice = next(name for name in values if name in self.given)
-            raise UsageError(f"{twice!r} is reported twice in one step")
-        self.given.update(values)
+        for name, value in values.items():
+            if name in self or (self.late and name in self.late):
+                raise UsageError(f"{name!r} is reported twice in one step")
+            if callable(value):
+                self.late = {**self.late, plain_name(name): value}
+            else:
+                self[name if name.__class__ is str else plain_name(name)] = value
 
     def summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
         """Add a summary, under the name that a viewer shows.
@@ -166,44 +170,32 @@ class Reports(Mapping[str, Any]):
             raise UsageError(f"a summary's name is {name!r}; expected a non-empty str")
         if name in self._summaries:
             raise UsageError(f"{name!r} is summarized twice in one step")
-        if self._summaries is _NO_SUMMARIES:  # a step that has some is rare
+        if self._summaries is _NOTHING:
             self._summaries, self._shown = {}, {}
         self._summaries[name] = kind, value
 
     def fed(self, feeds: Mapping[str, Any]) -> Reports:
         """Return these reports, with the feeds of hooks in place of reported values."""
-        if not feeds:
-            return self
-        both = Reports(self.aside)
-        both.given = {**self.given, **feeds}
-        both._known = {**self._known, **feeds}
+        both = Reports({**self, **feeds})
+        both.late = {name: late for name, late in self.late.items() if name not in feeds}
+        both.aside = self.aside
         both._summaries, both._shown = self._summaries, self._shown
         return both
 
-    def __getitem__(self, name: str) -> Any:
-        known = self._known
-        if name not in known:
-            value = self.given.get(name)
-            plain = value is not None and not callable(value)
-            known[name] = value if plain else self._evaluate(name)
-        return known[name]
+    def names(self) -> tuple[str, ...]:
+        """Return the names that are reported or fed."""
+        return (*self, *self.late)
 
-    def __iter__(self) -> Iterator[str]:
-        yield from self.given
-        yield from (name for name in _COLLECTED if name not in self.given)
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def _evaluate(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         if name == METRICS:
-            metrics = {metric: self[metric] for metric in metrics_of(self.given)}
-            scalars = scalars_of(self._summaries)
-            return {**metrics, **{scalar: self._show(scalar) for scalar in scalars}}
+            metrics = {metric: self[metric] for metric in metrics_of(self.names())}
+            shown = {scalar: self._show(scalar) for scalar in scalars_of(self._summaries)}
+            return {**metrics, **shown}
         if name == _REPORTED_SUMMARIES:
             kinds = [(key, kind) for key, (kind, _) in self._summaries.items()]
             return by_kind((key, kind, self._show(key)) for key, kind in kinds)
-        return self._called(self.given[name])
+        value = self[name] = self._called(self.late[name])
+        return value
 
     def _show(self, name: str) -> Any:
         """Return the value of a summary; a function is called once, when it is needed."""
@@ -228,10 +220,11 @@ class ReportSession(EmbeddedSession):
 
     def __init__(self, graph: ReportGraph) -> None:
         super().__init__(graph)
-        self._nothing = Reports()
-        self.last: Any = self._nothing
+        self.last = self._nothing = Reports()
+        self.last.aside = preserved
         self._takes_reports = graph.takes_reports
         self._live = graph.live_variables
+        self._kept: dict[tuple[str, ...], list[LiveValue]] = {}
         self._disarm = arm(())
 
     def compile(
@@ -243,6 +236,8 @@ class ReportSession(EmbeddedSession):
             UnfedPlaceholderError: the step does not report a fetched name, or no step has
                 reported anything yet.
         """
+        if self._takes_reports:
+            feeds |= _COLLECTED
         try:
             return super().compile(fetches, feeds, host)
         except UnfedPlaceholderError as error:
@@ -259,22 +254,28 @@ class ReportSession(EmbeddedSession):
                 f"{name!r} is not reported yet{near}{';' if near else ':'} no step has "
                 "ended; read it in after_run() or after the first step"
             )
-        reported = sorted(feeds - {*_COLLECTED})
+        reported = sorted(feeds - _COLLECTED)
         return (
             f"{name!r} is not reported{did_you_mean(name, [*reported, *tracked])}; the "
             f"step reports {', '.join(map(repr, reported)) or 'nothing'}: "
             f"{_reporting(name)}"
         )
 
-    def take_reports(self, reports: Mapping[str, Any]) -> None:
+    def take_reports(self, reports: Any) -> None:
         """Take the reports of the step that has just ended."""
         self.last = reports
 
     def arm(self, fetches: Sequence[str]) -> None:
         """Have tracked objects keep the values that hooks will ask for after the step."""
         self._disarm()
-        needed = needed_by(self.graph, map(self.graph.resolve, fetches))
-        self._disarm = arm(node.source for node in needed if is_live(node))
+        kept = self._kept.get(tuple(fetches))
+        if kept is None:
+            needed = needed_by(self.graph, map(self.graph.resolve, fetches))
+            kept = [node.source for node in needed if is_live(node)]
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[tuple(fetches)] = kept
+        self._disarm = arm(kept)
 
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""
@@ -303,7 +304,8 @@ class ReportSession(EmbeddedSession):
         if not self._takes_reports:
             return super().run(fetches, feed_dict)
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
-        return self._read(fetches, ChainMap(given, cast("Any", self.last)))
+        fed = frozenset(given).union(self.last.names())
+        return self._read(fetches, ChainMap(given, self.last), fed)
 
 
 def _kind_of(live: LiveValue | None) -> NodeKind:

@@ -122,14 +122,14 @@ class Planner:
             GraphError: the graph has no such node.
         """
         key = (request, reported)
-        return self._plans.get(key) or self._plan(key, feeds)
+        return self._plans.get(key) or self._plan(key, frozenset(feeds).union(reported))
 
     def _plan(
-        self, key: tuple[RunRequest, tuple[str, ...]], feeds: Mapping[str, Any]
+        self, key: tuple[RunRequest, tuple[str, ...]], fed: frozenset[str]
     ) -> RunPlan:
         """Plan a request that is new, and keep the plan under a key."""
         request = key[0]
-        own, fed = merge([(CALLER, request.fetches)]), frozenset(feeds)
+        own = merge([(CALLER, request.fetches)])
         hooks = merge(request.hooks, len(own.leaves))
         fetches, host = self._names_of(own), self._names_of(hooks)
         try:
@@ -230,7 +230,7 @@ def read_requests(
     """Return the request without feeds, whether it is special, and whether it is fixed.
 
     A special request has feeds, options, or a foreign type. In a fixed one all hooks fetch
-    names, nodes and dicts of these, so that a change of them can be seen.
+    names, nodes, and dicts, lists and tuples of these, so that a change can be seen.
     """
     wanted = fetches if fetches.__class__ is str else structure_of(fetches, leaf)
     hooks: list[tuple[str, Hashable]] = []
@@ -244,14 +244,31 @@ def read_requests(
         if own.__class__ is str or own.__class__ is Node:
             hooks.append((name, own))
         elif own is not None:
-            flat = own.__class__ is dict and NAMES.issuperset(map(type, own.values()))
-            fixed = fixed and flat
+            fixed = fixed and is_plain(own)
             try:
                 hooks.append((name, structure_of(own, leaf)))
             except GraphError as error:
                 _blame(error, name)
                 raise
     return RunRequest((wanted, tuple(hooks), ())), special, fixed
+
+
+def is_plain(fetches: Any, levels: int = 3) -> bool:
+    """Return whether fetches are names and nodes, or dicts, lists and tuples of these.
+
+    Two of these that are equal have the same structure.
+
+    Args:
+        fetches: the fetches.
+        levels: how many containers may be inside each other.
+    """
+    kind = fetches.__class__
+    if kind in NAMES:
+        return True
+    if not levels or kind not in (dict, list, tuple):
+        return False
+    parts = fetches.values() if kind is dict else fetches
+    return all(is_plain(part, levels - 1) for part in parts)
 
 
 def _check_request(name: str, request: Any) -> bool:

@@ -15,7 +15,9 @@ import attrs
 
 from hookbus.backend.generated import define
 from hookbus.bus.caller import Caller, Implementation, Result
+from hookbus.bus.plan import is_plain
 from hookbus.graph.fetches import Split, Structure
+from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs
 
@@ -55,7 +57,8 @@ def compile_run(
     Args:
         before: the caller of the hooks' ``before_run``, without wrappers or observers.
         after: the same for ``after_run``.
-        asked: the requests of hooks: only fetches that are names, nodes or dicts of these.
+        asked: the requests of hooks: only fetches that are names, nodes, and dicts, lists
+            and tuples of these.
         shapes: the structure of each such hook's fetches, by the hook's name.
         places: the place of each fetched leaf's value among all values.
         splits: what takes a hook's own results out of all values.
@@ -67,6 +70,7 @@ def compile_run(
         "refuse": after.refuse_args,
         "Args": SessionRunArgs,
         "Values": SessionRunValues,
+        "is_plain": is_plain,
     }
     requests = dict(asked)
     lines = _before(before, requests, namespace)
@@ -110,23 +114,33 @@ def _differs(
     answer: str, ready: str, request: SessionRunArgs, namespace: dict[str, Any]
 ) -> str:
     """Return the test of whether a hook's answer differs from its request."""
-    fetches = request.fetches
+    fetches, same_again = request.fetches, "True"
     namespace[ready] = request
     if fetches.__class__ is str:
         same = f"{answer}.fetches.__class__ is str and {answer}.fetches == {fetches!r}"
-    elif fetches.__class__ is not dict:
+    elif fetches.__class__ is Node:
         same = f"{answer}.fetches is {ready}.fetches"
-    else:  # the hook may change its dict, so the names are compared with a copy
-        namespace[f"{ready}_names"] = {**fetches}
-        same = f"{answer}.fetches.__class__ is dict and {answer}.fetches == {ready}_names"
-    same_again = (
-        "True" if fetches.__class__ is not dict else f"{ready}.fetches == {ready}_names"
-    )
+    else:  # the hook may change them in place, so they are compared with a copy
+        namespace[f"{ready}_copy"] = _copied(fetches)
+        same_again = f"{ready}.fetches == {ready}_copy"
+        # Containers of other types may be equal, too; the outermost is easily seen.
+        alike = f"{answer}.fetches.__class__ is {fetches.__class__.__name__}"
+        if not is_plain(fetches, levels=1):
+            alike = f"is_plain({answer}.fetches)"
+        same = f"{alike} and {answer}.fetches == {ready}_copy"
     return (
         f"not ({same_again} if {answer} is {ready} else"
         f" {answer}.__class__ is Args and {same}"
         f" and {answer}.feed_dict is None and {answer}.options is None)"
     )
+
+
+def _copied(fetches: Any) -> Any:
+    """Return plain fetches with copies of all containers."""
+    kind = fetches.__class__
+    if kind is dict:
+        return {key: _copied(part) for key, part in fetches.items()}
+    return kind(map(_copied, fetches)) if kind in (list, tuple) else fetches
 
 
 def _after(
@@ -162,15 +176,18 @@ def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
     """Return the source of a hook's results, if its structure is simple."""
     if not isinstance(shape, Structure):
         return f"values[{places[shape]}]"
-    if shape[0] is not dict or shape.order is None:
+    kind, details, *inside = shape
+    if kind not in (dict, list, tuple):
         return None
-    by_key = dict(zip(shape[1][0], shape[2:], strict=True))
-    parts = []
-    for key in shape.order:
-        if key.__class__ not in _LITERAL or isinstance(by_key[key], Structure):
-            return None
-        parts.append(f"{key!r}: values[{places[by_key[key]]}]")
-    return f"{{{', '.join(parts)}}}"
+    parts = [_expression(part, places) for part in inside]
+    if None in parts:
+        return None
+    if kind is not dict:
+        return f"{kind.__name__}([{', '.join(map(str, parts))}])"
+    by_key = dict(zip(details[0], parts, strict=True))
+    if not all(key.__class__ in _LITERAL for key in by_key):
+        return None
+    return f"{{{', '.join(f'{key!r}: {by_key[key]}' for key in shape.order or by_key)}}}"
 
 
 def _call(

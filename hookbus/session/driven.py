@@ -23,7 +23,7 @@ from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.session.creators import ChiefSessionCreator
 from hookbus.session.finish import leave
 from hookbus.session.requests import act, act_after_run
-from hookbus.session.run import HookedSession, PendingRun
+from hookbus.session.run import NO_FETCHES, HookedSession, PendingRun
 from hookbus.session.start import (
     begin,
     close_replaced,
@@ -461,7 +461,7 @@ class DrivenSession:
 
     def _ask(self, backend: HookedSession, fetches: Any, kind: Kind) -> PendingRun:
         try:
-            pending = backend.ask(fetches or [], None, None, None, kind)
+            pending = backend.ask(fetches or NO_FETCHES, None, None, None, kind)
             backend.wanted(pending)  # it resolves the names
         except BaseException:
             self._state.requests.fail_run()

@@ -42,7 +42,7 @@ from hookbus.session.start import (
     repeat,
     settle,
 )
-from hookbus.session.state import Phase, SessionState
+from hookbus.session.state import RUNNING, Phase, SessionState
 from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn, end_epoch
 from hookbus.validation import check_name
 
@@ -120,6 +120,9 @@ class MonitoredSession:
                 exit_on_signal=exit_on_signal,
             )
         )
+
+    _step: Step | None = None
+    """The step of a custom loop, which is entered again and again."""
 
     @uninterrupted
     def _start(self, state: SessionState) -> None:
@@ -208,7 +211,7 @@ class MonitoredSession:
         if state.bus.current.name is not NOBODY:
             self._refuse_inside_event()
         backend = state.backend
-        usual = state.phase is Phase.RUNNING and state.signals.received is None
+        usual = state.phase is RUNNING and state.signals.received is None
         if backend is None or not usual:
             backend = state.usable(kind)
         kind = kind or state.kind
@@ -387,13 +390,16 @@ class MonitoredSession:
         Raises:
             UsageError: the session has a graph.
         """
-        state = self._state
-        if kind is not None or state.phase is not Phase.RUNNING or not state.custom_loop:
+        state, step = self._state, self._step
+        if step is None or kind is not None or state.phase is not RUNNING:
             self._check_custom_loop("step()")
             check_kind(kind)
+            step = Step(state, kind or state.kind)
+            if kind is None:
+                self._step = step
         if state.bus.current.name is not NOBODY:
             self._refuse_inside_event()
-        return Step(state, kind or state.kind)
+        return step
 
     def evaluation(self, name: str | None = None) -> Evaluation:
         """Evaluate the model of a custom loop as a block, between two steps.
@@ -445,7 +451,7 @@ class MonitoredSession:
         backend = state.backend
         if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
             state.check_process()
-            if state.custom_loop and state.phase is Phase.RUNNING:
+            if state.custom_loop and state.phase is RUNNING:
                 heed_signal(state)
             return True
         if not backend.coord.should_stop():

@@ -31,6 +31,8 @@ from hookbus.hooks.interrupts import call_interruptibly
 from hookbus.hooks.signals import SignalWatch
 from hookbus.logs import log
 
+NO_FETCHES: list[Any] = []
+"""The caller's fetches in a step of a custom loop; nobody changes it."""
 _DEFAULT_OPTIONS = RunOptions()
 _NO_FEEDS: Mapping[str, Any] = {}
 _MOST_COMPILED = 16
@@ -141,11 +143,14 @@ class HookedSession:
         group = self._schedules[kind].enter(step)
         steady = None
         if options is None and metadata is None:
-            key = fetches if fetches.__class__ is str else _key_of(fetches)
             given: Any = feed_dict or _NO_FEEDS
-            if key is not None and given.__class__ is dict:
-                steady = self._steady.get((group, key, *map(id, given)))
-                steady = steady or self._new_steady(group, key, given)
+            if fetches is NO_FETCHES and given is _NO_FEEDS:
+                steady = self._steady.get(group) or self._new_steady(group, given)
+            elif given.__class__ is dict:
+                key = fetches if fetches.__class__ is str else _key_of(fetches)
+                if key is not None:
+                    key = (group, key, *map(id, given))
+                    steady = self._steady.get(key) or self._new_steady(key, given)
         if steady is None or steady.hooks is None:
             asked = group.before.collect(context)
         else:
@@ -321,11 +326,11 @@ class HookedSession:
             log.warning("cannot close the backend session", why=repr_of(failed))
         return error
 
-    def _new_steady(self, group: Group, key: Hashable, feeds: Mapping[Any, Any]) -> Steady:
+    def _new_steady(self, key: Hashable, feeds: Mapping[Any, Any]) -> Steady:
         """Return an empty preparation, for runs with this key and these very feed keys."""
         if len(self._steady) >= MOST_PLANS:
             self._steady.clear()
-        steady = self._steady[group, key, *map(id, feeds)] = Steady(tuple(feeds))
+        steady = self._steady[key] = Steady(tuple(feeds))
         return steady
 
     def _repeated(

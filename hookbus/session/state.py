@@ -64,6 +64,10 @@ class Phase(enum.Enum):
     INHERITED = enum.auto()
 
 
+RUNNING = Phase.RUNNING
+"""For what each step asks: Python 3.11 takes long to look a member of an enum up."""
+
+
 @attrs.define(eq=False)
 class SessionState:
     """The parts and the state of one monitored session.
@@ -199,7 +203,7 @@ class SessionState:
                 SessionStoppedError.
         """
         backend = self.backend
-        if self.phase is Phase.RUNNING and self.signals.received is None and backend:
+        if self.phase is RUNNING and self.signals.received is None and backend:
             return backend  # nearly always
         self.check_process()
         if self.phase is Phase.CLOSED or self.backend is None:

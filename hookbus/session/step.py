@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from hookbus.backend.protocol import Session
@@ -15,8 +16,8 @@ from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
 from hookbus.session.requests import act, act_after_run, heed_signal
-from hookbus.session.run import HookedSession, PendingRun
-from hookbus.session.state import Phase, SessionState
+from hookbus.session.run import NO_FETCHES, HookedSession, PendingRun
+from hookbus.session.state import RUNNING, SessionState
 from hookbus.validation import scalar_in
 
 
@@ -54,6 +55,9 @@ def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
         )
 
 
+_NO_FEEDS: Mapping[str, Any] = MappingProxyType({})
+
+
 class Step:
     """One step of a custom loop. Entering it calls ``before_run``, leaving ``after_run``.
 
@@ -61,10 +65,23 @@ class Step:
         feeds: the values that hooks feed in this step, by name.
     """
 
+    __slots__ = (
+        "_aside",
+        "_cancelled",
+        "_counts",
+        "_kind",
+        "_pending",
+        "_reports",
+        "_state",
+        "feeds",
+    )
+
     def __init__(self, state: SessionState, kind: Kind) -> None:
-        self.feeds: Mapping[str, Any] = {}
+        self.feeds: Mapping[str, Any] = _NO_FEEDS
         self._state = state
         self._kind = kind
+        self._aside = state.saver.tracking.aside
+        self._counts = kind == state.kind
         self._reports: Reports
         self._pending: PendingRun | None = None
         self._cancelled = False
@@ -117,10 +134,38 @@ class Step:
         state = self._state
         if state.block is not None:
             state.check_block("step")
-        saver = state.saver
-        must_be_done = saver.epochs.begin_step(self._kind == state.kind)
-        backend = state.backend
-        usual = state.phase is Phase.RUNNING and state.signals.received is None
+        saver, backend = state.saver, state.backend
+        must_be_done = saver.epochs.begin_step(self._counts)
+        if (
+            backend is None
+            or state.phase is not RUNNING
+            or state.signals.received is not None
+            or state.requests.pending
+            or not saver.tracking.is_complete
+        ):
+            backend = self._prepare(must_be_done)
+        self._cancelled = False
+        reports = self._reports = Reports()
+        reports.aside = self._aside
+        try:
+            pending = backend.ask(NO_FETCHES, None, None, None, self._kind)
+            if pending[4] is not None or pending[3] is not backend.armed_for:
+                backend.arm(pending)
+        except BaseException:
+            state.requests.fail_run()
+            raise
+        self._pending, self.feeds, state.block = pending, pending[2], "step"
+        return self
+
+    def _prepare(self, must_be_done: bool) -> HookedSession:
+        """Do what comes before the first step, and before one after something unusual.
+
+        Args:
+            must_be_done: whether the value of the step would be lost.
+        """
+        state = self._state
+        saver, backend = state.saver, state.backend
+        usual = state.phase is RUNNING and state.signals.received is None
         if backend is None or not usual:
             # A value that would be lost still gets its step, even after a signal. A
             # foreign loop is told of the signal after the step.
@@ -139,16 +184,7 @@ class Step:
             is_first = session.global_step == state.first_step
             saves = is_first or not (must_be_done or saver.is_saved(session))
             act(state, None, saving=saves)
-        self._reports, self._cancelled = Reports(saver.tracking.aside), False
-        try:
-            pending = backend.ask([], None, None, None, self._kind)
-            if pending[4] is not None or pending[3] is not backend.armed_for:
-                backend.arm(pending)
-        except BaseException:
-            state.requests.fail_run()
-            raise
-        self._pending, self.feeds, state.block = pending, pending[2], "step"
-        return self
+        return backend
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pending, self._pending = self._pending, None
@@ -158,12 +194,12 @@ class Step:
         if error is not None:
             state.requests.fail_run()
             return
-        context, _, feeds, *_ = pending
+        context, feeds = pending[0], pending[2]
         try:
-            if self._kind == state.kind:
+            if self._counts:
                 state.saver.epochs.step_done()
             backend = state.backend
-            if backend is None or state.phase is not Phase.RUNNING:
+            if backend is None or state.phase is not RUNNING:
                 backend = state.usable("aux")
             if self._cancelled:
                 backend.cancel(pending)
@@ -174,7 +210,7 @@ class Step:
                     reports = reports.fed(feeds)
                 backend.session.take_reports(reports)
                 advance = 1 if self._kind == "train" else 0
-                backend.execute(pending, reports, advance, (*reports.given,))
+                backend.execute(pending, reports, advance, reports.names())
                 state.last_step = context
                 if state.requests.pending or state.recovering or state.signals.received:
                     act_after_run(state, context)

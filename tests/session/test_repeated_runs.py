@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +32,22 @@ WANTS: list[Any] = [
     {"l": "loss"},
     {"n": "n", "s": "step"},
     ["loss", "n"],
+    {"inner": {"l": "loss"}, "both": ("n", ["w"])},
+    (["loss"], {"s": "step"}),
     None,
 ]
+
+
+def change(fetches: Any) -> None:
+    """Add a fetch to the innermost container, in place."""
+    if isinstance(fetches, dict) and "inner" in fetches:
+        fetches["inner"]["more"] = "n"
+    elif isinstance(fetches, tuple):
+        fetches[0].append("n")
+    elif isinstance(fetches, list):
+        fetches[0] = "w"
+    elif isinstance(fetches, dict):
+        fetches["more"] = "n"
 
 
 @attrs.define(eq=False)
@@ -47,7 +62,7 @@ class Asker(SessionRunHook):
     _ready: Any = None
 
     def __attrs_post_init__(self) -> None:
-        self._ready = SessionRunArgs(self.want)
+        self._ready = SessionRunArgs(copy.deepcopy(self.want))
 
     def before_run(self, run_context: Any) -> Any:
         step = run_context.global_step
@@ -56,8 +71,8 @@ class Asker(SessionRunHook):
             return None
         if self.style == "switches" and step >= self.at:
             return SessionRunArgs("n")
-        if self.style == "changes" and step == self.at and isinstance(self.want, dict):
-            self._ready.fetches["more"] = "n"
+        if self.style == "changes" and step == self.at:
+            change(self._ready.fetches)
         if self.style == "feeds":
             return SessionRunArgs(self.want, {"x": 2.0})
         if self.style == "raises before" and step == self.at:
