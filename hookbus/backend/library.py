@@ -242,10 +242,10 @@ def on_host(values: Any) -> Any:
         values: a dict, list or tuple.
     """
     names = _kept_names if _kept_names.path == sys.path else _names_of_classes()
-    if len(values) == 1 and values.__class__ is tuple:  # nearly always: a loss
-        library = names.libraries.get(values[0].__class__)
-        if library is not None:
-            return library.on_host(values)
+    if values.__class__ is tuple and len(values) == 1:  # nearly always: a loss
+        move = names.movers.get(values[0].__class__)
+        if move is not None:
+            return move(values)
     gathered: dict[str, list[Any]] = {}
     _gather(values, names, gathered)
     if not gathered:
@@ -253,7 +253,7 @@ def on_host(values: Any) -> Any:
     moved = {}
     for name, every in gathered.items():
         library = library_named(name)
-        names.libraries.update((part.__class__, library) for part in every)
+        names.movers.update((part.__class__, library.on_host) for part in every)
         moved[name] = iter(library.on_host(every))
     return _replaced(values, names, moved)
 
@@ -348,13 +348,13 @@ class _Names(dict[Any, "str | None"]):
 
     Attributes:
         path: the path.
-        libraries: class to library, for classes whose values were moved.
+        movers: what moves values of a class to the host, for those that were moved.
     """
 
     def __init__(self, path: Iterable[str]) -> None:
         super().__init__()
         self.path = [*path]
-        self.libraries: dict[Any, Library] = {}
+        self.movers: dict[Any, Callable[[Sequence[Any]], Sequence[Any]]] = {}
 
     def __missing__(self, cls: Any) -> str | None:
         known = _entries(tuple(self.path))
@@ -372,7 +372,7 @@ def _names_of_classes() -> _Names:
     """Return the names for the current path; they are kept for the next step."""
     if _kept_names.path != sys.path:
         _kept_names.clear()
-        _kept_names.libraries.clear()
+        _kept_names.movers.clear()
         _kept_names.path = [*sys.path]
     return _kept_names
 

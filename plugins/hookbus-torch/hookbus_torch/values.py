@@ -30,7 +30,7 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
         if only.__class__ in _CLASSES and only.is_cpu and not only.dim():
             number = _NUMBERS.get(only.dtype)
             if number is not None:
-                return [number(only.item())]
+                return (number(only.item()),)
     moved: dict[int, Any] = {}
     waiting: dict[torch.device, list[torch.Tensor]] = {}
     for value in values:
