@@ -1,4 +1,4 @@
-"""Helps authors of hooks test them; none of it needs pytest.
+"""Helps authors of hooks and of backends test them; none of it needs pytest.
 
 >>> from hookbus import SessionRunArgs, SessionRunHook
 >>> from hookbus.testing import run_steps
@@ -13,8 +13,9 @@
 (3, 'good-enough', 'good enough')
 """
 
+from hookbus.testing.backend_model import BackendModel
 from hookbus.testing.dists import fake_dist
 from hookbus.testing.recorder import Recorder, bus_with
 from hookbus.testing.steps import Steps, run_steps
 
-__all__ = ["Recorder", "Steps", "bus_with", "fake_dist", "run_steps"]
+__all__ = ["BackendModel", "Recorder", "Steps", "bus_with", "fake_dist", "run_steps"]

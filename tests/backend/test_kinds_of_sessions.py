@@ -1,4 +1,7 @@
-"""Every built-in hook does the same on every backend and in a custom loop."""
+"""Every built-in hook does the same in a custom loop as on a graph.
+
+The suite for backends tests it on graphs, see tests/testing/test_backends.py.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,26 @@ from pathlib import Path
 import pytest
 
 import hookbus
-from hookbus import Graph
+from hookbus.testing import BackendModel
+from hookbus.testing._backend.kinds import of_graphs, train
+from hookbus.testing._backend.scenarios import SCENARIOS, all_at_once
 from tests.support import naive_backend
 from tests.support.distributions import EVERY, HOOKS
-from tests.support.kinds import custom_loop, of_graphs, train
+from tests.support.kinds import custom_loop
 from tests.support.pages import ROOT, blocks_of
-from tests.support.scenarios import SCENARIOS, all_at_once
 
-KINDS = {
-    "embedded": of_graphs(Graph),
-    "custom loop": custom_loop,
-    "third party": of_graphs(naive_backend.NaiveGraph),
-}
 _BRANCH = re.compile(
     r"isinstance\([^,()]*(?:session|graph|backend)\b"
     r"|type\((?:\w+\.)*(?:session|graph)\)"
     r"|\b(?:Embedded|Report|Torch)(?:Session|Graph)\b"
 )
+
+
+KINDS = {
+    "embedded": of_graphs(BackendModel()),
+    "custom loop": custom_loop,
+    "third party": of_graphs(BackendModel(naive_backend.NaiveGraph)),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -82,7 +88,7 @@ def test_what_only_the_caller_asks_for_stays_on_the_device():
             self.got, self.session = run_values.results, run_context.session
 
     first, second = Two(), Two()
-    kind = of_graphs(naive_backend.NaiveGraph)
+    kind = of_graphs(BackendModel(naive_backend.NaiveGraph))
     train(kind, first, second, steps=3)
     assert first.session.transfers == 3
     assert first.got == second.got == [0.5, 3.0]
@@ -95,7 +101,7 @@ def test_a_run_in_which_no_hook_asks_transfers_nothing():
         def after_create_session(self, session):
             kept.append(session)
 
-    train(of_graphs(naive_backend.NaiveGraph), Keep(), steps=3)
+    train(of_graphs(BackendModel(naive_backend.NaiveGraph)), Keep(), steps=3)
     assert kept[0].transfers == 0
 
 

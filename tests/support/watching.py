@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import structlog
 
-
-@contextmanager
-def watched_lines() -> Iterator[list[dict[str, Any]]]:
-    """Yield the list that every log line goes to, as a dict of its parts."""
-    capture = structlog.testing.LogCapture()
-    structlog.configure(processors=[capture])
-    try:
-        yield capture.entries
-    finally:
-        structlog.reset_defaults()  # otherwise hookbus shows no lines in later tests
+from hookbus.testing._backend.lines import watched_lines
 
 
 @pytest.fixture

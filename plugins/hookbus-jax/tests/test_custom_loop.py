@@ -17,7 +17,7 @@ from hookbus import (
     SessionRunHook,
     UsageError,
 )
-from tests.support.kinds import QUIET, Cut
+from hookbus.testing._backend.kinds import QUIET, Cut
 
 
 @jax.jit

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hookbus_torch import TorchGraph
 from torch import nn
 
-from hookbus import Graph, MonitoredTrainingSession, Outcome
-from tests.support.kinds import Cut, Model, of_graphs, run_graph
-from tests.support.scenarios import SCENARIOS, all_at_once
+from hookbus import MonitoredTrainingSession, Outcome
+from hookbus.testing import BackendModel
+from hookbus.testing._backend.kinds import Cut, Training, of_graphs
+from hookbus.testing._backend.scenarios import SCENARIOS, all_at_once
 
 
 class Sum(nn.Module):
@@ -27,7 +27,7 @@ class Sum(nn.Module):
             self.w.add_(x)
 
 
-def custom_loop(model: Model, **session: Any) -> tuple[Outcome, float]:
+def custom_loop(training: Training, **session: Any) -> tuple[Outcome, float]:
     """Train in a custom loop around a module."""
     module = Sum()
     with MonitoredTrainingSession(**session) as opened:
@@ -35,48 +35,20 @@ def custom_loop(model: Model, **session: Any) -> tuple[Outcome, float]:
         for x in opened.iterate(count(1.0)):
             with opened.step() as step:
                 module.add(x + step.feeds.get("bias", 0.0))
-                step.report(loss=torch.tensor(model.loss(opened.global_step)))
-            if opened.global_step == model.cut:
+                step.report(loss=torch.tensor(training.loss(opened.global_step)))
+            if opened.global_step == training.cut:
                 raise Cut
-            if opened.global_step >= model.steps:
+            if opened.global_step >= training.steps:
                 break
     return opened.outcome, module.w.item()
 
 
-def graph(model: Model, **session: Any) -> tuple[Outcome, float]:
-    """Train a graph with an eager train op."""
-    module = Sum()
-    graph = TorchGraph(module, w=module.w)
-    graph.input("x", lambda: count(1.0))
-
-    @graph.op
-    def loss(global_step):
-        return torch.tensor(model.loss(global_step))
-
-    if model.fed:
-        graph.placeholder("bias")
-
-        @graph.train_op
-        def train(x, bias):
-            module.add(x + bias)
-
-    else:
-
-        @graph.train_op
-        def train(x):
-            module.add(x)
-
-    return run_graph(graph, model, session), module.w.item()
-
-
-@pytest.mark.parametrize("kind", [custom_loop, graph])
 @pytest.mark.parametrize("plugin", SCENARIOS)
-def test_a_hook_does_the_same_with_pytorch(plugin, kind, tmp_path):
-    SCENARIOS[plugin](kind, tmp_path)
+def test_a_hook_does_the_same_in_a_loop_with_pytorch(plugin, tmp_path):
+    SCENARIOS[plugin](custom_loop, tmp_path)
 
 
-@pytest.mark.parametrize("kind", [custom_loop, graph])
-def test_all_hooks_together_leave_the_same_behind(kind, tmp_path):
+def test_all_hooks_together_leave_the_same_behind(tmp_path):
     """PyTorch or not: the same steps, values and files, also after a cut."""
-    expected = all_at_once(of_graphs(Graph), tmp_path / "embedded")
-    assert all_at_once(kind, tmp_path / "torch") == expected
+    expected = all_at_once(of_graphs(BackendModel()), tmp_path / "embedded")
+    assert all_at_once(custom_loop, tmp_path / "torch") == expected

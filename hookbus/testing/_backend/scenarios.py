@@ -1,4 +1,4 @@
-"""Shows, for each built-in hook, that it does the same in every kind of session.
+"""Trains with each built-in hook, which must do the same in every kind of session.
 
 A scenario gets a kind of session and an empty folder. It trains there and checks what a
 user sees: steps, files, values. The name of a scenario is that of the plugin.
@@ -6,6 +6,7 @@ user sees: steps, files, values. The name of a scenario is that of the plugin.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,26 +14,13 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
-from hookbus_checkpoint_saver import CheckpointSaverHook
-from hookbus_early_stopping import EarlyStoppingHook
-from hookbus_feed_fn import FeedFnHook
-from hookbus_final_ops import FinalOpsHook
-from hookbus_global_step_waiter import GlobalStepWaiterHook
-from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
-from hookbus_logging_tensor import LoggingTensorHook
-from hookbus_nan_tensor import NanLossDuringTrainingError, NanTensorHook
-from hookbus_profiler import ProfilerHook
-from hookbus_progress import ProgressHook
-from hookbus_step_counter import StepCounterHook
-from hookbus_stop_at_checkpoint_step import StopAtCheckpointStepHook
-from hookbus_stop_at_step import StopAtStepHook
-from hookbus_summary_saver import SummarySaverHook
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from tensorboard.util.tensor_util import make_ndarray
 
-from hookbus import SessionRunHook, UsageError, hookimpl
-from tests.support.kinds import Cut, Kind, train
-from tests.support.watching import watched_lines
+from hookbus.discovery import installed_plugins
+from hookbus.errors import TrainingError, UsageError
+from hookbus.hooks.hook import SessionRunHook
+from hookbus.hooks.markers import hookimpl
+from hookbus.testing._backend.kinds import Cut, Kind, train
+from hookbus.testing._backend.lines import watched_lines
 
 Scenario: TypeAlias = Callable[[Kind, Path], None]
 FALLING = (3.0, 2.0, 1.5, 1.25, 1.125, 1.0625)
@@ -47,16 +35,24 @@ class Heard(SessionRunHook):
     evaluated_: list[tuple[int, dict[str, float]]] = attrs.field(factory=list)
 
     @hookimpl
-    def logged(self, values, global_step):
+    def logged(self, values: Mapping[str, Any], global_step: int) -> None:
         self.logged_.append((global_step, plain(values)))
 
     @hookimpl
-    def measured(self, values, global_step):
+    def measured(self, values: Mapping[str, Any], global_step: int) -> None:
         self.measured_.append((global_step, set(values)))
 
     @hookimpl
-    def evaluated(self, metrics, global_step):
+    def evaluated(self, metrics: Mapping[str, Any], global_step: int) -> None:
         self.evaluated_.append((global_step, plain(metrics)))
+
+
+def built_in(plugin: str, *args: Any, **settings: Any) -> Any:
+    """Return a hook of a plugin; skip the test if the plugin is not installed."""
+    found = installed_plugins().plugins.get(plugin)
+    if found is None:
+        pytest.skip(f"the plugin is not installed: pip install hookbus-{plugin}")
+    return found.entry.load()(*args, **settings)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, float]:
@@ -64,9 +60,9 @@ def plain(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def saving(folder: Path, steps: int = 1) -> CheckpointSaverHook:
+def saving(folder: Path, steps: int = 1) -> Any:
     """Return the hook that saves every so many steps."""
-    return CheckpointSaverHook(checkpoint_dir=str(folder), save_steps=steps)
+    return built_in("checkpoint-saver", checkpoint_dir=str(folder), save_steps=steps)
 
 
 def checkpoint_saver(kind: Kind, folder: Path) -> None:
@@ -88,8 +84,8 @@ def early_stopping(kind: Kind, folder: Path) -> None:
     """It stops when the loss has not fallen for so many steps; a cut changes nothing."""
 
     def hooks() -> list[Any]:
-        stopping = EarlyStoppingHook(
-            "loss", patience=2, run_every_secs=None, run_every_steps=1
+        stopping = built_in(
+            "early-stopping", "loss", patience=2, run_every_secs=None, run_every_steps=1
         )
         return [stopping, saving(folder)]
 
@@ -101,22 +97,22 @@ def early_stopping(kind: Kind, folder: Path) -> None:
     assert (trained.outcome.step, trained.w) == (4, 10)
 
 
-def feed_fn(kind: Kind, folder: Path) -> None:
+def feed_fn(kind: Kind, _: Path) -> None:
     """What it feeds takes part in the step, and is what other hooks see."""
     heard = Heard()
-    feeds = FeedFnHook(lambda: {"bias": 100.0})
-    logs = LoggingTensorHook("bias", every_n_iter=1)
+    feeds = built_in("feed-fn", lambda: {"bias": 100.0})
+    logs = built_in("logging-tensor", "bias", every_n_iter=1)
     trained = train(kind, feeds, logs, heard, fed=True, steps=3)
     assert trained.w == 306
     assert heard.logged_ == [(step, {"bias": 100.0}) for step in (1, 2, 3)]
 
 
-def final_ops(kind: Kind, folder: Path) -> None:
+def final_ops(kind: Kind, _: Path) -> None:
     """It reads values when the training is over, and none after a failure."""
-    hook = FinalOpsHook({"w": "w"})
+    hook = built_in("final-ops", {"w": "w"})
     train(kind, hook, steps=4)
     assert plain(hook.final_ops_values) == {"w": 10}
-    hook = FinalOpsHook("w")
+    hook = built_in("final-ops", "w")
     with pytest.raises(Cut):
         train(kind, hook, cut=4)
     assert hook.final_ops_values is None
@@ -125,9 +121,9 @@ def final_ops(kind: Kind, folder: Path) -> None:
 def global_step_waiter(kind: Kind, folder: Path) -> None:
     """It waits for another process; alone it says that it would wait for ever."""
     train(kind, saving(folder), directory=folder, steps=3)
-    assert train(kind, GlobalStepWaiterHook(3, folder), steps=2).w == 3
+    assert train(kind, built_in("global-step-waiter", 3, folder), steps=2).w == 3
     with pytest.raises(UsageError, match="would wait for step 5 forever"):
-        train(kind, GlobalStepWaiterHook(5))
+        train(kind, built_in("global-step-waiter", 5))
 
 
 def in_memory_evaluator(kind: Kind, folder: Path) -> None:
@@ -137,7 +133,7 @@ def in_memory_evaluator(kind: Kind, folder: Path) -> None:
         def evaluate(session: Any) -> dict[str, float]:
             return {"w": float(session.run("w"))}
 
-        return [InMemoryEvaluatorHook(evaluate, every_n_iter=2), saving(folder)]
+        return [built_in("in-memory-evaluator", evaluate, every_n_iter=2), saving(folder)]
 
     first, second = Heard(), Heard()
     with pytest.raises(Cut):
@@ -149,13 +145,13 @@ def in_memory_evaluator(kind: Kind, folder: Path) -> None:
     assert second.evaluated_ == [(4, {"w": 10.0}), (5, {"w": 15.0})]
 
 
-def logging_tensor(kind: Kind, folder: Path) -> None:
+def logging_tensor(kind: Kind, _: Path) -> None:
     """It logs values in the first run, then periodically, or at the end."""
     heard = Heard()
-    train(kind, LoggingTensorHook("loss", every_n_iter=2), heard, losses=FALLING)
+    train(kind, built_in("logging-tensor", "loss", every_n_iter=2), heard, losses=FALLING)
     assert heard.logged_ == [(1, {"loss": 3.0}), (3, {"loss": 1.5}), (5, {"loss": 1.125})]
     with watched_lines() as lines:
-        train(kind, LoggingTensorHook(["loss", "w"], at_end=True))
+        train(kind, built_in("logging-tensor", ["loss", "w"], at_end=True))
     (line,) = [line for line in lines if line["event"] == "logged"]
     assert (line["step"], plain(line["values"])) == (6, {"loss": 0.5, "w": 21})
 
@@ -163,17 +159,23 @@ def logging_tensor(kind: Kind, folder: Path) -> None:
 def nan_tensor(kind: Kind, folder: Path) -> None:
     """A NaN fails the step that has it, or stops the session, and is never saved."""
     losses = (1.0, 1.0, float("nan"))
-    with pytest.raises(NanLossDuringTrainingError, match="loss is NaN at step 3"):
-        train(kind, NanTensorHook("loss"), saving(folder), directory=folder, losses=losses)
+    with pytest.raises(TrainingError, match="loss is NaN at step 3"):
+        train(
+            kind,
+            built_in("nan-tensor", "loss"),
+            saving(folder),
+            directory=folder,
+            losses=losses,
+        )
     assert steps_in(folder) == [0, 1, 2]
-    trained = train(kind, NanTensorHook(fail_on_nan_loss=False), losses=losses)
+    trained = train(kind, built_in("nan-tensor", fail_on_nan_loss=False), losses=losses)
     assert (trained.outcome.step, trained.outcome.who) == (3, "nan-tensor")
 
 
 def profiler(kind: Kind, folder: Path) -> None:
     """It writes a timeline of each run that it traces, with the hooks in it."""
-    hook = ProfilerHook(save_steps=2, output_dir=str(folder))
-    train(kind, hook, LoggingTensorHook("loss", every_n_iter=1))
+    hook = built_in("profiler", save_steps=2, output_dir=str(folder))
+    train(kind, hook, built_in("logging-tensor", "loss", every_n_iter=1))
     names = [f"timeline-{step}.json" for step in (2, 4, 6)]
     assert sorted(path.name for path in folder.iterdir()) == names
     for name in names:
@@ -181,12 +183,12 @@ def profiler(kind: Kind, folder: Path) -> None:
         assert {"before_run", "after_run"} <= {event["name"] for event in events}
 
 
-def progress(kind: Kind, folder: Path) -> None:
+def progress(kind: Kind, _: Path) -> None:
     """It shows each step, the last one and the loss, and changes nothing."""
     hooks = (
-        LoggingTensorHook("loss", every_n_iter=1),
-        StopAtStepHook(last_step=3),
-        ProgressHook(every_secs=0.0),
+        built_in("logging-tensor", "loss", every_n_iter=1),
+        built_in("stop-at-step", last_step=3),
+        built_in("progress", every_secs=0.0),
     )
     with watched_lines() as lines:
         trained = train(kind, *hooks, losses=FALLING)
@@ -199,29 +201,37 @@ def progress(kind: Kind, folder: Path) -> None:
     ]
 
 
-def step_counter(kind: Kind, folder: Path) -> None:
+def step_counter(kind: Kind, _: Path) -> None:
     """It measures steps per second, and tells all hooks."""
     heard = Heard()
-    train(kind, StepCounterHook(every_n_steps=2), heard)
+    train(kind, built_in("step-counter", every_n_steps=2), heard)
     assert heard.measured_ == [(step, {"global_step/sec"}) for step in (3, 5)]
 
 
 def stop_at_checkpoint_step(kind: Kind, folder: Path) -> None:
     """It stops a worker when the chief has saved the last step."""
     train(kind, saving(folder), directory=folder, steps=4)
-    hook = StopAtCheckpointStepHook(str(folder), 4, wait_after_file_check_secs=0)
+    hook = built_in("stop-at-checkpoint-step", str(folder), 4, wait_after_file_check_secs=0)
     trained = train(kind, hook)
     assert (trained.outcome.who, trained.outcome.step) == ("stop-at-checkpoint-step", 4)
 
 
 def stop_at_step(kind: Kind, folder: Path) -> None:
     """It stops the training at a step; a number of steps is that of both parts of a cut."""
-    trained = train(kind, StopAtStepHook(last_step=4))
+    trained = train(kind, built_in("stop-at-step", last_step=4))
     assert (trained.outcome.kind, trained.outcome.who) == ("stopped", "stop-at-step")
     assert (trained.outcome.step, trained.w) == (4, 10)
     with pytest.raises(Cut):
-        train(kind, StopAtStepHook(num_steps=4), saving(folder), directory=folder, cut=3)
-    trained = train(kind, StopAtStepHook(num_steps=4), saving(folder), directory=folder)
+        train(
+            kind,
+            built_in("stop-at-step", num_steps=4),
+            saving(folder),
+            directory=folder,
+            cut=3,
+        )
+    trained = train(
+        kind, built_in("stop-at-step", num_steps=4), saving(folder), directory=folder
+    )
     assert (trained.outcome.who, trained.outcome.step) == ("stop-at-step", 4)
 
 
@@ -229,7 +239,9 @@ def summary_saver(kind: Kind, folder: Path) -> None:
     """TensorBoard reads the values that it wrote, before and after a cut."""
 
     def hooks() -> list[Any]:
-        summaries = SummarySaverHook(save_steps=2, output_dir=str(folder), tensors="loss")
+        summaries = built_in(
+            "summary-saver", save_steps=2, output_dir=str(folder), tensors="loss"
+        )
         return [summaries, saving(folder)]
 
     with pytest.raises(Cut):
@@ -241,8 +253,12 @@ def summary_saver(kind: Kind, folder: Path) -> None:
 def summaries_in(folder: Path) -> dict[str, dict[int, float]]:
     """Return what TensorBoard reads in a folder: the scalars of each tag, by step."""
     seen: dict[str, dict[int, float]] = {}
+    place = "tensorboard.backend.event_processing.event_file_loader"
+    why = "what is written is read with TensorBoard: pip install tensorboard"
+    loader = pytest.importorskip(place, reason=why)
+    make_ndarray = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
     for file in sorted(folder.glob("events.out.tfevents.*")):
-        for event in EventFileLoader(str(file)).Load():
+        for event in loader.EventFileLoader(str(file)).Load():
             for value in event.summary.value:
                 array = make_ndarray(value.tensor)
                 if not array.shape:  # a graph writes what the page of graphs shows, too
@@ -254,21 +270,27 @@ def all_at_once(kind: Kind, folder: Path) -> dict[str, Any]:
     """Train with all built-in hooks, cut and resumed; return all that a user sees of it."""
     record: dict[str, Any] = {}
     for part, cut in (("first", 5), ("second", None)):
-        heard, final = Heard(), FinalOpsHook("w")
+        heard, final = Heard(), built_in("final-ops", "w")
         hooks = [
-            GlobalStepWaiterHook(0),
-            FeedFnHook(lambda: {"bias": 100.0}),
-            NanTensorHook("loss"),
-            LoggingTensorHook(["loss", "bias"], every_n_iter=2),
-            InMemoryEvaluatorHook(lambda s: {"w": float(s.run("w"))}, every_n_iter=3),
-            StepCounterHook(every_n_steps=2),
-            SummarySaverHook(save_steps=2, output_dir=str(folder), tensors="loss"),
-            ProfilerHook(save_steps=3, output_dir=str(folder)),
-            EarlyStoppingHook("loss", patience=4, run_every_secs=None, run_every_steps=1),
-            StopAtStepHook(num_steps=7),
-            StopAtCheckpointStepHook(str(folder), 100, wait_after_file_check_secs=0),
+            built_in("global-step-waiter", 0),
+            built_in("feed-fn", lambda: {"bias": 100.0}),
+            built_in("nan-tensor", "loss"),
+            built_in("logging-tensor", ["loss", "bias"], every_n_iter=2),
+            built_in(
+                "in-memory-evaluator", lambda s: {"w": float(s.run("w"))}, every_n_iter=3
+            ),
+            built_in("step-counter", every_n_steps=2),
+            built_in("summary-saver", save_steps=2, output_dir=str(folder), tensors="loss"),
+            built_in("profiler", save_steps=3, output_dir=str(folder)),
+            built_in(
+                "early-stopping", "loss", patience=4, run_every_secs=None, run_every_steps=1
+            ),
+            built_in("stop-at-step", num_steps=7),
+            built_in(
+                "stop-at-checkpoint-step", str(folder), 100, wait_after_file_check_secs=0
+            ),
             saving(folder, 2),
-            ProgressHook(every_secs=0.0),
+            built_in("progress", every_secs=0.0),
             final,
             heard,
         ]

@@ -1,0 +1,1 @@
+"""Contains the parts of the suite for backends."""
