@@ -1,4 +1,4 @@
-"""Provides fixtures for pytest, and the options of the conformance suite.
+"""Provides fixtures for pytest, and the options of the suites for hooks and backends.
 
 Every pytest run in an environment with hookbus imports this module, so it imports other
 modules only when they are needed.
@@ -16,69 +16,107 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from hookbus.testing._backend.candidate import Backend
     from hookbus.testing._suite.candidate import Candidate
     from hookbus.testing.recorder import Recorder
 
 
 CANDIDATES: pytest.StashKey[list[Candidate]] = pytest.StashKey()
 """The key of the hook classes that a pytest run tests."""
-_SUITE = Path(__file__).with_name("conformance.py")
+BACKENDS: pytest.StashKey[list[Backend]] = pytest.StashKey()
+"""The key of the backends that a pytest run tests."""
 _SETTING = "a setting of the hooks, its value as on the command line"
 _NODE = "a node that the hooks need, besides loss and accuracy"
-_OPTIONS = (
-    ("--hook", "hookbus_hooks", "MODULE:CLASS", "a hook class to test"),
-    ("--hook-setting", "hookbus_settings", "NAME=VALUE", _SETTING),
-    ("--hook-node", "hookbus_nodes", "NAME", _NODE),
-)
+_BACKEND = "what makes an empty graph or a BackendModel of a backend to test"
+_OPTIONS = {
+    "conformance": (
+        ("--hook", "hookbus_hooks", "MODULE:CLASS", "a hook class to test"),
+        ("--hook-setting", "hookbus_settings", "NAME=VALUE", _SETTING),
+        ("--hook-node", "hookbus_nodes", "NAME", _NODE),
+    ),
+    "backend": (("--backend", "hookbus_backends", "MODULE:FACTORY", _BACKEND),),
+}
+"""The options of each suite, by the name of its module."""
+_PATHS = {name: Path(__file__).with_name(f"{name}.py") for name in _OPTIONS}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Declare the options of the conformance suite, if it is to run.
+    """Declare the options of the suites that are to run.
 
     Other projects may have options of these names.
     """
-    if not any("hookbus.testing.conformance" in a or str(_SUITE) in a for a in args):
-        return
-    group = parser.getgroup("hookbus", "hookbus: hooks for hookbus.testing.conformance")
-    for flag, dest, metavar, text in _OPTIONS:
-        help_text = f"{text} (repeatable)"
-        group.addoption(
-            flag, action="append", default=[], dest=dest, metavar=metavar, help=help_text
-        )
+    for suite, options in _OPTIONS.items():
+        names = f"hookbus.testing.{suite}", str(_PATHS[suite])
+        if not any(name in argument for argument in args for name in names):
+            continue
+        group = parser.getgroup("hookbus", f"hookbus: options of hookbus.testing.{suite}")
+        for flag, dest, metavar, text in options:
+            help_text = f"{text} (repeatable)"
+            group.addoption(
+                flag,
+                action="append",
+                default=[],
+                dest=dest,
+                metavar=metavar,
+                help=help_text,
+            )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the hook classes before anything is collected.
+    """Find the hook classes and the backends before anything is collected.
 
     Raises:
         pytest.UsageError: they cannot be made with the given settings.
     """
-    config.stash[CANDIDATES] = []
+    config.stash[CANDIDATES], config.stash[BACKENDS] = [], []
     names = config.getoption("hookbus_hooks", default=[])
-    if not names:
+    spelled = config.getoption("hookbus_backends", default=[])
+    if not (names or spelled):
         return
     from hookbus.errors import UsageError
-    from hookbus.testing._suite.candidate import candidates
 
-    settings, nodes = map(config.getoption, ("hookbus_settings", "hookbus_nodes"))
     try:
-        config.stash[CANDIDATES] = candidates(names, settings, nodes)
+        if names:
+            from hookbus.testing._suite.candidate import candidates
+
+            settings, nodes = map(config.getoption, ("hookbus_settings", "hookbus_nodes"))
+            config.stash[CANDIDATES] = candidates(names, settings, nodes)
+        if spelled:
+            from hookbus.testing._backend.candidate import backends
+
+            config.stash[BACKENDS] = backends(spelled)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse to run the conformance suite without a hook.
+    """Refuse to run a suite without a hook or backend, or with an unknown exception.
 
     Raises:
-        pytest.UsageError: no hook is given.
+        pytest.UsageError: none is given, or a backend declares what is no rule.
     """
-    if not config.stash[CANDIDATES] and any(item.path == _SUITE for item in items):
+    paths = {item.path: item for item in items}
+    if not config.stash[CANDIDATES] and _PATHS["conformance"] in paths:
         raise pytest.UsageError(
             "hookbus.testing.conformance needs a hook class to test: "
             "--hook MODULE:CLASS, like --hook hookbus_nan_tensor:NanTensorHook"
         )
+    if _PATHS["backend"] not in paths:
+        return
+    if not config.stash[BACKENDS]:
+        raise pytest.UsageError(
+            "hookbus.testing.backend needs a backend to test: "
+            "--backend MODULE:FACTORY, like --backend hookbus:Graph"
+        )
+    from hookbus.errors import UsageError
+    from hookbus.testing._backend.rules import RULES
+
+    try:
+        for backend in config.stash[BACKENDS]:
+            backend.check_exceptions(RULES)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hookbus import MonitoredTrainingSession, Outcome
+from hookbus import Config, MonitoredTrainingSession, Outcome
 from hookbus.testing._backend.kinds import Cut, Training
+
+QUIET = Config(autoload=False, header=False)
 
 
 def custom_loop(training: Training, **session: Any) -> tuple[Outcome, float]:

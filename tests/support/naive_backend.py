@@ -73,17 +73,18 @@ class NaiveSession:
             slots[own] = returned
         if options.trace_level > 0:
             metadata.native = {"ops": len(made.calls)}
-        self._last.update((name, slots[slot]) for slot, name in made.trained)
         self.write({**{name: value for name, (_, value) in writes.items()}, **news})
+        self._last.update((name, slots[slot]) for slot, name in made.trained)
         self.global_step += made.increment
         values = made.pick_results(slots)
         self.transfers += len(values) > kept
-        return [*map(Remote, values[:kept]), *values[kept:]]
+        given = [None if value is None else Remote(value) for value in values[:kept]]
+        return [*given, *values[kept:]]
 
     def _filled(self, made: backend.Program, feeds: Mapping[str, Any]) -> list[Any]:
         slots: list[Any] = [None] * made.size
         for slot, name in (*made.variables, *made.arrays):
-            slots[slot] = self._memory[name].value
+            slots[slot] = copy.deepcopy(self._memory[name].value)
         for slot, name in made.feeds:
             slots[slot] = feeds[name]
         for slot, value in ((made.step_slot, self.global_step), (made.xp_slot, np)):
@@ -127,11 +128,11 @@ class NaiveSession:
     def write(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             self.check(name, value, "write()")
-        self._memory.update({name: Remote(value) for name, value in values.items()})
+        self._memory.update({name: Remote(copy.deepcopy(v)) for name, v in values.items()})
         self.version += bool(values)
 
     def variables(self) -> dict[str, Any]:
-        return {name: remote.value for name, remote in self._memory.items()}
+        return {name: copy.deepcopy(each.value) for name, each in self._memory.items()}
 
     def describe(self) -> dict[str, backend.ValueRecord]:
         return {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.testing._backend.lines import watched_lines
+from hookbus.testing._backend.scenarios import watched_lines
 
 
 @pytest.fixture

@@ -21,7 +21,11 @@ from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.backend_model import BackendModel
 
 STEPS = 6
-QUIET = Config(autoload=False, header=False)
+
+
+def quiet() -> Config:
+    """Return a new Config, without any plugin that is found."""
+    return Config(autoload=False, header=False)
 
 
 class Cut(Exception):
@@ -68,20 +72,24 @@ class Kind(Protocol):
     def __call__(self, training: Training, **session: Any) -> tuple[Outcome, float]: ...
 
 
+def session_arguments(directory: str | Path | None) -> dict[str, Any]:
+    """Return the arguments of a session without any plugin that is found."""
+    return {
+        "checkpoint_dir": directory,
+        "config": quiet(),
+        "recovery": Recovery(first_wait=0.0),
+        "save_summaries_steps": None,
+        "save_checkpoint_secs": None,
+        "log_step_count_steps": None,
+    }
+
+
 def train(
     kind: Kind, *hooks: Any, directory: str | Path | None = None, **training: Any
 ) -> Trained:
     """Train in a kind of session with some hooks and no plugin that is found."""
-    outcome, w = kind(
-        Training(**training),
-        hooks=hooks,
-        checkpoint_dir=directory,
-        config=attrs.evolve(QUIET, records=[]),
-        recovery=Recovery(first_wait=0.0),
-        save_summaries_steps=None,
-        save_checkpoint_secs=None,
-        log_step_count_steps=None,
-    )
+    arguments = session_arguments(directory)
+    outcome, w = kind(Training(**training), hooks=hooks, **arguments)
     return Trained(outcome, w)
 
 

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 import pytest
+import structlog
 
 from hookbus.discovery import installed_plugins
 from hookbus.errors import TrainingError, UsageError
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.testing._backend.kinds import Cut, Kind, train
-from hookbus.testing._backend.lines import watched_lines
 
 Scenario: TypeAlias = Callable[[Kind, Path], None]
 FALLING = (3.0, 2.0, 1.5, 1.25, 1.125, 1.0625)
 
 
 @attrs.define(eq=False)
-class Heard(SessionRunHook):
+class _Heard(SessionRunHook):
     """Keeps what hooks tell each other, each with its step."""
 
     logged_: list[tuple[int, dict[str, float]]] = attrs.field(factory=list)
@@ -53,6 +54,17 @@ def built_in(plugin: str, *args: Any, **settings: Any) -> Any:
     if found is None:
         pytest.skip(f"the plugin is not installed: pip install hookbus-{plugin}")
     return found.entry.load()(*args, **settings)
+
+
+@contextmanager
+def watched_lines() -> Iterator[list[MutableMapping[str, Any]]]:
+    """Yield the list that every log line goes to, as a dict of its parts."""
+    capture = structlog.testing.LogCapture()
+    structlog.configure(processors=[capture])
+    try:
+        yield capture.entries
+    finally:
+        structlog.reset_defaults()  # otherwise hookbus shows no lines afterwards
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, float]:
@@ -99,7 +111,7 @@ def early_stopping(kind: Kind, folder: Path) -> None:
 
 def feed_fn(kind: Kind, _: Path) -> None:
     """What it feeds takes part in the step, and is what other hooks see."""
-    heard = Heard()
+    heard = _Heard()
     feeds = built_in("feed-fn", lambda: {"bias": 100.0})
     logs = built_in("logging-tensor", "bias", every_n_iter=1)
     trained = train(kind, feeds, logs, heard, fed=True, steps=3)
@@ -135,7 +147,7 @@ def in_memory_evaluator(kind: Kind, folder: Path) -> None:
 
         return [built_in("in-memory-evaluator", evaluate, every_n_iter=2), saving(folder)]
 
-    first, second = Heard(), Heard()
+    first, second = _Heard(), _Heard()
     with pytest.raises(Cut):
         train(kind, *hooks(), first, directory=folder, cut=3)
     train(kind, *hooks(), second, directory=folder, steps=5)
@@ -147,7 +159,7 @@ def in_memory_evaluator(kind: Kind, folder: Path) -> None:
 
 def logging_tensor(kind: Kind, _: Path) -> None:
     """It logs values in the first run, then periodically, or at the end."""
-    heard = Heard()
+    heard = _Heard()
     train(kind, built_in("logging-tensor", "loss", every_n_iter=2), heard, losses=FALLING)
     assert heard.logged_ == [(1, {"loss": 3.0}), (3, {"loss": 1.5}), (5, {"loss": 1.125})]
     with watched_lines() as lines:
@@ -203,7 +215,7 @@ def progress(kind: Kind, _: Path) -> None:
 
 def step_counter(kind: Kind, _: Path) -> None:
     """It measures steps per second, and tells all hooks."""
-    heard = Heard()
+    heard = _Heard()
     train(kind, built_in("step-counter", every_n_steps=2), heard)
     assert heard.measured_ == [(step, {"global_step/sec"}) for step in (3, 5)]
 
@@ -270,7 +282,7 @@ def all_at_once(kind: Kind, folder: Path) -> dict[str, Any]:
     """Train with all built-in hooks, cut and resumed; return all that a user sees of it."""
     record: dict[str, Any] = {}
     for part, cut in (("first", 5), ("second", None)):
-        heard, final = Heard(), built_in("final-ops", "w")
+        heard, final = _Heard(), built_in("final-ops", "w")
         hooks = [
             built_in("global-step-waiter", 0),
             built_in("feed-fn", lambda: {"bias": 100.0}),

@@ -17,7 +17,8 @@ from hookbus import (
     SessionRunHook,
     UsageError,
 )
-from hookbus.testing._backend.kinds import QUIET, Cut
+from hookbus.testing._backend.kinds import Cut
+from tests.support.kinds import QUIET
 
 
 @jax.jit

@@ -24,7 +24,7 @@ from hookbus import (
     UsageError,
 )
 from hookbus.backend import create_session
-from hookbus.testing._backend.kinds import QUIET
+from tests.support.kinds import QUIET
 
 RAISED = (
     LookupError,

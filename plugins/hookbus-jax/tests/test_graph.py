@@ -28,7 +28,7 @@ from hookbus import (
     latest_checkpoint,
 )
 from hookbus.backend import create_session
-from hookbus.testing._backend.kinds import QUIET
+from tests.support.kinds import QUIET
 
 
 def opened(graph: JaxGraph, *hooks: Any, **options: Any) -> MonitoredSession:

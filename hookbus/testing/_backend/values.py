@@ -1,0 +1,188 @@
+"""Rules of values: where they are, who shares them, how variables are read and written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from hookbus.backend.protocol import Session, ValueRecord
+from hookbus.errors import GraphError
+from hookbus.testing._backend.runner import (
+    START,
+    TIMES,
+    Opener,
+    array,
+    expect,
+    fail,
+    line,
+    np,
+    raise_planned,
+    refused,
+)
+from hookbus.testing.backend_model import BackendModel
+
+HOST = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
+
+
+def test_it_has_every_member_of_a_session(model: BackendModel, opened: Opener) -> None:
+    """A session has each method and attribute of the protocol, with its parameters."""
+    session = opened(model.graph()).session
+    for name, member in vars(Session).items():
+        if name.startswith("_"):
+            continue
+        if not hasattr(session, name):
+            fail(f"the session has no {name}: see hookbus.backend.Session")
+        if inspect.isfunction(member):
+            own = list(inspect.signature(getattr(session, name)).parameters)
+            wanted = list(inspect.signature(member).parameters)[1:]
+            expect(own, wanted, f"the parameters of {name}()", "hookbus passes these")
+    for name in ("graph", "global_step", "version", "preemption_errors"):
+        if not hasattr(session, name):
+            fail(f"the session has no attribute {name}: see hookbus.backend.Session")
+
+
+def test_hooks_get_values_on_the_host(model: BackendModel, opened: Opener) -> None:
+    """What hooks ask for arrives as NumPy arrays or Python values."""
+    run = opened(line(model))
+    for _ in range(TIMES):
+        for value in run.values([], ["w", "y", "n", "x", "global_step"]):
+            if not isinstance(value, HOST):
+                kind = type(value).__name__
+                fail(f"a hook gets a {kind}: move the values of *host* of compile()")
+
+
+def test_the_caller_s_values_stay_where_they_are(
+    model: BackendModel, opened: Opener
+) -> None:
+    """The caller gets the same kind of value, whether or not a hook asks for it, too."""
+    run = opened(line(model))
+    names = ["w", "y", "n"]
+    alone = [type(value) for value in run.values(names)]
+    for _ in range(TIMES):
+        beside = [type(value) for value in run.values(names, names)[:3]]
+        expect(beside, alone, "the caller's values beside a hook's", "Move no value of his")
+
+
+def test_initial_values_are_copied(model: BackendModel, opened: Opener) -> None:
+    """A graph serves several sessions; each begins with the initial values."""
+    initial = array(1, 2)
+    graph = model.graph()
+    model.variable(graph, "w", initial)
+    model.train_op(graph, "train", {"w": ["w", "w"]})
+    first = opened(graph)
+    initial += 7
+    first("train")
+    expect(first("w"), [2.0, 4.0], "w of a session", "Copy initial values at the start")
+    initial -= 7
+    expect(opened(graph)("w"), [1.0, 2.0], "w of the next session", "Copy initial values")
+
+
+def test_values_are_not_shared_with_the_caller(model: BackendModel, opened: Opener) -> None:
+    """Arrays that were fed, written or fetched can change; the variables do not."""
+    graph = line(model)
+    model.placeholder(graph, "given")
+    model.train_op(graph, "take", {"w": ["given"]})
+    run = opened(graph)
+
+    def checked(how: str, mine: Any) -> None:
+        before = run("w")
+        try:
+            np.asarray(mine)[...] = 99.0
+        except ValueError:
+            return  # it is read-only, which is fine
+        expect(run("w"), before, f"w after an array that was {how} changed", "Copy it")
+
+    for _ in range(TIMES):
+        mine = array(3, 4)
+        run("take", feeds={"given": mine})
+        checked("fed", mine)
+    mine = array(5, 6)
+    run.session.write({"w": mine})
+    checked("written", mine)
+    mine = array(7, 8)
+    run("count", writes={"w": mine})
+    checked("assigned by a hook", mine)
+    checked("fetched by a hook", run.values([], ["w"])[0])
+    (fetched,) = run.values(["w"])
+    if isinstance(fetched, np.ndarray):
+        checked("fetched", fetched)
+    value = run.session.variables()["w"]
+    if isinstance(value, np.ndarray):
+        checked("returned by variables()", value)
+
+
+def test_version_changes_with_variables_and_only_then(
+    model: BackendModel, opened: Opener
+) -> None:
+    """A save happens if, and only if, something has changed since the last one."""
+    graph = line(model)
+    model.call(graph, "fails", raise_planned)
+    run = opened(graph)
+    session, advice = run.session, "hookbus saves when version has changed"
+
+    def check(changes: bool, what: str, act: Callable[[], Any]) -> None:
+        before = session.version
+        act()
+        expect(session.version != before, changes, f"{what} changes version", advice)
+
+    for _ in range(TIMES):
+        check(False, "reading", lambda: run("w", "y", "x"))
+        check(True, "a train op", lambda: run("train"))
+        check(True, "what a hook assigns", lambda: run("y", writes={"n": np.float32(1)}))
+        check(True, "write()", lambda: session.write({"n": np.float32(2)}))
+        check(False, "variables()", session.variables)
+        check(False, "snapshot()", session.snapshot)
+
+
+def test_a_value_that_does_not_fit_is_refused(model: BackendModel, opened: Opener) -> None:
+    """check() and write() refuse another shape and what is no variable."""
+    run = opened(line(model))
+    for name, value in (("w", array(1, 2, 3)), ("y", array(1, 2)), ("unknown", 1.0)):
+        with refused(GraphError, f"check({name!r}) of {value}"):
+            run.session.check(name, value, "the suite")
+        with refused(GraphError, f"write() of {value} to {name!r}"):
+            run.session.write({"n": np.float32(5), name: value})
+        expect(run.state, START, "after a refused write()", "write() takes all or none")
+    run.session.check("w", array(3, 4), "the suite")
+    with refused(GraphError, "a hook's value of another shape"):
+        run("count", writes={"w": array(1, 2, 3)})
+    expect(
+        run.state, START, "after a refused assignment", "Nothing of the run is committed"
+    )
+
+
+def test_a_written_value_is_read(model: BackendModel, opened: Opener) -> None:
+    """write() gives variables new values, without running anything."""
+    run = opened(line(model))
+    run.session.write({"w": array(3, 4), "n": np.float32(5)})
+    wanted = {"w": [3.0, 4.0], "n": 5.0, "global_step": 0}
+    expect(run.state, wanted, "after write()", "")
+    run.session.global_step = 7
+    expect(run("global_step"), 7, "global_step after it is set", "A restore sets it")
+
+
+def test_describe_agrees_with_the_variables(model: BackendModel, opened: Opener) -> None:
+    """describe() has the dtype and shape of each of variables(), without global_step."""
+    run = opened(line(model))
+    for _ in range(TIMES):
+        records, values = run.session.describe(), run.session.variables()
+        for found, what in ((records, "describe()"), (values, "variables()")):
+            expect(sorted(found), ["n", "w"], f"the names in {what}", "List all variables")
+        found = {name: record.shape for name, record in records.items()}
+        expect(found, {"n": (), "w": (2,)}, "the shapes in describe()", "")
+        wanted = {name: ValueRecord.of(name, value).type for name, value in values.items()}
+        found = {name: record.type for name, record in records.items()}
+        expect(found, wanted, "the dtypes in describe()", "Those of variables()")
+        run("train", "count")
+
+
+def test_a_snapshot_has_the_variables(model: BackendModel, opened: Opener) -> None:
+    """What snapshot() returns, written to another session, gives it the same values."""
+    run, other = opened(line(model)), opened(line(model))
+    for _ in range(TIMES):
+        run("train", "count")
+        saved = run.session.snapshot()
+        expect(sorted(saved), ["n", "w"], "the names in snapshot()", "List all variables")
+        other.session.write(saved)
+        expect(other("n", "w"), run("n", "w"), "a snapshot that was written", "")

@@ -1,0 +1,66 @@
+"""Tests that a backend keeps the rules that the loop, the hooks and users rely on.
+
+``pytest --pyargs hookbus.testing.backend --backend my_package:MyGraph``
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hookbus.backend.protocol import create_session
+from hookbus.graph.graph import Graph
+from hookbus.testing._backend.candidate import Backend
+from hookbus.testing._backend.rules import TESTS
+from hookbus.testing._backend.runner import Opener, Runner
+from hookbus.testing.backend_model import BackendModel
+from hookbus.testing.plugin import BACKENDS
+
+globals().update(TESTS)  # pytest runs the tests of this module, which is one command
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test for each backend."""
+    found = metafunc.config.stash[BACKENDS]
+    metafunc.parametrize("backend", found, ids=[each.spelled for each in found])
+
+
+@pytest.fixture(autouse=True)
+def _excepted(request: pytest.FixtureRequest, backend: Backend) -> None:
+    """Skip a rule that the backend declares as one that it cannot keep."""
+    rule = request.node.originalname.removeprefix("test_")
+    reason = backend.model.exceptions.get(rule)
+    if reason is not None:
+        pytest.skip(f"{backend.spelled} cannot keep this rule: {reason}")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Work in an empty folder, without variables of hookbus."""
+    for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def model(backend: Backend) -> BackendModel:
+    """Return what builds graphs of the backend."""
+    return backend.model
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    """Return a function that opens a session of a graph; close them all afterwards."""
+    runners: list[Runner] = []
+
+    def open_session(graph: Graph) -> Runner:
+        graph.finalize()
+        runners.append(Runner(create_session(graph)))
+        return runners[-1]
+
+    yield open_session
+    for runner in runners:
+        runner.session.close()

@@ -1,0 +1,47 @@
+"""Runs the suites of hookbus.testing as an author does, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TypeAlias
+from xml.etree import ElementTree
+
+Results: TypeAlias = dict[str, dict[str, dict[str, str]]]
+"""Class to ``passed``, ``failed`` and ``skipped`` to test to the last message."""
+ROOT = Path(__file__).parents[2]
+
+
+def run_suite(suite: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a suite in the current folder, with no plugin of pytest but that of hookbus."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["-p", "hookbus.testing.plugin", "--pyargs", f"hookbus.testing.{suite}"]
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
+    # Those of the tests of hookbus take longer to import than the suites take to run.
+    environ = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run(
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environ},
+    )
+
+
+def results_of(suite: str, *options: str) -> Results:
+    """Run a suite in the current folder with some options, and return its results."""
+    done = run_suite(suite, "--junit-xml", "results.xml", *options)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found: Results = defaultdict(lambda: {"passed": {}, "failed": {}, "skipped": {}})
+    for case in ElementTree.parse("results.xml").iter("testcase"):
+        test, name = re.fullmatch(r"(\w+)\[[\w.]+:(\w+).*\]", case.attrib["name"]).groups()
+        verdict = next((child for child in case if child.tag != "system-err"), None)
+        kind = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+        tag = "passed" if verdict is None else kind[verdict.tag]
+        message = "" if verdict is None else verdict.attrib["message"]
+        found[name][tag][test] = message
+    return dict(found)
