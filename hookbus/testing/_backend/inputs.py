@@ -96,12 +96,22 @@ def test_an_output_has_the_value_of_the_last_run(
     for number in range(1, TIMES + 1):
         expect(run("loss", "double", "train")[:2], [2 * number, 4 * number], "outputs", "")
         expect(run("loss"), 2 * number, "an output afterwards", "Keep the last outputs")
-        with refused(PlannedError, "an op that raises"):
-            run("train", "fails", feeds={"x": np.float32(50)})
-        expect(run("double"), 4 * number, "after a failed run", "Keep those of good runs")
+        expect(run("double"), 4 * number, "what reads it", "Give it the kept value")
         found = run.session.global_step, run("n")
         wanted = number, number * (number + 1) / 2
         expect(found, wanted, "the step and n", "Reading an output does not train")
+
+
+def test_a_failed_run_leaves_the_last_outputs(model: BackendModel, opened: Opener) -> None:
+    """After a failed run, an output has the value of the last run that succeeded."""
+    run = opened(outputs(model))
+    for number in range(1, TIMES + 1):
+        run("train")
+        with refused(PlannedError, "an op that raises"):
+            run("train", "fails", feeds={"x": np.float32(50)})
+        found, advice = [run("loss"), run("n")], "Keep the outputs of runs that succeed"
+        wanted = [2 * number, number * (number + 1) / 2]
+        expect(found, wanted, "loss and n after a failed run", advice)
 
 
 def test_an_output_without_a_value_is_an_error(model: BackendModel, opened: Opener) -> None:

@@ -1,0 +1,18 @@
+"""A TorchGraph keeps the rules of every backend, and in place those that can be kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.suites import results_of
+
+
+def test_the_suite_for_backends_passes(monkeypatch):
+    """With ops that return new values it keeps all; in place it is PyTorch's way."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    names = "hookbus_torch:TorchGraph", "backend_model:InPlaceModel"
+    results = results_of("backend", *[f"--backend={name}" for name in names])
+    assert [found["failed"] for found in results.values()] == [{}, {}]
+    assert results["TorchGraph"]["skipped"] == {}
+    assert results.keys() == {"TorchGraph", "InPlaceModel"}
+    assert len(results["InPlaceModel"]["skipped"]) == 8
