@@ -20,7 +20,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -101,7 +101,7 @@ class Reader:
             Path(block.title).parent.mkdir(parents=True, exist_ok=True)
             Path(block.title).write_text(block.text, "utf-8")
         elif block.language == "python":
-            with contextlib.redirect_stdout(io.StringIO()) as out:
+            with contextlib.redirect_stdout(io.StringIO()) as out, _importing(Path.cwd()):
                 exec(compile(block.text, block.place, "exec"), self.names)
             self.printed = out.getvalue()
         elif block.language == "console":
@@ -130,6 +130,19 @@ class Reader:
         assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
         if shown:
             compare(f"{place}: {command}", shown, done.stdout)
+
+
+@contextlib.contextmanager
+def _importing(folder: Path) -> Iterator[None]:
+    """Import from a folder, as Python does where it is started there."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if Path(getattr(module, "__file__", None) or os.sep).is_relative_to(folder):
+                del sys.modules[name]  # another page may have a file of this name
 
 
 def compare(what: str, shown: str, real: str) -> None:

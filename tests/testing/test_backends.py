@@ -9,9 +9,9 @@ import pytest
 
 from hookbus import UsageError
 from hookbus.testing._backend.candidate import Backend
-from hookbus.testing._backend.rules import RULES
+from hookbus.testing._backend.rules import RULES, TESTS
 from tests.support.profiles import FULL, cases
-from tests.support.suites import results_of, run_suite
+from tests.support.suites import ROOT, results_of, run_suite
 
 MUTANTS = {
     "HalfGraph": ("an_op_that_raises_changes_nothing", "after the last op"),
@@ -56,8 +56,8 @@ GOOD = {"Graph": "hookbus:Graph", "NaiveGraph": "tests.support.naive_backend:Nai
 EXCUSED = "tests.testing.mutants:ExcusedModel"
 OWN = [f"({mutant} and {rule})" for mutant, (rule, _) in MUTANTS.items()]
 OTHERS = [*GOOD.values(), f"({EXCUSED} and (position or snapshot))"]
-ORDINARY = cases(["-k", " or ".join([*OWN, *OTHERS])], [])
-"""Each mutant is put to the test of its rule only; in the full run to all tests."""
+SOME = cases(" or ".join([*OWN, *OTHERS]), " or ".join(["not built_in", *OTHERS]))
+"""Each mutant is put to the test of its rule only; in the full run to most tests."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def results(tmp_path_factory):
     mutants = [f"tests.testing.mutants:{name}" for name in MUTANTS]
     options = [f"--backend={name}" for name in [*GOOD.values(), *mutants, EXCUSED]]
     with contextlib.chdir(tmp_path_factory.mktemp("suite")):
-        return results_of("backend", *options, *ORDINARY, "-W", "error")
+        return results_of("backend", *options, "-k", SOME, "-W", "error")
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -92,6 +92,14 @@ def test_a_declared_exception_is_skipped_and_no_other_rule(results):
     reason = f"{EXCUSED} cannot keep this rule: its inputs are streams"
     assert found["skipped"] == {"test_a_position_leads_back": reason}
     assert "test_a_snapshot_has_the_variables" in found["passed"]
+
+
+def test_the_reference_lists_each_rule():
+    """The page has the name of each rule, and the sentence of its test."""
+    page = ROOT / "docs" / "reference" / "backends.md"
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page.read_text("utf-8"), re.MULTILINE)
+    rules = {name.removeprefix("test_"): test.__doc__ for name, test in TESTS.items()}
+    assert {name: text for name, text in rows if name in rules} == rules
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ LONG = {
     "docs/how-to/test-a-hook.md",
     "docs/how-to/train-in-the-style-of-slim.md",
     "docs/how-to/use-an-estimator.md",
+    "docs/how-to/write-a-backend.md",
     "docs/how-to/write-a-hook.md",
 }
 

@@ -42,6 +42,7 @@ OTHERS = {
     "--best-loss-save": BEST_LOSS,
     "--best-loss-on-error": BEST_LOSS,
     "--pyargs": "pytest",
+    "--backend": "the suite for backends",
     "--hook": "the conformance suite",
     "--hook-node": "the conformance suite",
     "--hook-setting": "the conformance suite",
