@@ -71,13 +71,6 @@ def test_a_feed_that_nobody_needs_is_ignored(graph: Graph) -> None:
     assert session.run("w", fed) == 1.0
 
 
-def test_a_fed_op_is_not_called(graph: Graph, calls: list[str]) -> None:
-    """A value fed for an op stands in for it, and what it reads is not needed."""
-    session = EmbeddedSession(graph)
-    assert session.run(["double", "stats.mean"], {"double": 8}) == [8, 4]
-    assert calls == ["stats"]
-
-
 def test_a_fed_output_leaves_the_others_computed(graph: Graph, calls: list[str]) -> None:
     """A value fed for one output of an op replaces just this output."""
     session = EmbeddedSession(graph)
@@ -93,13 +86,6 @@ def test_a_fed_op_with_outputs_leaves_its_outputs_computed(graph: Graph) -> None
     """The op's own node and its outputs are fed apart."""
     fetches = ["stats", "stats.mean"]
     assert EmbeddedSession(graph).run(fetches, {"x": 3, "stats": "fed"}) == ["fed", 3.0]
-
-
-def test_a_fed_variable_is_read_by_all_and_keeps_its_value(graph: Graph) -> None:
-    """A feed overrides a variable for one run; without an update it is as before."""
-    session = EmbeddedSession(graph)
-    assert session.run(["w", "near"], {"w": 5.0}) == [5.0, (5.0, 10.0, 0)]
-    assert session.run("w") == 1.0
 
 
 def test_an_update_is_computed_from_a_fed_variable(graph: Graph) -> None:

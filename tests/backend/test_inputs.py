@@ -49,13 +49,6 @@ def session(*data: list[Any]) -> EmbeddedSession:
     return EmbeddedSession(graph)
 
 
-def test_a_run_pulls_one_value_however_many_read_it() -> None:
-    """Within a run all ops and fetches see the same value; the next run sees the next."""
-    made = session([10, 20])
-    assert made.run(["a", "first_a", "second_a"]) == [10, 10, 10]
-    assert made.run(["second_a", "a"]) == [20, 20]
-
-
 def test_only_runs_that_need_an_input_pull() -> None:
     """A run of other nodes leaves the input where it is."""
     made = session([10, 20], [1])
@@ -63,13 +56,6 @@ def test_only_runs_that_need_an_input_pull() -> None:
     assert made.run("b") == 1
     assert {n: at["pulled"] for n, at in made.positions().items()} == {"a": 0, "b": 1}
     assert made.run("a") == 10
-
-
-def test_a_fed_input_is_not_pulled() -> None:
-    """A value fed in place of an input leaves its position alone."""
-    made = session([10, 20])
-    assert made.run("first_a", {"a": 99}) == 99
-    assert made.run("first_a") == 10
 
 
 def test_the_factory_is_called_at_the_first_need() -> None:
