@@ -95,6 +95,13 @@ class ShiftedGraph(Graph):
                 self._inputs[name].pull()
 
 
+class OnwardGraph(Graph):
+    class backend(EmbeddedSession):
+        def seek(self, positions):
+            if not self.pulled():
+                super().seek(positions)
+
+
 class LateGraph(Graph):
     class backend(EmbeddedSession):
         def compile(self, fetches, feeds, host=()):

@@ -18,6 +18,7 @@ MUTANTS = {
     "TwiceGraph": ("an_op_runs_once_in_a_run", "['called', 'called']"),
     "SharingGraph": ("values_are_not_shared_with_the_caller", "that was written changed"),
     "ShiftedGraph": ("a_position_leads_back", "pulled() after seek(): 3 instead of 2"),
+    "OnwardGraph": ("an_input_goes_back_to_a_position", "3 instead of 1"),
     "LateGraph": ("reads_see_the_values_from_before_the_run", "variables had before it"),
     "OneByOneGraph": ("updates_are_committed_together", "Commit all updates after"),
     "CountingGraph": ("the_global_step_counts_train_ops", "1 instead of 2"),
@@ -55,7 +56,7 @@ MUTANTS = {
 GOOD = {"Graph": "hookbus:Graph", "NaiveGraph": "tests.support.naive_backend:NaiveGraph"}
 EXCUSED = "tests.testing.mutants:ExcusedModel"
 OWN = [f"({mutant} and {rule})" for mutant, (rule, _) in MUTANTS.items()]
-OTHERS = [*GOOD.values(), f"({EXCUSED} and (position or snapshot))"]
+OTHERS = [*GOOD.values(), f"({EXCUSED} and (leads_back or snapshot))"]
 SOME = cases(" or ".join([*OWN, *OTHERS]), " or ".join(["not built_in", *OTHERS]))
 """Each mutant is put to the test of its rule only; in the full run to most tests."""
 

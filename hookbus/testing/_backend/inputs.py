@@ -12,6 +12,7 @@ from hookbus.testing._backend.runner import (
     Opener,
     PlannedError,
     expect,
+    fail,
     line,
     np,
     raise_planned,
@@ -44,18 +45,30 @@ def test_a_run_pulls_one_value_of_an_input(model: BackendModel, opened: Opener) 
 
 
 def test_a_position_leads_back(model: BackendModel, opened: Opener) -> None:
-    """After seek(positions()) an input gives what it gave before, in any session."""
+    """After seek(positions()), an input of a new session goes on from there."""
     run, other = opened(line(model)), opened(line(model))
     for number in (1, 2):
         expect(run("x"), number, "x", "An input gives its values in their order")
     positions = run.session.positions()
     faults = "; ".join(unsavable(positions, "positions()"))
     expect(faults, "", "what checkpoints cannot hold", "See hookbus.backend.Input")
+    if not positions:
+        fail("positions() is empty: return the position of each input")
+    other.session.seek({**positions, "unknown": next(iter(positions.values()))})
     advice = "The next value is the one that was next when positions() was read"
-    for session in (run, other, run):
-        session.session.seek({**positions, "unknown": positions["x"]})
-        expect(session.session.pulled(), 2, "pulled() after seek()", "")
-        expect([session("x"), session("x")], [3, 4], "x after seek()", advice)
+    expect(other.session.pulled(), 2, "pulled() after seek()", "Count what was skipped")
+    expect([other("x"), other("x")], [3, 4], "x after seek()", advice)
+
+
+def test_an_input_goes_back_to_a_position(model: BackendModel, opened: Opener) -> None:
+    """A position leads back in the session that has passed it, too."""
+    run = opened(line(model))
+    run("x")
+    positions = run.session.positions()
+    for _ in range(TIMES):
+        expect([run("x"), run("x")], [2, 3], "x after the position", "")
+        run.session.seek(positions)
+        expect(run.session.pulled(), 1, "pulled() after seek()", "")
 
 
 def test_an_ended_input_takes_nothing_from_the_others(
