@@ -60,6 +60,9 @@ class Runner:
         trace: RunMetadata | None = None,
     ) -> Sequence[Any]:
         """Return what a run gives the caller, then what it gives hooks; trace it or not."""
+        resolve = self.session.graph.resolve
+        fetches, host = ([resolve(n).name for n in names] for names in (fetches, host))
+        feeds = {resolve(name).name: value for name, value in feeds.items()}
         program = self.session.compile(fetches, frozenset(feeds), host)
         given = {name: ("the suite", value) for name, value in writes.items()}
         options = RunOptions(RunOptions.FULL_TRACE if trace else 0)
