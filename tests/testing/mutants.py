@@ -87,6 +87,23 @@ class SharingGraph(Graph):
             self._values.update(values)
 
 
+class LendingGraph(Graph):
+    class backend(EmbeddedSession):
+        def execute(self, *request):
+            values = super().execute(*request)
+            self._values["w"].setflags(write=True)
+            return values
+
+
+class TakingOverGraph(Graph):
+    class backend(EmbeddedSession):
+        def execute(self, program, feeds, *rest):
+            values = super().execute(program, feeds, *rest)
+            if "given" in feeds and program.writers:
+                self._values["w"] = feeds["given"]
+            return values
+
+
 class ShiftedGraph(Graph):
     class backend(EmbeddedSession):
         def seek(self, positions):

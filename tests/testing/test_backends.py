@@ -10,13 +10,16 @@ import pytest
 from hookbus import UsageError
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.rules import RULES, TESTS
+from hookbus.testing._backend.scenarios import built_in
 from tests.support.profiles import FULL, cases
 from tests.support.suites import ROOT, results_of, run_suite
 
 MUTANTS = {
     "HalfGraph": ("an_op_that_raises_changes_nothing", "after the last op"),
     "TwiceGraph": ("an_op_runs_once_in_a_run", "['called', 'called']"),
-    "SharingGraph": ("values_are_not_shared_with_the_caller", "that was written changed"),
+    "SharingGraph": ("a_written_value_is_not_shared", "that was written changed"),
+    "TakingOverGraph": ("a_fed_value_is_not_shared", "that was fed changed"),
+    "LendingGraph": ("a_fetched_value_is_not_shared", "fetched by a hook changed"),
     "ShiftedGraph": ("a_position_leads_back", "pulled() after seek(): 3 instead of 2"),
     "OnwardGraph": ("an_input_goes_back_to_a_position", "3 instead of 1"),
     "LateGraph": ("reads_see_the_values_from_before_the_run", "variables had before it"),
@@ -115,6 +118,12 @@ def test_what_makes_no_backend_is_told(backend, told):
     """The message names the option and what is wrong with it."""
     with pytest.raises(UsageError, match=re.escape(f"--backend {backend}: {told}")):
         Backend.named(backend)
+
+
+def test_what_a_plugin_does_is_skipped_without_it():
+    """The reason says what to install."""
+    with pytest.raises(pytest.skip.Exception, match="pip install hookbus-telepathy"):
+        built_in("telepathy")
 
 
 def test_an_exception_that_is_no_rule_is_a_usage_error():

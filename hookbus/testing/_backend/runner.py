@@ -17,6 +17,7 @@ from hookbus.testing.backend_model import BackendModel
 
 np = pytest.importorskip("numpy", reason="the suite computes with NumPy: pip install numpy")
 
+_ALIGNMENT = 64
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -107,8 +108,17 @@ def refused(error: type[Exception], what: str) -> Iterator[Refusal]:
 
 
 def array(*numbers: float) -> Any:
-    """Return numbers as an array of the suite."""
-    return np.array(numbers, np.float32)
+    """Return numbers as an array of the suite.
+
+    It lies where libraries share memory with NumPy, if they do so anywhere: TensorFlow and
+    XLA take an array as it is if its address is a multiple of 64.
+    """
+    values = np.array(numbers, np.float32)
+    memory = np.empty(values.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    aligned = memory[start : start + values.nbytes].view(np.float32)
+    aligned[...] = values
+    return aligned
 
 
 def line(model: BackendModel) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.support.suites import results_of
@@ -9,7 +10,7 @@ from tests.support.suites import results_of
 
 def test_the_suite_for_backends_passes(monkeypatch):
     """With ops that return new values it keeps all; in place it is PyTorch's way."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     names = "hookbus_torch:TorchGraph", "backend_model:InPlaceModel"
     results = results_of("backend", *[f"--backend={name}" for name in names])
     assert [found["failed"] for found in results.values()] == [{}, {}]
