@@ -24,7 +24,8 @@ class BackendModel:
     graph has ops of its own, if it cannot run such functions, or to declare a rule that the
     backend cannot keep. Give the class to the suite: ``--backend MODULE:CLASS``.
 
-    All variables and fed values are NumPy arrays of float32.
+    Values are numbers and NumPy arrays. All values that the suite compares with a number
+    are exact in float32.
 
     Args:
         graph: makes an empty graph of the backend.
@@ -60,7 +61,7 @@ class BackendModel:
         graph.variable(name, value)
 
     def placeholder(self, graph: Graph, name: str) -> None:
-        """Add a placeholder for a number."""
+        """Add a placeholder for numbers or arrays."""
         graph.placeholder(name)
 
     def input(
@@ -118,7 +119,11 @@ class BackendModel:
         )
 
     def call(self, graph: Graph, name: str, function: Callable[[], Any]) -> None:
-        """Add an op that calls a Python function in each run; its value is the result."""
+        """Add an op that calls a Python function once in each run that needs the op.
+
+        The value of the op is what the function returns, a number. What it raises leaves
+        the run.
+        """
         graph.op(function, name=name)
 
 

@@ -34,7 +34,7 @@ MUTANTS = {
         "raise WriteConflictError",
     ),
     "RemoteGraph": ("hooks_get_values_on_the_host", "a hook gets a Boxed"),
-    "MovingGraph": ("the_caller_s_values_stay_where_they_are", "Move no value"),
+    "MovingGraph": ("values_of_the_caller_stay_where_they_are", "Move no value"),
     "UncopiedGraph": ("initial_values_are_copied", "Copy initial values"),
     "StillGraph": ("version_changes_with_variables_and_only_then", "a train op changes"),
     "RestlessGraph": ("version_changes_with_variables_and_only_then", "reading changes"),

@@ -85,7 +85,7 @@ def fail(message: str) -> NoReturn:
 def expect(found: Any, wanted: Any, what: str, advice: str) -> None:
     """Fail if a value is not as the rule wants it."""
     if found != wanted:
-        fail(f"{what}: {found!r} instead of {wanted!r}. {advice}")
+        fail(f"{what}: {found!r} instead of {wanted!r}. {advice}".rstrip())
 
 
 @attrs.define

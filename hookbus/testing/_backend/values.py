@@ -53,7 +53,7 @@ def test_hooks_get_values_on_the_host(model: BackendModel, opened: Opener) -> No
                 fail(f"a hook gets a {kind}: move the values of *host* of compile()")
 
 
-def test_the_caller_s_values_stay_where_they_are(
+def test_values_of_the_caller_stay_where_they_are(
     model: BackendModel, opened: Opener
 ) -> None:
     """The caller gets the same kind of value, whether or not a hook asks for it, too."""
