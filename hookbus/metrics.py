@@ -145,7 +145,8 @@ def _ratio(
         return xp.sum(values * weights), xp.sum(xp.ones_like(values) * weights)
 
     def divide(xp: Any, total: Any, count: Any) -> Any:  # noqa: ARG001 (called by position)
-        return total / count if count else total * 0.0
+        # Without a branch, so that a library can compile it.
+        return total * (count != 0) / (count + (count == 0))
 
     return _metric(name, nodes, weights, gather, divide, {"total": 0.0, "count": 0.0})
 
