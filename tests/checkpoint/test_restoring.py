@@ -11,6 +11,7 @@ import pytest
 
 import hookbus
 from hookbus import ChiefSessionCreator, Config, Graph, MonitoredSession
+from hookbus.backend import EmbeddedSession
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
 
@@ -110,6 +111,26 @@ def test_a_codec_that_is_not_installed_stops_the_session(tmp_path, killed, opene
     with pytest.raises(hookbus.CheckpointError, match=r"'elsewhere' is not installed"):
         opened(tmp_path)
     assert names(tmp_path) == ["ckpt-0", "ckpt-1"]
+
+
+def test_a_difference_inside_a_variable_is_told_by_the_backend(tmp_path, trained, opened):
+    """Two trees look alike from outside; the backend knows where they differ."""
+
+    class Strict(EmbeddedSession):
+        def check(self, name, value, who):
+            if name == "w":
+                raise hookbus.GraphError(f"variable 'w' at [2] cannot take 0.5 from {who}")
+
+    class StrictGraph(Graph):
+        backend = Strict
+
+    trained(tmp_path, 1)
+    graph = StrictGraph()
+    graph.variable("w", np.zeros(4))
+    graph.variable("seen", 0)
+    why = r"another graph: variable 'w' at \[2\] cannot take 0.5 from the checkpoint\. Give"
+    with pytest.raises(hookbus.CheckpointMismatchError, match=why):
+        opened(tmp_path, graph=graph)
 
 
 def test_another_graph_is_refused_and_every_difference_named(
