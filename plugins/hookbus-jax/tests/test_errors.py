@@ -152,6 +152,15 @@ def test_an_error_of_an_op_names_the_op():
     assert "hookbus: raised in op 'train'" in error.value.__notes__
 
 
+def test_a_session_names_the_op_that_failed():
+    graph = graph_of(w=jnp.ones(2))
+    graph.train_op(lambda w: w @ jnp.ones(3), name="train", updates="w")
+    session = MonitoredSession(graph, config=QUIET)
+    with pytest.raises(TypeError), session:
+        session.run("train")
+    assert (session.outcome.kind, session.outcome.who) == ("failed", "op 'train'")
+
+
 def test_a_compiled_op_returns_arrays_alone():
     graph = graph_of()
     graph.op(lambda: {"a": jnp.ones(2), "b": "text"}, name="both")
