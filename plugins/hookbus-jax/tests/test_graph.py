@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -326,6 +328,41 @@ def test_restored_and_assigned_values_are_where_the_variable_is(tmp_path):
         backend.run("train")
         assert backend.variables()["spread"].sharding == spread
         assert backend.run("next").devices() == {devices[1]}
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_a_training_killed_behind_its_last_save_is_read_without_hooks(donate, tmp_path):
+    """It resumes at the end of its input, where hooks have no loss to watch."""
+
+    def session(directory: Path) -> MonitoredTrainingSession:
+        graph = JaxGraph(donate=donate)
+        graph.variable("w", jnp.zeros(2))
+        graph.input("x", lambda: iter([1.0, 2.0]))
+
+        @graph.train_op(updates="w", outputs="loss")
+        def train(w, x):
+            return w + x, {"loss": w.sum()}
+
+        return MonitoredTrainingSession(
+            graph,
+            checkpoint_dir=directory,
+            hooks=[NanTensorHook("loss")],
+            save_checkpoint_steps=1,
+            config=QUIET,
+        )
+
+    with session(tmp_path / "whole") as whole:
+        for _ in whole.loop():
+            if whole.global_step == 2:  # what a kill at this moment leaves behind
+                shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    assert latest_checkpoint(tmp_path / "killed").ended is None
+    with session(tmp_path / "killed") as resumed:
+        for _ in resumed.loop():
+            raise AssertionError("there is no step left")
+        assert resumed.global_step == 2
+        assert resumed.run("w", kind="aux").tolist() == [3, 3]
+        with pytest.raises(NoValueYetError, match=r"'loss' has no value.*as kind='aux'"):
+            resumed.run("w")
 
 
 def test_a_name_is_free_for_a_compiled_op_when_a_session_has_ended():
