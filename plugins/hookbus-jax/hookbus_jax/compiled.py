@@ -22,6 +22,9 @@ _UNTRACEABLE = (
 )
 """What JAX raises if an op needs to know a value while it is traced."""
 
+_FOREIGN = ("callback", "debug_print", "ffi_call")
+"""What the names of the primitives contain that call Python, or functions of others."""
+
 
 class CompiledPart:
     """Ops that are one compiled function.
@@ -95,8 +98,9 @@ class CompiledPart:
     def _compiled(self, arguments: Sequence[Any]) -> Callable[..., Any]:
         """Return the function to call.
 
-        Callbacks may raise while XLA runs. A function that has some donates nothing, and
-        its results are awaited before they count.
+        Callbacks and foreign functions may fail while XLA runs. A function that has some
+        donates nothing, and its results are awaited before they count. The same function
+        without donation is kept for runs in which JAX looks for NaN.
         """
 
         def function(*given: Any) -> Any:
@@ -105,12 +109,19 @@ class CompiledPart:
         names = [call.operation.name for call in self._calls]
         function.__name__ = function.__qualname__ = "_".join(names)
         keeping: Any = jax.jit(function)
-        if _calls_back(keeping.trace(*arguments).jaxpr.jaxpr):
+        if _may_fail(keeping.trace(*arguments).jaxpr.jaxpr):
             return lambda *given: jax.block_until_ready(keeping(*given))
-        risky = jax.config.jax_debug_nans or jax.config.jax_debug_infs
-        if risky or not self._donated:
+        if not self._donated:
             return keeping  # type: ignore[no-any-return]
-        return jax.jit(function, donate_argnums=self._donated)  # type: ignore[no-any-return]
+        donating: Any = jax.jit(function, donate_argnums=self._donated)
+        config = jax.config
+
+        def chosen(*given: Any) -> Any:
+            if config.jax_debug_nans or config.jax_debug_infs:
+                return keeping(*given)
+            return donating(*given)
+
+        return chosen
 
     def _trace(self, given: Sequence[Any]) -> Any:
         """Call the ops with tracers; return the new values and the slots that leave."""
@@ -196,13 +207,13 @@ def _explain(error: BaseException, operation: Operation) -> None:
     blame(error, name, note)
 
 
-def _calls_back(jaxpr: Any) -> bool:
-    """Return whether a traced function calls Python while XLA runs it."""
+def _may_fail(jaxpr: Any) -> bool:
+    """Return whether a traced function calls what is not XLA's while XLA runs it."""
     for equation in jaxpr.eqns:
-        if "callback" in equation.primitive.name:
+        if any(kind in equation.primitive.name for kind in _FOREIGN):
             return True
         for value in equation.params.values():
-            if any(map(_calls_back, _inner(value))):
+            if any(map(_may_fail, _inner(value))):
                 return True
     return False
 

@@ -25,9 +25,9 @@ class JaxGraph(Graph):
             that a model needs it once and not twice. A variable that the run also fetches
             keeps its memory, and one that was fetched before is copied first. Nothing is
             donated in a run that may fail after the compiled function has begun: one with
-            ops on the host behind it, with callbacks in it, or with ``jax_debug_nans`` on.
-            What remains are errors of the device itself, after which the session cannot
-            go on; a new one starts from the newest checkpoint.
+            ops on the host behind it, with callbacks or foreign functions in it, or with
+            ``jax_debug_nans`` on. What remains are errors of the device itself, after which
+            the session cannot go on; a new one starts from the newest checkpoint.
 
     >>> import jax.numpy as jnp
     >>> graph = JaxGraph()

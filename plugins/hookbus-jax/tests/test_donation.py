@@ -153,12 +153,49 @@ def test_a_callback_that_raises_while_xla_runs_leaves_the_state(donate, capfd):
     fails(create_session(graph), ["train", "late"], jax.errors.JaxRuntimeError)
 
 
+def test_a_foreign_function_that_fails_while_xla_runs_leaves_the_state():
+    """What XLA calls may fail in a compiled function that calls no Python."""
+    graph = graph_of()
+
+    @graph.op
+    def late(total):
+        shapes = jax.ShapeDtypeStruct((1, 1), jnp.float32), jax.ShapeDtypeStruct((), "i4")
+        return jax.ffi.ffi_call("lapack_spotrf_ffi", shapes)(total.reshape(1, 1))[0]
+
+    fails(create_session(graph), ["train", "late"], jax.errors.JaxRuntimeError)
+
+
+def test_a_run_that_prints_donates_nothing(capfd):
+    session = create_session(graph_of())
+    session.graph.op(lambda total: jax.debug.print("total {}", total), name="prints")
+    old = w_of(session)
+    session.run(["train", "prints"])
+    assert not old.is_deleted()
+    assert "total 2000.0" in capfd.readouterr().out
+
+
 def test_a_nan_that_jax_is_told_to_find_leaves_the_state():
     graph = graph_of()
     graph.op(lambda total: jnp.log(-total), name="late")
     session = create_session(graph)
     with jax.debug_nans(True):
         fails(session, ["train", "late"], FloatingPointError)
+
+
+def test_jax_may_be_told_to_find_nan_when_a_function_is_compiled_already():
+    """A user who sees a NaN switches that on in the middle, and off again."""
+    graph = graph_of()
+    graph.placeholder("x")
+    graph.op(lambda total, x: jnp.log(total * x), name="late")
+    session, request = create_session(graph), ["train", "late"]
+    session.run(request, {"x": 1.0})
+    old = w_of(session)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        session.run(request, {"x": -1.0})
+    assert w_of(session) is old
+    session.run(request, {"x": 1.0})
+    assert old.is_deleted()
+    assert (w_of(session)[0], session.global_step) == (4, 2)
 
 
 def test_variables_that_begin_with_one_array_are_two():
