@@ -448,7 +448,7 @@ class Saver:
         ours = _leave_out(here, saved, self._owners, "variables of a hook are new")
         saved = _leave_out(saved, here, owners, "variables of a hook are left out")
         _compare(session, ours, saved, self._owners, restored.path)
-        _report_dtypes(here, saved)
+        _report_dtypes(session, here, saved)
         session.load_state_dict(restored.state.get("backend", {}))
         session.write(saved)
         session.global_step = restored.manifest.global_step
@@ -509,20 +509,31 @@ def _compare(
         )
 
 
-def _report_dtypes(here: Mapping[str, ValueRecord], saved: Mapping[str, Any]) -> None:
-    """Warn of variables whose saved values have another dtype than their initial values.
+def _report_dtypes(
+    session: Session, here: Mapping[str, ValueRecord], saved: Mapping[str, Any]
+) -> None:
+    """Warn of arrays whose saved values have another dtype than their initial values.
 
     Training may have changed the dtype, so this is not an error.
     """
-    for name in here.keys() & saved.keys():
-        first, now = here[name], ValueRecord.of(name, saved[name])
-        if first.is_array and now.is_array and first.type != now.type:
+    firsts = dict(here)
+    if not all(record.is_array for record in here.values()):
+        firsts |= _inside(session.snapshot())  # for trees alone, because it may copy
+    for name, now in _inside(saved).items():
+        first = firsts.get(name)
+        if first and first.is_array and now.is_array and first.type != now.type:
             log.warning(
                 "restored with another dtype",
                 variable=name,
                 graph=first.type,
                 saved=now.type,
             )
+
+
+def _inside(values: Mapping[str, Any]) -> dict[str, ValueRecord]:
+    """Describe each number and array in values by its path, as :func:`leaves` has it."""
+    parts = (part for name, value in values.items() for part in leaves(name, value))
+    return {name: ValueRecord.of(name, part) for name, part in parts}
 
 
 def _form(value: ValueRecord) -> str:

@@ -18,10 +18,12 @@ from hookbus import (
     GraphError,
     MonitoredSession,
     MonitoredTrainingSession,
+    SessionRunArgs,
     SessionRunHook,
     UnfedPlaceholderError,
     UnknownNodeError,
     UsageError,
+    latest_checkpoint,
 )
 from hookbus.backend import create_session
 from tests.support.kinds import QUIET
@@ -61,9 +63,29 @@ def test_an_unfed_placeholder_names_the_way_to_it():
         create_session(graph).run("loss")
 
 
+def test_an_unfed_placeholder_names_who_asked_for_it():
+    """The caller's fetch needs none; that of a hook does."""
+
+    class Watch(SessionRunHook):
+        def before_run(self, run_context):
+            return SessionRunArgs("loss")
+
+    graph = graph_of(w=jnp.zeros(2))
+    graph.placeholder("x")
+    graph.op(lambda x: x + 1, name="loss")
+    with MonitoredSession(graph, hooks=[Watch()], config=QUIET) as session:
+        with pytest.raises(UnfedPlaceholderError, match="'loss' is fetched by watch"):
+            session.run("w")
+        assert session.run("w", {"x": 1.0}).tolist() == [0, 0]
+
+
 def test_an_unknown_fetch_lists_close_matches():
-    with pytest.raises(UnknownNodeError, match="did you mean 'params'"):
-        create_session(graph_of(params={"w": 1.0})).run("parms")
+    """A session goes on after that."""
+    graph = graph_of(params={"w": 1.0})
+    with MonitoredSession(graph, config=QUIET) as session:
+        with pytest.raises(UnknownNodeError, match="did you mean 'params'"):
+            session.run("parms")
+        assert float(session.run("params")["w"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -229,6 +251,57 @@ def test_a_checkpoint_of_another_model_is_refused(value, why, tmp_path):
                 trained(graph, tmp_path)
         else:
             trained(graph, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("key", jax.random.key(0, impl="rbg"), "'key' has the dtype key<rbg> and cannot"),
+        (
+            "key",
+            jnp.zeros((), jnp.uint32),
+            "'key' has the dtype uint32 and cannot take key",
+        ),
+        (
+            "w",
+            jnp.zeros(3),
+            r"'w' has the shape \(3,\) in the graph and the shape \(2,\) in",
+        ),
+        ("w", jnp.zeros(2, jnp.int32), "'w' has the dtype int32 and cannot take float32"),
+        ("new", jnp.zeros(2), "'new' is only in the graph"),
+        ("w", None, "'w' is only in the checkpoint"),
+    ],
+    ids=["generator", "no key", "shape", "dtype", "new", "gone"],
+)
+def test_a_checkpoint_of_other_variables_is_refused(name, value, why, tmp_path):
+    """The checkpoint stays as it is, for the graph that wrote it."""
+    first: dict[str, Any] = {"w": jnp.ones(2), "key": jax.random.key(0)}
+    second = {**first, name: value}
+    if value is None:
+        del second[name]
+    for variables in (first, second, first):
+        graph = graph_of(**variables)
+        graph.train_op(lambda key: key, name="train", updates="key")
+        if variables is second:
+            with pytest.raises(CheckpointMismatchError, match=why):
+                trained(graph, tmp_path)
+        else:
+            trained(graph, tmp_path)
+    assert latest_checkpoint(tmp_path).global_step == 2
+
+
+def test_a_checkpoint_of_a_wider_dtype_is_told(tmp_path, capsys):
+    """Also if it is in a tree. The numbers then take the dtype of the graph."""
+    for dtype in (jnp.float32, jnp.bfloat16):
+        graph = graph_of(p={"w": [jnp.full(2, 1 / 3, dtype), jnp.zeros(2)], "b": 0.5})
+        graph.variable("last", jnp.zeros(2, dtype))
+        graph.train_op(lambda p: p, name="train", updates="p")
+        trained(graph, tmp_path)
+    logged = [line for line in capsys.readouterr().err.splitlines() if "dtype" in line]
+    assert len(logged) == 2
+    for line, name in zip(sorted(logged), ("last", "p.w.0"), strict=True):
+        told = f"restored with another dtype variable={name} graph=bfloat16 saved=float32"
+        assert told in line
 
 
 def trained(graph: JaxGraph, directory: Any) -> None:
