@@ -1,4 +1,4 @@
-"""Newcomers can follow the README and the tutorials from an empty environment on."""
+"""Newcomers can follow the README, tutorials and guides from an empty environment on."""
 
 from __future__ import annotations
 
@@ -19,21 +19,28 @@ from tests.support.pages import PUBLISHES, ROOT, Reader, blocks_of
 
 pytestmark = [pytest.mark.wheels, pytest.mark.timeout(1200)]
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial" / "first-run.md", PUBLISHES)
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "tutorial" / "first-run.md",
+    ROOT / "docs" / "how-to" / "jax.md",
+    PUBLISHES,
+)
 OF_A_CLONE = ("python3 .ci/tox.py -e demo", "python3 .ci/tox.py -e tests")
 SERVES = "tensorboard --logdir runs/line"
-TORCH = ROOT / "plugins" / "requirements-torch.txt"
+PINNED = re.compile(r"^(?:jax|torch)==.+", re.MULTILINE)
 
 
 def pip_variables(wheels: Path) -> dict[str, str]:
     """Return what makes pip take hookbus from the wheels, and all else from its index.
 
-    PyTorch has the version that its tests have: the newest one may be gigabytes larger.
+    JAX and PyTorch have the versions that their tests have: newer ones may be gigabytes
+    larger.
     """
     constraints = wheels.parent / "constraints.txt"
     # A later release on an index does not take the place of a wheel.
     lines = ["==".join(w.name.split("-")[:2]) for w in wheels.glob("*.whl")]
-    lines += re.findall(r"^torch==.+", TORCH.read_text("utf-8"), re.MULTILINE)
+    for requirements in (ROOT / "plugins").glob("requirements-*.txt"):
+        lines += PINNED.findall(requirements.read_text("utf-8"))
     constraints.write_text("\n".join(lines), "utf-8")
     given = {key: text for key, text in os.environ.items() if key.startswith("PIP_")}
     links = f"{given.get('PIP_FIND_LINKS', '')} {wheels}".strip()
@@ -62,7 +69,12 @@ def reader(published: Mapping[str, str], tmp_path: Path) -> Reader:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_newcomer_can_follow_a_page(page, reader):
-    """Every command from ``pip install`` on works, and shows what stands there."""
+    """Every command from ``pip install`` on works, and shows what stands there.
+
+    A page that runs an example has the reader clone the repository.
+    """
+    if " examples/" in page.read_text("utf-8"):
+        shutil.copytree(ROOT / "examples", "examples")
     for block in blocks_of(page):
         reader.follow(block, (*OF_A_CLONE, SERVES))
         if SERVES in dict(block.commands):
