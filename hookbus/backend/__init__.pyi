@@ -29,4 +29,5 @@ from hookbus.graph.fetches import structure_of as structure_of
 from hookbus.graph.fetches import unite_feeds as unite_feeds
 from hookbus.graph.graph import Graph as Graph
 from hookbus.graph.node import Node as Node
+from hookbus.graph.node import NodeKind as NodeKind
 from hookbus.graph.operation import Operation as Operation

@@ -169,6 +169,14 @@ class Library:
             UsageError: they do not.
         """
 
+    def as_hook(self, thing: Any) -> Any:
+        """Return the hook that stands for a hook object of this library.
+
+        Objects in ``hooks=`` are asked for whose class, or one of its bases, is defined in
+        the library. The name and the switches are those of the object itself.
+        """
+        return thing
+
     def random_sources(self) -> Mapping[str, RandomSource]:
         """Return the generators that programs use without naming them, by name."""
         return {}

@@ -22,17 +22,23 @@ class RunOptions:
     Attributes:
         trace_level: 0 (default) traces nothing; a higher level fills the run's
             ``run_metadata``. ``RunOptions.FULL_TRACE`` traces everything.
+        native: further options in the backend's own form, those of each party that has
+            some; the backend unites them.
     """
 
     FULL_TRACE: ClassVar[int] = 3
 
     trace_level: int = 0
+    native: tuple[Any, ...] = ()
 
     def merge(self, other: RunOptions | None) -> RunOptions:
-        """Return the maximum of both options, field by field, as TensorFlow does."""
-        if other is None or other.trace_level <= self.trace_level:
+        """Return the maximum of both trace levels, as TensorFlow does, and all else."""
+        if other is None:
             return self
-        return other
+        if not (self.native or other.native):
+            return self if other.trace_level <= self.trace_level else other
+        level = max(self.trace_level, other.trace_level)
+        return RunOptions(level, self.native + other.native)
 
 
 class RunMetadata:

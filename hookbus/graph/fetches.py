@@ -80,6 +80,8 @@ def structure_of(fetches: Any, leaf: Leaf = no_leaf) -> Hashable:
             f"cannot fetch {spelled(fetches)}: {error} is not a fetch; a fetch is a node, "
             "a node's name, or a list, tuple, dict or attrs class of these"
         ) from None
+    except GraphError:  # a leaf of another graph
+        raise
     except Exception as error:  # the user's own code, like a property of an attrs class
         raise FetchTypeError(
             f"cannot fetch {spelled(fetches)}: reading its parts raised {error!r}"

@@ -143,7 +143,7 @@ class Graph:
         scalars among its summaries. Read this property in ``begin`` at the latest, because
         it adds the node.
         """
-        metrics = {name: name for name in metrics_of(self._nodes)}
+        metrics = {name: name for name in metrics_of(self)}
         nodes = metrics | scalars_of(self._declared)
         if METRICS in self._nodes or not nodes:
             return self._nodes.get(METRICS)
@@ -229,6 +229,14 @@ class Graph:
         A graph of another backend overrides this for objects like its own tensors. Nodes
         and names are never asked about.
         """
+
+    def find(self, name: str) -> Node | None:  # noqa: ARG002 (for subclasses)
+        """Return the node that the backend itself has under a name, or None.
+
+        A graph of another backend overrides this if it need not list its nodes. It makes
+        each of them once. Nodes that are added are never asked about.
+        """
+        return None
 
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:
         """Add a node that takes its next value from an iterator, once a run.
@@ -369,7 +377,7 @@ class Graph:
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._nodes
+        return name in self._nodes or (isinstance(name, str) and bool(self.find(name)))
 
     def resolve(self, node: Node | str, asker: str = "") -> Node:
         """Return a node by its name; return a node of this graph as it is.
@@ -387,11 +395,11 @@ class Graph:
         if not isinstance(node, Node | str):
             node = self.leaf(node) or node
         if isinstance(node, Node):
-            if self._nodes.get(node.name) is not node:
+            if self._known(node.name) is not node:
                 raise GraphError(f"{node!r} belongs to another graph{by}")
             return node
         name = plain_name(node) if isinstance(node, str) else None
-        found = self._nodes.get(name) if name is not None else None
+        found = self._known(name) if name is not None else None
         if found is None:
             hint = did_you_mean(name or "", self._names()) or _listing(self._nodes)
             raise UnknownNodeError(f"the graph has no node {spelled(node)}{by}{hint}")
@@ -498,7 +506,7 @@ class Graph:
                 found.append((parameter, XP))
             elif (
                 parameter.default is parameter.empty
-                or wanted in self._nodes
+                or wanted in self
                 or (reads and parameter.name in reads)
             ):
                 node = self.resolve(wanted, f"parameter {parameter.name!r} of op {name!r}")
@@ -514,6 +522,10 @@ class Graph:
             )
         found = self.resolve(node, f"the {kind} summary {name!r}")
         self._declared[name] = kind, found.name
+
+    def _known(self, name: str) -> Node | None:
+        """Return the node of a name: one that was added, or one of the backend's own."""
+        return self._nodes.get(name) or self.find(name)
 
     def _names(self) -> Iterable[str]:
         """Return the names that can be resolved, to find one that is close to a slip."""
@@ -542,10 +554,10 @@ class Graph:
                 f"{XP!r} is reserved: an op's parameter of this name gets the backend's "
                 "array namespace; call the node something else"
             )
-        if name in self._nodes:
+        other = self._known(name)
+        if other is not None:
             raise DuplicateNodeError(
-                f"the graph has a node {name!r} already: {self._nodes[name]!r}"
-                f"{owned_by(self._nodes[name].owner)}"
+                f"the graph has a node {name!r} already: {other!r}{owned_by(other.owner)}"
             )
         return self._note(name, kind, source, self._owner())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
@@ -50,10 +50,13 @@ class Node:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names of the nodes that its value is computed from; its op for an output."""
+        """The names of the nodes that its value is computed from; its op for an output.
+
+        The source of a native node may have them as its attribute ``reads``.
+        """
         if self.kind == "output":
             return (self.source.name,)
-        names = self.source.reads if self.kind == "op" else ()
+        names = getattr(self.source, "reads", ()) if self.kind in ("op", "native") else ()
         return tuple(name for name in names if name != XP)
 
     @property
@@ -80,7 +83,6 @@ def owned_by(owner: str | None) -> str:
     return "" if owner is None else f" of plugin {owner!r}"
 
 
-def metrics_of(names: Iterable[str]) -> tuple[str, ...]:
+def metrics_of(names: Container[str]) -> tuple[str, ...]:
     """Return those of ``loss`` and ``accuracy`` that are among *names*, in this order."""
-    known = set(names)
-    return tuple(name for name in ("loss", "accuracy") if name in known)
+    return tuple(name for name in ("loss", "accuracy") if name in names)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hookbus.backend.library import library_of
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence, Switch
@@ -165,8 +166,10 @@ def _add_objects(
         # The user can set the error policy of an object, but not its fields.
         policy = policy_of(config.settings_of(base))
         kinds = _object_kinds(base, hook, kind)
+        library = library_of(hook)
+        member = hook if library is None else library.as_hook(hook)
         found[name] = Registration(
-            name, hook, f"{argument}=", shipped, kinds=kinds, policy=policy
+            name, member, f"{argument}=", shipped, kinds=kinds, policy=policy
         )
 
 

@@ -1,0 +1,622 @@
+"""Runs a TFGraph: one call of TensorFlow for each run, and then what Python computes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+import hookbus
+from hookbus import (
+    GraphError,
+    NotReadyError,
+    OpRecord,
+    SessionClosedError,
+    UnfedPlaceholderError,
+    WriteConflictError,
+)
+from hookbus.backend import (
+    PREEMPTION_ERRORS,
+    EmbeddedSession,
+    Node,
+    Program,
+    RunMetadata,
+    RunOptions,
+    ValueRecord,
+    merge,
+    structure_of,
+    unite_feeds,
+)
+from hookbus_tensorflow import ops
+from hookbus_tensorflow.errors import meaningful
+from hookbus_tensorflow.graph import Element, TFGraph
+
+_INTERNAL = {"_SOURCE", "_SINK"}
+
+
+@attrs.frozen(eq=False)
+class Effects:
+    """What a run changes.
+
+    Attributes:
+        writers: the variables that it may write, each with the name of an op that does.
+        steps: the ops that change the global step.
+        pulls: how many values it takes from each iterator.
+        starts: the iterators that it starts from the beginning.
+    """
+
+    writers: Mapping[str, str]
+    steps: tuple[Any, ...]
+    pulls: Mapping[str, int]
+    starts: frozenset[str]
+
+    @property
+    def changes(self) -> bool:
+        """Whether a checkpoint could differ after the run."""
+        return bool(self.writers or self.steps or self.pulls)
+
+
+@attrs.frozen(eq=False)
+class TFProgram:
+    """A plan for one set of fetches with one set of feeds.
+
+    Attributes:
+        call: runs TensorFlow with the values of *fed*; None if nothing is fetched there.
+        fed: the names of the nodes that TensorFlow is fed.
+        names: the names of the nodes whose values *call* returns.
+        steps: how many further values it returns: the global step after each op that
+            changes the step.
+        rereads: whether the global step must be read after the run.
+        effects: what the run changes.
+        python: what Python computes with the values; None for nothing.
+        python_names: the names of the nodes that it computes.
+        results: the names of all fetches, in order; None if they are *names*.
+    """
+
+    call: Callable[..., Any] | None
+    fed: tuple[str, ...]
+    names: tuple[str, ...]
+    steps: int
+    rereads: bool
+    effects: Effects
+    python: Program | None
+    python_names: tuple[str, ...]
+    results: tuple[str, ...] | None
+
+
+class TFSession:
+    """Runs a :class:`TFGraph` in a ``tf.compat.v1.Session``.
+
+    TensorFlow orders reads and writes of variables as the graph says; so a variable that is
+    fetched beside a train op has the value from before or after it. ``global_step`` is the
+    number of steps before the run.
+
+    Args:
+        graph: the graph; it is finalized if it is not yet.
+
+    Attributes:
+        tf_session: the ``tf.compat.v1.Session``.
+    """
+
+    shares_step = False
+    preemption_errors: tuple[type[Exception], ...] = (
+        *PREEMPTION_ERRORS,
+        tf.errors.AbortedError,
+        tf.errors.UnavailableError,
+    )
+
+    def __init__(self, graph: TFGraph) -> None:
+        if not graph.tf_graph.finalized:
+            graph.finalize()
+        self.graph = graph
+        self.version = 0
+        self._python = EmbeddedSession(graph.python)
+        self._variables = {**graph.tf_variables}
+        self._steps_after = graph.steps_after()
+        self._writers = _writers(self._variables)
+        self._pulls: Counter[str] = Counter()
+        self._skips: dict[str, int] = {}
+        self._closed = False
+        self._own = False
+        with meaningful():
+            self.tf_session = _Session(graph, self)
+            try:
+                _initialize(self.tf_session, graph.scaffold)
+                self._step = self._read_step()
+            except BaseException:
+                self.tf_session.close()
+                raise
+
+    @property
+    def label(self) -> str:
+        """The version of TensorFlow and the master of its session."""
+        return f"TensorFlow {tf.__version__}{' on ' * bool(self.graph.master)}{self.graph.master}"
+
+    @property
+    def xp(self) -> Any:
+        """The module ``numpy``: ops of hooks compute with values on the host."""
+        return np
+
+    @property
+    def global_step(self) -> int:
+        """The number of steps that are done; setting it sets TensorFlow's variable."""
+        return self._step
+
+    @global_step.setter
+    def global_step(self, step: int) -> None:
+        if step != self._step:
+            self._load([(self.graph.step_variable, step)])
+            self._step = step
+
+    def compile(
+        self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
+    ) -> TFProgram:
+        """Plan a run; all values arrive on the host.
+
+        Raises:
+            UnfedPlaceholderError: the run needs a placeholder that is not fed.
+            WriteConflictError: two ops of hooks update one variable.
+            GraphError: an op of a hook updates a variable of TensorFlow.
+        """
+        graph, results = self.graph, (*fetches, *host)
+        names = self._needed(results, feeds)
+        python_names = tuple(
+            name for name in dict.fromkeys(results) if graph.element(name) is None
+        )
+        python: Program | None = None
+        if python_names:
+            python = self._python.compile(python_names, feeds | {*names})
+            for variable in python.writers.keys() & self._variables.keys():
+                raise GraphError(
+                    f"op {python.writers[variable]!r} updates {variable!r}, a variable of "
+                    "TensorFlow, which only ops of TensorFlow update; hooks assign it "
+                    "with run_context.assign()"
+                )
+        fed = tuple(name for name in sorted(feeds) if graph.element(name) is not None)
+        fed_names = {part.name for name in fed for part in _tensors(graph.element(name))}
+        elements = {name: graph.element(name) for name in names}
+        self._check_fed(elements, fed_names)
+        parts = [part for element in elements.values() for part in element.parts]
+        effects = self._effects(parts, fed_names)
+        steps = [self._steps_after.get(op) for op in effects.steps]
+        rereads = None in steps
+        call: Callable[..., Any] | None = None
+        if names:
+            wanted = [element.thing for element in elements.values()]
+            wanted += [] if rereads else steps
+            given = [graph.element(name).thing for name in fed] or None
+            call = self.tf_session.make_callable(wanted, given, accept_options=True)
+        return TFProgram(
+            call,
+            fed,
+            names,
+            0 if rereads else len(steps),
+            rereads,
+            effects,
+            python,
+            python_names,
+            None if results == names else results,
+        )
+
+    def arm(self, fetches: Sequence[str]) -> None:
+        """Prepare nothing: a graph serves no custom loop."""
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Refuse reports.
+
+        Raises:
+            UsageError: always.
+        """
+        raise hookbus.UsageError(
+            "this session has a graph, which takes no reports; use run()"
+        )
+
+    def execute(
+        self,
+        program: TFProgram,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once.
+
+        An error of TensorFlow leaves variables as the ops that had run left them.
+
+        Raises:
+            OutOfRangeError: an iterator, a queue or an input has ended.
+            WriteConflictError: *writes* and an op of the run write one variable.
+            SessionClosedError: the session is closed.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        if writes:
+            self._check_writers(program, writes)
+        values: Sequence[Any] = ()
+        began = self._step
+        if program.call is not None:
+            values = self._call(program, feeds, options, metadata)
+        if program.python is not None or program.results is not None or writes:
+            self._python.global_step = began
+            values = self._finish(program, feeds, values, writes, options, metadata)
+        return values
+
+    def _call(
+        self,
+        program: TFProgram,
+        feeds: Mapping[str, Any],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Let TensorFlow run; return the values of the program's names."""
+        call, fed = program.call, [feeds[name] for name in program.fed]
+        assert call is not None
+        self._own = True
+        try:
+            with meaningful():
+                if options.trace_level or options.native:
+                    values = self._traced(call, fed, options, metadata)
+                else:
+                    values = call(*fed)
+        finally:
+            self._own = False
+        if program.effects.changes:
+            self._changed(program.effects)
+            if program.rereads:
+                self._step = self._read_step()
+            elif program.steps:
+                count = len(program.names)
+                self._step = int(max(values[count:]))
+                values = values[:count]
+        return values
+
+    def _traced(
+        self,
+        call: Callable[..., Any],
+        fed: Sequence[Any],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Any:
+        """Let TensorFlow run with options; put its record into *metadata*."""
+        native = tf.compat.v1.RunOptions(trace_level=options.trace_level)
+        for each in options.native:
+            native.MergeFrom(each)
+        native.trace_level = max(native.trace_level, options.trace_level)
+        record = tf.compat.v1.RunMetadata()
+        began, epoch = time.perf_counter(), time.time()
+        values = call(*fed, options=native, run_metadata=record)
+        metadata.native = record
+        metadata.start, metadata.seconds = began, time.perf_counter() - began
+        metadata.ops = _records(record, began - epoch)
+        return values
+
+    def _finish(
+        self,
+        program: TFProgram,
+        feeds: Mapping[str, Any],
+        values: Sequence[Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Compute what Python computes, commit what hooks assign; return all values."""
+        found = dict(zip(program.names, values, strict=True))
+        python = self._python
+        own = {name: each for name, each in writes.items() if name not in self._variables}
+        if program.python is not None or own:
+            plan = program.python or python.compile((), frozenset())
+            before = python.version, python.global_step
+            record = RunMetadata()
+            computed = python.execute(plan, {**feeds, **found}, own, options, record)
+            metadata.ops = [*metadata.ops, *record.ops]
+            found.update(zip(program.python_names, computed, strict=True))
+            self.version += python.version != before[0]
+            self.global_step = self._step + python.global_step - before[1]
+        given = {name: value for name, (_, value) in writes.items() if name not in own}
+        if given:
+            self.write(given)
+        return [found[name] for name in program.results or program.names]
+
+    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
+        """Run part of the graph without calling hooks."""
+        graph = self.graph
+        feeds = unite_feeds([("run", feed_dict)], graph.resolve)
+        merged = merge([("run", structure_of(fetches, graph.leaf))])
+        names = [graph.resolve(leaf, "run").name for leaf in merged.leaves]
+        program = self.compile(names, frozenset(feeds))
+        values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
+        return merged.splits[0](values)
+
+    def check(self, name: str, value: Any, who: str) -> None:
+        """Check that *who* can write a value.
+
+        Raises:
+            GraphError: the session has no such variable, or the value does not fit it.
+        """
+        variable = self._variables.get(name)
+        if variable is None:
+            self._python.check(name, value, who)
+            return
+        if not variable.shape.is_compatible_with(np.shape(value)):
+            raise GraphError(
+                f"variable {name!r} has the shape {_shape(variable)} and cannot take the "
+                f"shape {np.shape(value)} from {who}"
+            )
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values, each of the variable's shape.
+
+        Raises:
+            GraphError: a value cannot be written, as in :meth:`check`.
+        """
+        for name, value in values.items():
+            self.check(name, value, "write()")
+        ours = {name: value for name, value in values.items() if name in self._variables}
+        self._load([(self._variables[name], value) for name, value in ours.items()])
+        self._python.write({n: value for n, value in values.items() if n not in ours})
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable by name, ``global_step`` left out."""
+        return {**self._fetch(self._variables), **self._python.variables()}
+
+    def describe(self) -> dict[str, ValueRecord]:
+        """Return the dtype and shape of each variable by name; copy no value."""
+        records = self._python.describe()
+        for name, variable in self._variables.items():
+            dtype, shape = variable.dtype.base_dtype, _shape(variable)
+            size = int(np.prod(shape)) * dtype.size if None not in shape else 0
+            records[name] = ValueRecord(name, dtype.name, shape, size)
+        return records
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the value of each variable for a save, which reads it once."""
+        return self.variables()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: variables and positions are all that can be saved."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing; see :meth:`state_dict`."""
+
+    def positions(self) -> dict[str, Any]:
+        """Return how many values each iterator has given, and the positions of inputs."""
+        given = {name: {"pulled": count} for name, count in self._pulls.items()}
+        return {**given, **self._python.positions()}
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        """Skip what the iterators have given before; move inputs to their positions."""
+        iterators = self._iterators()
+        for name in positions.keys() & iterators.keys():
+            self._skips[name] = int(positions[name]["pulled"])
+            self._skip(name)
+        self._python.seek(positions)
+
+    def pulled(self) -> int:
+        """Return how many values were pulled from inputs, those before a seek included."""
+        return sum(self._pulls.values()) + self._python.pulled()
+
+    def remaining(self) -> int | None:
+        """Return None: TensorFlow does not tell when an input ends."""
+
+    def close(self) -> None:
+        """Refuse further runs, and close TensorFlow's session."""
+        self._closed = True
+        self._python.close()
+        self.tf_session.close()
+
+    def ran(self, fetches: Any, fed: Any) -> None:
+        """Take note of a run of ``tf_session`` that hooks or the program did themselves."""
+        if self._own or self._closed:
+            return
+        graph = self.graph.tf_graph
+        leaves = [
+            graph.as_graph_element(leaf) if isinstance(leaf, str) else leaf
+            for leaf in tf.nest.flatten(fetches, expand_composites=True)
+        ]
+        parts = [leaf.op if isinstance(leaf, tf.Variable) else leaf for leaf in leaves]
+        parts = [part for part in parts if isinstance(part, (tf.Tensor, tf.Operation))]
+        names = {key.name for key in fed or () if isinstance(key, tf.Tensor)}
+        effects = self._effects(parts, names)
+        if effects.changes or effects.starts:
+            self._changed(effects)
+            if effects.steps:
+                self._step = self._read_step()
+
+    def _needed(self, names: Sequence[str], feeds: frozenset[str]) -> tuple[str, ...]:
+        """Return the nodes of TensorFlow that a request needs: its own, and Python's."""
+        graph, found, waiting = self.graph, {}, [*reversed(names)]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if graph.element(name) is not None:
+                if name not in feeds or name in names:
+                    found[name] = None
+            elif name not in feeds:
+                waiting += reversed(graph.resolve(name).reads)
+        return tuple(found)
+
+    def _check_fed(self, elements: Mapping[str, Element], fed: set[str]) -> None:
+        for name, element in elements.items():
+            unfed = self.graph.placeholders_of(element.parts, fed)
+            if unfed and unfed[0] == name:
+                text = f"placeholder {name!r} is fetched but not fed; give it in feed_dict"
+                raise UnfedPlaceholderError(text, name)
+            if unfed:
+                raise UnfedPlaceholderError(
+                    f"placeholder {unfed[0]!r} is not fed, and {name!r} needs it; give it "
+                    "in feed_dict",
+                    unfed[0],
+                )
+
+    def _effects(self, parts: Sequence[Any], fed: set[str]) -> Effects:
+        needed = ops.needed_by(parts, fed)
+        writers = {
+            variable: op.name
+            for op in needed & self._writers.keys()
+            for variable in self._writers[op]
+        }
+        pulls = Counter(op.inputs[0].op.name for op in needed if op.type in ops.ITERATES)
+        starts = {op.inputs[1].op.name for op in needed if op.type == "MakeIterator"}
+        steps = sorted(needed & self._steps_after.keys(), key=lambda op: str(op.name))
+        return Effects(writers, tuple(steps), pulls, frozenset(starts))
+
+    def _changed(self, effects: Effects) -> None:
+        """Take note of what a run has changed."""
+        self.version += 1
+        for name in effects.starts:
+            self._pulls[name] = 0
+            self._skip(name)
+        for name, count in effects.pulls.items():
+            self._pulls[name] += count
+
+    def _iterators(self) -> dict[str, Any]:
+        """Return an op that takes a value from each iterator, by the iterator's name."""
+        found = self.graph.tf_graph.get_operations()
+        return {op.inputs[0].op.name: op for op in found if op.type in ops.ITERATES}
+
+    def _skip(self, name: str) -> None:
+        """Skip the values that an iterator gave before, as soon as it is initialized."""
+        if name not in self._skips:
+            return
+        op, own, self._own = self._iterators()[name], self._own, True
+        try:
+            for _ in range(self._skips[name]):
+                self.tf_session.run(op)
+        except tf.errors.FailedPreconditionError:
+            return  # it is initialized later
+        except tf.errors.OutOfRangeError:
+            pass  # it has become shorter
+        finally:
+            self._own = own
+        self._pulls[name] = self._skips.pop(name)
+
+    def _check_writers(
+        self, program: TFProgram, writes: Mapping[str, tuple[str, Any]]
+    ) -> None:
+        for name in writes.keys() & program.effects.writers.keys():
+            raise WriteConflictError(
+                f"variable {name!r} is written by two parties in one run: "
+                f"{writes[name][0]!r} and op {program.effects.writers[name]!r}"
+            )
+
+    def _fetch(self, things: Any) -> Any:
+        """Fetch a nesting of objects without any effect."""
+        own, self._own = self._own, True
+        try:
+            with meaningful():
+                return self.tf_session.run(things) if things else {}
+        finally:
+            self._own = own
+
+    def _read_step(self) -> int:
+        return int(self._fetch([self.graph.step_variable])[0])
+
+    def _load(self, values: Any) -> None:
+        """Write values of TensorFlow's variables, in as few runs as possible."""
+        batch: dict[str, tuple[Any, Any]] = {}
+        targets: list[Any] = []
+        own, self._own = self._own, True
+        try:
+            for variable, value in values:
+                initial = variable.initializer.inputs[1]
+                if initial.name in batch:  # two variables with one initial value
+                    self._assign(targets, batch)
+                    batch, targets = {}, []
+                dtype = initial.dtype.base_dtype.as_numpy_dtype
+                batch[initial.name] = initial, np.asarray(value, dtype)
+                targets.append(variable.initializer)
+            if targets:
+                self._assign(targets, batch)
+                self.version += 1
+        finally:
+            self._own = own
+
+    def _assign(self, targets: Sequence[Any], batch: Mapping[str, tuple[Any, Any]]) -> None:
+        with meaningful():
+            self.tf_session.run(targets, dict(batch.values()))
+
+
+class _Session(tf.compat.v1.Session):  # type: ignore[misc]
+    """TensorFlow's session, which reports what hooks and programs run in it themselves."""
+
+    def __init__(self, graph: TFGraph, owner: TFSession) -> None:
+        super().__init__(graph.master, graph.tf_graph, graph.session_config)
+        self._owner = owner
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Run part of the graph."""
+        values = super().run(fetches, feed_dict, options, run_metadata)
+        self._owner.ran(fetches, feed_dict)
+        return values
+
+
+def _initialize(session: Any, scaffold: Any) -> None:
+    """Give all variables their first values, as TensorFlow's own sessions do.
+
+    Raises:
+        NotReadyError: some variable has none afterwards.
+    """
+    if scaffold.init_op is not None:
+        session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
+    if scaffold.init_fn is not None:
+        scaffold.init_fn(session)
+    if scaffold.local_init_op is not None:
+        session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
+    missing = () if scaffold.ready_op is None else session.run(scaffold.ready_op)
+    if len(missing):
+        names = ", ".join(repr(name.decode()) for name in missing)
+        raise NotReadyError(
+            f"Init operations did not make model ready: {names} have no value. Init op: "
+            f"{scaffold.init_op.name}, init fn: {scaffold.init_fn}"
+        )
+
+
+def _writers(variables: Mapping[str, Any]) -> dict[Any, list[str]]:
+    """Return the variables that each op may write."""
+    writers: dict[Any, list[str]] = {}
+    for name, variable in variables.items():
+        for op in ops.writers_of(variable):
+            writers.setdefault(op, []).append(name)
+    return writers
+
+
+def _tensors(element: Element | None) -> tuple[Any, ...]:
+    assert element is not None
+    if isinstance(element.thing, tf.Variable):
+        return tuple(element.thing.op.outputs)
+    return element.parts
+
+
+def _shape(variable: Any) -> tuple[Any, ...]:
+    return tuple(variable.shape.as_list()) if variable.shape.rank is not None else (None,)
+
+
+def _records(record: Any, offset: float) -> list[OpRecord]:
+    """Return the ops that TensorFlow has traced, in the order in which they ended."""
+    found = [
+        OpRecord(
+            node.node_name,
+            "op",
+            node.all_start_micros / 1e6 + offset,
+            node.all_end_rel_micros / 1e6,
+        )
+        for device in record.step_stats.dev_stats
+        for node in device.node_stats
+        if node.node_name not in _INTERNAL
+    ]
+    return sorted(found, key=lambda each: each.start + each.seconds)
