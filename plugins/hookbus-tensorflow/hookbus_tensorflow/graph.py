@@ -115,7 +115,7 @@ class TFGraph(Graph):
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """The nodes that were added, the train ops, the variables, and what was asked for."""
+        """The nodes that were added, train ops, variables, and what was asked for."""
         found = (*self._train_ops(), *self._tf_variables(), *self._found.values())
         return {**super().nodes, **{node.name: node for node in found}}
 
@@ -188,8 +188,8 @@ class TFGraph(Graph):
                 if not self.tf_graph.finalized:
                     raise
                 raise GraphFinalizedError(
-                    f"the session must add ops to the tf.Graph, which is finalized: {error} "
-                    "Open the session before tf_graph.finalize()"
+                    "the session must add ops to the tf.Graph, which is finalized; open "
+                    "the session before tf_graph.finalize()"
                 ) from error
         super().finalize()
 
@@ -270,7 +270,9 @@ class TFGraph(Graph):
                 return self.resolve(train_op, asker)
         else:
             node = self.resolve(train_op, asker)
-            thing = self.element(node.name).thing
+            element = self.element(node.name)
+            assert element is not None
+            thing = element.thing
         if not self._advances(thing):
             raise GraphError(
                 f"the train op {thing.name!r} does not advance the global step: give "
@@ -297,6 +299,11 @@ class TFGraph(Graph):
     def element(self, name: str) -> Element | None:
         """Return what stands behind a node of the ``tf.Graph``; None for another node."""
         return self._elements.get(name)
+
+    def elements_of(self, names: Iterable[str]) -> dict[str, Element]:
+        """Return what stands behind those of some nodes that are TensorFlow's."""
+        found = ((name, self._elements.get(name)) for name in names)
+        return {name: element for name, element in found if element is not None}
 
     def _tf_variables(self) -> list[Node]:
         return [self._node(variable) for variable in self.tf_variables.values()]

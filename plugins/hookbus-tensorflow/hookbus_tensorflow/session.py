@@ -11,13 +11,13 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-import hookbus
 from hookbus import (
     GraphError,
     NotReadyError,
     OpRecord,
     SessionClosedError,
     UnfedPlaceholderError,
+    UsageError,
     WriteConflictError,
 )
 from hookbus.backend import (
@@ -135,7 +135,8 @@ class TFSession:
     @property
     def label(self) -> str:
         """The version of TensorFlow and the master of its session."""
-        return f"TensorFlow {tf.__version__}{' on ' * bool(self.graph.master)}{self.graph.master}"
+        where = f" on {self.graph.master}" if self.graph.master else ""
+        return f"TensorFlow {tf.__version__}{where}"
 
     @property
     def xp(self) -> Any:
@@ -177,9 +178,8 @@ class TFSession:
                     "TensorFlow, which only ops of TensorFlow update; hooks assign it "
                     "with run_context.assign()"
                 )
-        fed = tuple(name for name in sorted(feeds) if graph.element(name) is not None)
-        fed_names = {part.name for name in fed for part in _tensors(graph.element(name))}
-        elements = {name: graph.element(name) for name in names}
+        elements, given = graph.elements_of(names), graph.elements_of(sorted(feeds))
+        fed_names = {part.name for each in given.values() for part in _tensors(each)}
         self._check_fed(elements, fed_names)
         parts = [part for element in elements.values() for part in element.parts]
         effects = self._effects(parts, fed_names)
@@ -189,11 +189,11 @@ class TFSession:
         if names:
             wanted = [element.thing for element in elements.values()]
             wanted += [] if rereads else steps
-            given = [graph.element(name).thing for name in fed] or None
-            call = self.tf_session.make_callable(wanted, given, accept_options=True)
+            fed = [element.thing for element in given.values()] or None
+            call = self.tf_session.make_callable(wanted, fed, accept_options=True)
         return TFProgram(
             call,
-            fed,
+            tuple(given),
             names,
             0 if rereads else len(steps),
             rereads,
@@ -212,9 +212,7 @@ class TFSession:
         Raises:
             UsageError: always.
         """
-        raise hookbus.UsageError(
-            "this session has a graph, which takes no reports; use run()"
-        )
+        raise UsageError("this session has a graph, which takes no reports; use run()")
 
     def execute(
         self,
@@ -281,7 +279,7 @@ class TFSession:
         fed: Sequence[Any],
         options: RunOptions,
         metadata: RunMetadata,
-    ) -> Any:
+    ) -> Sequence[Any]:
         """Let TensorFlow run with options; put its record into *metadata*."""
         native = tf.compat.v1.RunOptions(trace_level=options.trace_level)
         for each in options.native:
@@ -289,7 +287,7 @@ class TFSession:
         native.trace_level = max(native.trace_level, options.trace_level)
         record = tf.compat.v1.RunMetadata()
         began, epoch = time.perf_counter(), time.time()
-        values = call(*fed, options=native, run_metadata=record)
+        values: Sequence[Any] = call(*fed, options=native, run_metadata=record)
         metadata.native = record
         metadata.start, metadata.seconds = began, time.perf_counter() - began
         metadata.ops = _records(record, began - epoch)
@@ -430,7 +428,8 @@ class TFSession:
 
     def _needed(self, names: Sequence[str], feeds: frozenset[str]) -> tuple[str, ...]:
         """Return the nodes of TensorFlow that a request needs: its own, and Python's."""
-        graph, found, waiting = self.graph, {}, [*reversed(names)]
+        graph, waiting = self.graph, [*reversed(names)]
+        found: dict[str, None] = {}
         seen: set[str] = set()
         while waiting:
             name = waiting.pop()
@@ -595,8 +594,7 @@ def _writers(variables: Mapping[str, Any]) -> dict[Any, list[str]]:
     return writers
 
 
-def _tensors(element: Element | None) -> tuple[Any, ...]:
-    assert element is not None
+def _tensors(element: Element) -> tuple[Any, ...]:
     if isinstance(element.thing, tf.Variable):
         return tuple(element.thing.op.outputs)
     return element.parts

@@ -108,7 +108,7 @@ def test_hooks_add_ops_of_both_kinds_and_assign(tf_graph):
 
 def test_unknown_names_have_close_matches(tf_graph):
     """A slip in a name is answered with the names of the tf.Graph."""
-    with pytest.raises(UnknownNodeError, match="no node 'los'.*did you mean 'loss'"):
+    with pytest.raises(UnknownNodeError, match=r"no node 'los'.*did you mean 'loss'"):
         TFGraph(tf_graph).resolve("los")
 
 
@@ -117,7 +117,9 @@ def test_tensors_of_other_graphs_are_refused(tf_graph):
     session = create_session(TFGraph(tf_graph))
     with tf.Graph().as_default():
         stranger = tf.constant(1.0, name="stranger")
-    with pytest.raises(GraphError, match="Tensor 'stranger:0' belongs to another tf.Graph"):
+    with pytest.raises(
+        GraphError, match=r"Tensor 'stranger:0' belongs to another tf\.Graph"
+    ):
         session.run([stranger])
     with pytest.raises(GraphError, match="is an eager value, which belongs to no graph"):
         session.run({"a": tf.constant(1.0)})
