@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.library import library_of
+from hookbus.backend.library import library_of, plugin_for
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence, Switch
@@ -21,7 +21,7 @@ from hookbus.discovery import (
     name_from_class,
     unique_name,
 )
-from hookbus.errors import ArgumentTypeError
+from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.logs import log
 from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_of
@@ -166,11 +166,25 @@ def _add_objects(
         # The user can set the error policy of an object, but not its fields.
         policy = policy_of(config.settings_of(base))
         kinds = _object_kinds(base, hook, kind)
-        library = library_of(hook)
-        member = hook if library is None else library.as_hook(hook)
+        member = _adapted(hook, argument)
         found[name] = Registration(
             name, member, f"{argument}=", shipped, kinds=kinds, policy=policy
         )
+
+
+def _adapted(hook: Any, argument: str) -> Any:
+    """Return the hook that stands for an object, which may be one of another library.
+
+    Raises:
+        UsageError: the plugin for that library is not installed.
+    """
+    library, missing = library_of(hook), plugin_for(hook)
+    if missing is not None:
+        raise UsageError(
+            f"{argument} holds a {type(hook).__name__}, a hook of another library; "
+            f"pip install {missing}, which lets it take part"
+        )
+    return hook if library is None else library.as_hook(hook)
 
 
 def _object_kinds(name: str, hook: Any, kind: Kind) -> tuple[Kind, ...]:

@@ -290,9 +290,9 @@ class MonitoredSession:
         those that initialize the session. When the generator ends, the block continues
         after the loop.
         """
-        graph = self.graph
-        if graph is None:
+        if self._is_closed:
             return
+        graph = self._state.creator.graph
         if self._state.custom_loop:
             raise UsageError(
                 "loop() is for a session with a graph; use iterate() and step()"

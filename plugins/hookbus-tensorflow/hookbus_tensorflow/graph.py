@@ -14,6 +14,7 @@ from hookbus.backend import Graph, Node, NodeKind, Operation
 from hookbus_tensorflow import ops
 
 GLOBAL_STEP = "global_step"
+_MOST_LEAVES = 4096
 _COMPOSITE = (tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor)
 
 
@@ -99,6 +100,7 @@ class TFGraph(Graph):
         self._found: dict[str, Node] = {}
         self._aliases: dict[str, Node] = {}
         self._elements: dict[str, Element] = {}
+        self._leaves: dict[int, tuple[Any, Node]] = {}
         self._variables: tuple[int, Mapping[str, Any]] = -1, {}
         self._op_names: tuple[int, dict[str, Any]] = -1, {}
         self._open = 0
@@ -160,6 +162,9 @@ class TFGraph(Graph):
         Raises:
             GraphError: it belongs to another graph, or to none.
         """
+        known = self._leaves.get(id(thing))
+        if known is not None and known[0] is thing:
+            return known[1]
         if not isinstance(thing, (tf.Tensor, tf.Operation, tf.Variable, *_COMPOSITE)):
             return None
         graph = _graph_of(thing)
@@ -172,7 +177,11 @@ class TFGraph(Graph):
             raise GraphError(
                 f"{_spelled(thing)} belongs to another tf.Graph than the session's"
             )
-        return self._node(thing)
+        node = self._node(thing)
+        if len(self._leaves) >= _MOST_LEAVES:
+            self._leaves.clear()
+        self._leaves[id(thing)] = thing, node
+        return node
 
     def finalize(self) -> None:
         """Add what the session needs, then refuse nodes of both kinds from now on.

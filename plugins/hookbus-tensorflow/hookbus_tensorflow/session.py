@@ -35,6 +35,7 @@ from hookbus.backend import (
 from hookbus_tensorflow import ops
 from hookbus_tensorflow.errors import meaningful
 from hookbus_tensorflow.graph import Element, TFGraph
+from hookbus_tensorflow.options import record_of, to_tensorflow
 
 _INTERNAL = {"_SOURCE", "_SINK"}
 
@@ -123,6 +124,7 @@ class TFSession:
         self._skips: dict[str, int] = {}
         self._closed = False
         self._own = False
+        self._context: TFContext | None = None
         with meaningful():
             self.tf_session = _Session(graph, self)
             try:
@@ -281,10 +283,7 @@ class TFSession:
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Let TensorFlow run with options; put its record into *metadata*."""
-        native = tf.compat.v1.RunOptions(trace_level=options.trace_level)
-        for each in options.native:
-            native.MergeFrom(each)
-        native.trace_level = max(native.trace_level, options.trace_level)
+        native = to_tensorflow(options)
         record = tf.compat.v1.RunMetadata()
         began, epoch = time.perf_counter(), time.time()
         values: Sequence[Any] = call(*fed, options=native, run_metadata=record)
@@ -407,6 +406,12 @@ class TFSession:
         self._closed = True
         self._python.close()
         self.tf_session.close()
+
+    def context_of(self, run_context: Any) -> TFContext:
+        """Return TensorFlow's context of a run, one for all hooks of TensorFlow."""
+        if self._context is None or self._context.ours is not run_context:
+            self._context = TFContext(run_context, self.tf_session)
+        return self._context
 
     def ran(self, fetches: Any, fed: Any) -> None:
         """Take note of a run of ``tf_session`` that hooks or the program did themselves."""
@@ -542,6 +547,37 @@ class TFSession:
     def _assign(self, targets: Sequence[Any], batch: Mapping[str, tuple[Any, Any]]) -> None:
         with meaningful():
             self.tf_session.run(targets, dict(batch.values()))
+
+
+class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
+    """The context of a run as TensorFlow's hooks see it.
+
+    Attributes:
+        ours: the context as hooks of hookbus see it.
+    """
+
+    def __init__(self, ours: Any, tf_session: Any) -> None:
+        args = ours.original_args
+        given = tf.compat.v1.train.SessionRunArgs(args.fetches, args.feed_dict)
+        super().__init__(given, tf_session)
+        self.ours = ours
+        self._record: tuple[Any, Any] | None = None
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a hook has asked to stop."""
+        return bool(self.ours.stop_requested)
+
+    def request_stop(self) -> None:
+        """Ask for the end of the session after this run."""
+        self.ours.request_stop()
+
+    def record(self, run_values: Any) -> tuple[Any, Any]:
+        """Return the options of the run and TensorFlow's record of it."""
+        if self._record is None:
+            metadata = run_values.run_metadata
+            self._record = to_tensorflow(run_values.options), record_of(metadata)
+        return self._record
 
 
 class _Session(tf.compat.v1.Session):  # type: ignore[misc]
