@@ -59,6 +59,10 @@ class TFGraph(Graph):
             variables and tables.
         session_config: the ``tf.compat.v1.ConfigProto`` of sessions.
         master: the address of the TensorFlow server; by default this process.
+        restore_from: the path of a checkpoint of TensorFlow that the scaffold's saver
+            restores instead of initializing the model.
+        session_creator: a ``SessionCreator`` of TensorFlow, which creates and initializes
+            the sessions instead.
 
     Raises:
         UsageError: *tf_graph* is not a ``tf.Graph``, or there is no graph because
@@ -92,10 +96,14 @@ class TFGraph(Graph):
         scaffold: Any = None,
         session_config: Any = None,
         master: str = "",
+        restore_from: str | None = None,
+        session_creator: Any = None,
     ) -> None:
         self.tf_graph = _checked(tf_graph)
         self.session_config = session_config
         self.master = master
+        self.restore_from = restore_from
+        self.session_creator = session_creator
         self._scaffold = scaffold
         self._found: dict[str, Node] = {}
         self._aliases: dict[str, Node] = {}

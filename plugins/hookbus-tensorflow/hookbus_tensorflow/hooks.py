@@ -99,19 +99,17 @@ class TFHook:
 def fetches_of(fetches: Any, graph: TFGraph) -> Any:
     """Return fetches with TensorFlow's meaning of names: ``loss`` is the op, not its value.
 
-    Single objects and plain dicts of them become nodes, which are found faster.
-
-    Raises:
-        KeyError, ValueError: the graph has no such op or tensor, as in TensorFlow.
+    Objects of TensorFlow become nodes, which are found faster.
     """
     cls = fetches.__class__
     if cls is str:
-        fetches = graph.tf_graph.as_graph_element(fetches)
+        with contextlib.suppress(KeyError, ValueError):  # a node of hookbus, or a slip
+            fetches = graph.tf_graph.as_graph_element(fetches)
     elif cls is dict:
         return {key: fetches_of(part, graph) for key, part in fetches.items()}
     elif cls is list or cls is tuple:
         return cls(fetches_of(part, graph) for part in fetches)
     elif isinstance(fetches, tuple) and hasattr(fetches, "_make"):
         return cls(*(fetches_of(part, graph) for part in fetches))
-    node = None if fetches is None else graph.leaf(fetches)
+    node = None if fetches is None or isinstance(fetches, str) else graph.leaf(fetches)
     return fetches if node is None else node

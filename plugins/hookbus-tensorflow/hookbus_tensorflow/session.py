@@ -126,13 +126,8 @@ class TFSession:
         self._own = False
         self._context: TFContext | None = None
         with meaningful():
-            self.tf_session = _Session(graph, self)
-            try:
-                _initialize(self.tf_session, graph.scaffold)
-                self._step = self._read_step()
-            except BaseException:
-                self.tf_session.close()
-                raise
+            self.tf_session = _opened(graph, self)
+            self._step = self._read_step()
 
     @property
     def label(self) -> str:
@@ -415,7 +410,7 @@ class TFSession:
 
     def ran(self, fetches: Any, fed: Any) -> None:
         """Take note of a run of ``tf_session`` that hooks or the program did themselves."""
-        if self._own or self._closed:
+        if self._own or self._closed or not hasattr(self, "tf_session"):
             return
         graph = self.graph.tf_graph
         leaves = [
@@ -600,16 +595,32 @@ class _Session(tf.compat.v1.Session):  # type: ignore[misc]
         return values
 
 
-def _initialize(session: Any, scaffold: Any) -> None:
+def _opened(graph: TFGraph, owner: TFSession) -> Any:
+    """Return a session of TensorFlow that is ready for use."""
+    if graph.session_creator is not None:
+        return graph.session_creator.create_session()
+    session = _Session(graph, owner)
+    try:
+        _initialize(session, graph.scaffold, graph.restore_from)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _initialize(session: Any, scaffold: Any, restore_from: str | None) -> None:
     """Give all variables their first values, as TensorFlow's own sessions do.
 
     Raises:
         NotReadyError: some variable has none afterwards.
     """
-    if scaffold.init_op is not None:
-        session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
-    if scaffold.init_fn is not None:
-        scaffold.init_fn(session)
+    if restore_from is not None:
+        scaffold.saver.restore(session, restore_from)
+    else:
+        if scaffold.init_op is not None:
+            session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
+        if scaffold.init_fn is not None:
+            scaffold.init_fn(session)
     if scaffold.local_init_op is not None:
         session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
     missing = () if scaffold.ready_op is None else session.run(scaffold.ready_op)
