@@ -15,6 +15,7 @@ from hookbus_tensorflow import ops
 
 GLOBAL_STEP = "global_step"
 _MOST_LEAVES = 4096
+_SUMMARIES = {"ScalarSummary": "scalar", "HistogramSummary": "histogram"}
 _COMPOSITE = (tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor)
 
 
@@ -208,6 +209,7 @@ class TFGraph(Graph):
                     "the session must add ops to the tf.Graph, which is finalized; open "
                     "the session before tf_graph.finalize()"
                 ) from error
+        self._declare_summaries()
         super().finalize()
 
     def enter(self) -> None:
@@ -262,6 +264,18 @@ class TFGraph(Graph):
                 with tf.name_scope(""), tf.control_dependencies([op]):
                     steps[op] = tf.identity(self.step_variable.read_value(), name=name)
         return steps
+
+    def _declare_summaries(self) -> None:
+        """Declare the scalars and histograms among TensorFlow's summaries."""
+        for tensor in self.tf_graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+            kind = _SUMMARIES.get(getattr(tensor, "op", tensor).type)
+            if kind is None:
+                continue
+            tag, value = tensor.op.inputs
+            static = tf.get_static_value(tag)
+            name = None if static is None or static.shape else static.item().decode()
+            if name is not None and name not in self.declared:
+                getattr(self.summary, kind)(name, value)
 
     def _train_ops(self) -> tuple[Node, ...]:
         """Return the nodes of the ops that ``session.loop()`` runs."""

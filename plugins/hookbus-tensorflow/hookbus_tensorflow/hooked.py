@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookbus_tensorflow.options import merged
+from hookbus_tensorflow.context import merged
 
 _train = tf.compat.v1.train
 
@@ -47,9 +47,10 @@ class HookedSession:
         """Run once, with all that the hooks ask for.
 
         Args:
-            fetches, feed_dict: as in ``tf.compat.v1.Session.run``.
-            options: changed: the options of hooks are merged into it.
-            run_metadata: filled in, if the run is traced.
+            fetches: as in ``tf.compat.v1.Session.run``.
+            feed_dict: as there; it is not changed.
+            options: as there; the options of hooks are merged into it.
+            run_metadata: as there.
 
         Raises:
             RuntimeError: a hook has asked to stop before, or two parties feed one tensor.
@@ -80,9 +81,7 @@ class HookedSession:
         values = self._sess.run(wanted, feeds or feed_dict, options, run_metadata)
         for hook in self._hooks:
             results = values.get(hook)
-            hook.after_run(
-                context, _train.SessionRunValues(results, options, run_metadata)
-            )
+            hook.after_run(context, _train.SessionRunValues(results, options, run_metadata))
         self._should_stop = self._should_stop or context.stop_requested
         return values["caller"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookbus import GraphFinalizedError, SessionRunArgs, UsageError
-from hookbus_tensorflow import options
+from hookbus_tensorflow import context
 from hookbus_tensorflow.graph import TFGraph
 from hookbus_tensorflow.session import TFSession
 
@@ -61,7 +61,7 @@ class TFHook:
             return None
         graph = session.graph
         fetches = fetches_of(request.fetches, graph)
-        own = options.to_hookbus(request.options)
+        own = context.to_hookbus(request.options)
         if request.feed_dict or own is not None:
             return SessionRunArgs(fetches, request.feed_dict or None, own)
         if self._fetches.__class__ is not fetches.__class__ or self._fetches != fetches:
@@ -71,10 +71,10 @@ class TFHook:
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Give the hook the results of the run."""
         session: TFSession = run_context.session
-        context = session.context_of(run_context)
-        values = _train.SessionRunValues(run_values.results, *context.record(run_values))
+        seen = session.context_of(run_context)
+        values = _train.SessionRunValues(run_values.results, *seen.record(run_values))
         with self._in_session(session, "after_run"):
-            self.hook.after_run(context, values)
+            self.hook.after_run(seen, values)
 
     def end(self, session: TFSession) -> None:
         """Let the hook finish."""

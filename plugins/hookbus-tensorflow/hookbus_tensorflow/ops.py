@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import attrs
 import tensorflow as tf
 
 Ops: TypeAlias = frozenset[Any]
@@ -78,3 +80,64 @@ def needed_by(targets: Iterable[Any], fed: Collection[str]) -> Ops:
             waiting += target.inputs
             waiting += target.control_inputs
     return frozenset(found)
+
+
+@attrs.frozen(eq=False)
+class Effects:
+    """What a run changes.
+
+    Attributes:
+        writers: the variables that it may write, each with the name of an op that does.
+        steps: the ops that change the global step.
+        pulls: how many values it takes from each iterator.
+        starts: the iterators that it starts from the beginning.
+    """
+
+    writers: Mapping[str, str]
+    steps: tuple[Any, ...]
+    pulls: Mapping[str, int]
+    starts: frozenset[str]
+
+    @property
+    def changes(self) -> bool:
+        """Whether a checkpoint could differ after the run."""
+        return bool(self.writers or self.steps or self.pulls)
+
+
+class EffectFinder:
+    """Finds what runs change, for one finalized graph.
+
+    Args:
+        variables: the variables by name, the global step left out.
+        steps: the ops that change the global step.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], steps: Collection[Any]) -> None:
+        self._steps = frozenset(steps)
+        self._writers: dict[Any, list[str]] = {}
+        for name, variable in variables.items():
+            for op in writers_of(variable):
+                self._writers.setdefault(op, []).append(name)
+
+    def of(self, parts: Iterable[Any], fed: Collection[str]) -> Effects:
+        """Return what a run of some tensors and ops changes.
+
+        Args:
+            parts: the tensors and ops.
+            fed: the names of the tensors that are fed, as TensorFlow writes them.
+        """
+        needed = needed_by(parts, fed)
+        writers = {
+            variable: str(op.name)
+            for op in needed & self._writers.keys()
+            for variable in self._writers[op]
+        }
+        pulls = Counter(str(iterator_of(op)) for op in needed if op.type in ITERATES)
+        starts = {op.inputs[1].op.name for op in needed if op.type == "MakeIterator"}
+        steps = sorted(needed & self._steps, key=lambda op: str(op.name))
+        return Effects(writers, tuple(steps), pulls, frozenset(starts))
+
+
+def iterator_of(op: Any) -> str:
+    """Return the name of the iterator from which an op takes a value."""
+    return str(op.inputs[0].op.name)

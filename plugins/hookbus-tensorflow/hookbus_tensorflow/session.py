@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,8 +12,6 @@ import tensorflow as tf
 
 from hookbus import (
     GraphError,
-    NotReadyError,
-    OpRecord,
     SessionClosedError,
     UnfedPlaceholderError,
     UsageError,
@@ -33,33 +30,11 @@ from hookbus.backend import (
     unite_feeds,
 )
 from hookbus_tensorflow import ops
+from hookbus_tensorflow.context import TFContext, traced
 from hookbus_tensorflow.errors import meaningful
 from hookbus_tensorflow.graph import Element, TFGraph
-from hookbus_tensorflow.options import record_of, to_tensorflow
-
-_INTERNAL = {"_SOURCE", "_SINK"}
-
-
-@attrs.frozen(eq=False)
-class Effects:
-    """What a run changes.
-
-    Attributes:
-        writers: the variables that it may write, each with the name of an op that does.
-        steps: the ops that change the global step.
-        pulls: how many values it takes from each iterator.
-        starts: the iterators that it starts from the beginning.
-    """
-
-    writers: Mapping[str, str]
-    steps: tuple[Any, ...]
-    pulls: Mapping[str, int]
-    starts: frozenset[str]
-
-    @property
-    def changes(self) -> bool:
-        """Whether a checkpoint could differ after the run."""
-        return bool(self.writers or self.steps or self.pulls)
+from hookbus_tensorflow.iterators import Iterators
+from hookbus_tensorflow.native import assign, opened, start_queues
 
 
 @attrs.frozen(eq=False)
@@ -84,7 +59,7 @@ class TFProgram:
     names: tuple[str, ...]
     steps: int
     rereads: bool
-    effects: Effects
+    effects: ops.Effects
     python: Program | None
     python_names: tuple[str, ...]
     results: tuple[str, ...] | None
@@ -119,15 +94,16 @@ class TFSession:
         self._python = EmbeddedSession(graph.python)
         self._variables = {**graph.tf_variables}
         self._steps_after = graph.steps_after()
-        self._writers = _writers(self._variables)
-        self._pulls: Counter[str] = Counter()
-        self._skips: dict[str, int] = {}
+        self._effects = ops.EffectFinder(self._variables, self._steps_after.keys())
         self._closed = False
-        self._own = False
+        self._own = self._ready = False
         self._context: TFContext | None = None
         with meaningful():
-            self.tf_session = _opened(graph, self)
-            self._step = self._read_step()
+            self.tf_session = opened(graph, self.ran)
+        self._iterators = Iterators(graph.tf_graph, self._fetch)
+        self._queues = start_queues(self.tf_session)
+        self._step = self._read_step()
+        self._ready = True
 
     @property
     def label(self) -> str:
@@ -179,7 +155,7 @@ class TFSession:
         fed_names = {part.name for each in given.values() for part in _tensors(each)}
         self._check_fed(elements, fed_names)
         parts = [part for element in elements.values() for part in element.parts]
-        effects = self._effects(parts, fed_names)
+        effects = self._effects.of(parts, fed_names)
         steps = [self._steps_after.get(op) for op in effects.steps]
         rereads = None in steps
         call: Callable[..., Any] | None = None
@@ -255,7 +231,7 @@ class TFSession:
         try:
             with meaningful():
                 if options.trace_level or options.native:
-                    values = self._traced(call, fed, options, metadata)
+                    values = traced(call, fed, options, metadata)
                 else:
                     values = call(*fed)
         finally:
@@ -268,23 +244,6 @@ class TFSession:
                 count = len(program.names)
                 self._step = int(max(values[count:]))
                 values = values[:count]
-        return values
-
-    def _traced(
-        self,
-        call: Callable[..., Any],
-        fed: Sequence[Any],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
-        """Let TensorFlow run with options; put its record into *metadata*."""
-        native = to_tensorflow(options)
-        record = tf.compat.v1.RunMetadata()
-        began, epoch = time.perf_counter(), time.time()
-        values: Sequence[Any] = call(*fed, options=native, run_metadata=record)
-        metadata.native = record
-        metadata.start, metadata.seconds = began, time.perf_counter() - began
-        metadata.ops = _records(record, began - epoch)
         return values
 
     def _finish(
@@ -354,7 +313,8 @@ class TFSession:
 
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out."""
-        return {**self._fetch(self._variables), **self._python.variables()}
+        values = self._fetch(self._variables) if self._variables else {}
+        return {**values, **self._python.variables()}
 
     def describe(self) -> dict[str, ValueRecord]:
         """Return the dtype and shape of each variable by name; copy no value."""
@@ -378,20 +338,16 @@ class TFSession:
 
     def positions(self) -> dict[str, Any]:
         """Return how many values each iterator has given, and the positions of inputs."""
-        given = {name: {"pulled": count} for name, count in self._pulls.items()}
-        return {**given, **self._python.positions()}
+        return {**self._iterators.positions(), **self._python.positions()}
 
     def seek(self, positions: Mapping[str, Any]) -> None:
-        """Skip what the iterators have given before; move inputs to their positions."""
-        iterators = self._iterators()
-        for name in positions.keys() & iterators.keys():
-            self._skips[name] = int(positions[name]["pulled"])
-            self._skip(name)
+        """Skip what iterators have given before; move inputs to their positions."""
+        self._iterators.seek(positions)
         self._python.seek(positions)
 
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""
-        return sum(self._pulls.values()) + self._python.pulled()
+        return self._iterators.given() + self._python.pulled()
 
     def remaining(self) -> int | None:
         """Return None: TensorFlow does not tell when an input ends."""
@@ -400,6 +356,7 @@ class TFSession:
         """Refuse further runs, and close TensorFlow's session."""
         self._closed = True
         self._python.close()
+        self._queues.request_stop()
         self.tf_session.close()
 
     def context_of(self, run_context: Any) -> TFContext:
@@ -410,7 +367,7 @@ class TFSession:
 
     def ran(self, fetches: Any, fed: Any) -> None:
         """Take note of a run of ``tf_session`` that hooks or the program did themselves."""
-        if self._own or self._closed or not hasattr(self, "tf_session"):
+        if self._own or self._closed or not self._ready:
             return
         graph = self.graph.tf_graph
         leaves = [
@@ -420,7 +377,7 @@ class TFSession:
         parts = [leaf.op if isinstance(leaf, tf.Variable) else leaf for leaf in leaves]
         parts = [part for part in parts if isinstance(part, (tf.Tensor, tf.Operation))]
         names = {key.name for key in fed or () if isinstance(key, tf.Tensor)}
-        effects = self._effects(parts, names)
+        effects = self._effects.of(parts, names)
         if effects.changes or effects.starts:
             self._changed(effects)
             if effects.steps:
@@ -456,47 +413,10 @@ class TFSession:
                     unfed[0],
                 )
 
-    def _effects(self, parts: Sequence[Any], fed: set[str]) -> Effects:
-        needed = ops.needed_by(parts, fed)
-        writers = {
-            variable: op.name
-            for op in needed & self._writers.keys()
-            for variable in self._writers[op]
-        }
-        pulls = Counter(op.inputs[0].op.name for op in needed if op.type in ops.ITERATES)
-        starts = {op.inputs[1].op.name for op in needed if op.type == "MakeIterator"}
-        steps = sorted(needed & self._steps_after.keys(), key=lambda op: str(op.name))
-        return Effects(writers, tuple(steps), pulls, frozenset(starts))
-
-    def _changed(self, effects: Effects) -> None:
+    def _changed(self, effects: ops.Effects) -> None:
         """Take note of what a run has changed."""
         self.version += 1
-        for name in effects.starts:
-            self._pulls[name] = 0
-            self._skip(name)
-        for name, count in effects.pulls.items():
-            self._pulls[name] += count
-
-    def _iterators(self) -> dict[str, Any]:
-        """Return an op that takes a value from each iterator, by the iterator's name."""
-        found = self.graph.tf_graph.get_operations()
-        return {op.inputs[0].op.name: op for op in found if op.type in ops.ITERATES}
-
-    def _skip(self, name: str) -> None:
-        """Skip the values that an iterator gave before, as soon as it is initialized."""
-        if name not in self._skips:
-            return
-        op, own, self._own = self._iterators()[name], self._own, True
-        try:
-            for _ in range(self._skips[name]):
-                self.tf_session.run(op)
-        except tf.errors.FailedPreconditionError:
-            return  # it is initialized later
-        except tf.errors.OutOfRangeError:
-            pass  # it has become shorter
-        finally:
-            self._own = own
-        self._pulls[name] = self._skips.pop(name)
+        self._iterators.note(effects)
 
     def _check_writers(
         self, program: TFProgram, writes: Mapping[str, tuple[str, Any]]
@@ -509,136 +429,27 @@ class TFSession:
 
     def _fetch(self, things: Any) -> Any:
         """Fetch a nesting of objects without any effect."""
-        own, self._own = self._own, True
-        try:
-            with meaningful():
-                return self.tf_session.run(things) if things else {}
-        finally:
-            self._own = own
+        with self._quietly():
+            return self.tf_session.run(things)
 
     def _read_step(self) -> int:
         return int(self._fetch([self.graph.step_variable])[0])
 
-    def _load(self, values: Any) -> None:
-        """Write values of TensorFlow's variables, in as few runs as possible."""
-        batch: dict[str, tuple[Any, Any]] = {}
-        targets: list[Any] = []
-        own, self._own = self._own, True
+    def _load(self, values: Iterable[tuple[Any, Any]]) -> None:
+        """Write values of TensorFlow's variables."""
+        with self._quietly():
+            assign(self.tf_session, values)
+        self.version += 1
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Run TensorFlow's session without taking note of it as of a foreign run."""
+        before, self._own = self._own, True
         try:
-            for variable, value in values:
-                initial = variable.initializer.inputs[1]
-                if initial.name in batch:  # two variables with one initial value
-                    self._assign(targets, batch)
-                    batch, targets = {}, []
-                dtype = initial.dtype.base_dtype.as_numpy_dtype
-                batch[initial.name] = initial, np.asarray(value, dtype)
-                targets.append(variable.initializer)
-            if targets:
-                self._assign(targets, batch)
-                self.version += 1
+            with meaningful():
+                yield
         finally:
-            self._own = own
-
-    def _assign(self, targets: Sequence[Any], batch: Mapping[str, tuple[Any, Any]]) -> None:
-        with meaningful():
-            self.tf_session.run(targets, dict(batch.values()))
-
-
-class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
-    """The context of a run as TensorFlow's hooks see it.
-
-    Attributes:
-        ours: the context as hooks of hookbus see it.
-    """
-
-    def __init__(self, ours: Any, tf_session: Any) -> None:
-        args = ours.original_args
-        given = tf.compat.v1.train.SessionRunArgs(args.fetches, args.feed_dict)
-        super().__init__(given, tf_session)
-        self.ours = ours
-        self._record: tuple[Any, Any] | None = None
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a hook has asked to stop."""
-        return bool(self.ours.stop_requested)
-
-    def request_stop(self) -> None:
-        """Ask for the end of the session after this run."""
-        self.ours.request_stop()
-
-    def record(self, run_values: Any) -> tuple[Any, Any]:
-        """Return the options of the run and TensorFlow's record of it."""
-        if self._record is None:
-            metadata = run_values.run_metadata
-            self._record = to_tensorflow(run_values.options), record_of(metadata)
-        return self._record
-
-
-class _Session(tf.compat.v1.Session):  # type: ignore[misc]
-    """TensorFlow's session, which reports what hooks and programs run in it themselves."""
-
-    def __init__(self, graph: TFGraph, owner: TFSession) -> None:
-        super().__init__(graph.master, graph.tf_graph, graph.session_config)
-        self._owner = owner
-
-    def run(
-        self,
-        fetches: Any,
-        feed_dict: Any = None,
-        options: Any = None,
-        run_metadata: Any = None,
-    ) -> Any:
-        """Run part of the graph."""
-        values = super().run(fetches, feed_dict, options, run_metadata)
-        self._owner.ran(fetches, feed_dict)
-        return values
-
-
-def _opened(graph: TFGraph, owner: TFSession) -> Any:
-    """Return a session of TensorFlow that is ready for use."""
-    if graph.session_creator is not None:
-        return graph.session_creator.create_session()
-    session = _Session(graph, owner)
-    try:
-        _initialize(session, graph.scaffold, graph.restore_from)
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-def _initialize(session: Any, scaffold: Any, restore_from: str | None) -> None:
-    """Give all variables their first values, as TensorFlow's own sessions do.
-
-    Raises:
-        NotReadyError: some variable has none afterwards.
-    """
-    if restore_from is not None:
-        scaffold.saver.restore(session, restore_from)
-    else:
-        if scaffold.init_op is not None:
-            session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
-        if scaffold.init_fn is not None:
-            scaffold.init_fn(session)
-    if scaffold.local_init_op is not None:
-        session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
-    missing = () if scaffold.ready_op is None else session.run(scaffold.ready_op)
-    if len(missing):
-        names = ", ".join(repr(name.decode()) for name in missing)
-        raise NotReadyError(
-            f"Init operations did not make model ready: {names} have no value. Init op: "
-            f"{scaffold.init_op.name}, init fn: {scaffold.init_fn}"
-        )
-
-
-def _writers(variables: Mapping[str, Any]) -> dict[Any, list[str]]:
-    """Return the variables that each op may write."""
-    writers: dict[Any, list[str]] = {}
-    for name, variable in variables.items():
-        for op in ops.writers_of(variable):
-            writers.setdefault(op, []).append(name)
-    return writers
+            self._own = before
 
 
 def _tensors(element: Element) -> tuple[Any, ...]:
@@ -649,19 +460,3 @@ def _tensors(element: Element) -> tuple[Any, ...]:
 
 def _shape(variable: Any) -> tuple[Any, ...]:
     return tuple(variable.shape.as_list()) if variable.shape.rank is not None else (None,)
-
-
-def _records(record: Any, offset: float) -> list[OpRecord]:
-    """Return the ops that TensorFlow has traced, in the order in which they ended."""
-    found = [
-        OpRecord(
-            node.node_name,
-            "op",
-            node.all_start_micros / 1e6 + offset,
-            node.all_end_rel_micros / 1e6,
-        )
-        for device in record.step_stats.dev_stats
-        for node in device.node_stats
-        if node.node_name not in _INTERNAL
-    ]
-    return sorted(found, key=lambda each: each.start + each.seconds)

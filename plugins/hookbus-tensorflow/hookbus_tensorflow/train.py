@@ -17,10 +17,10 @@ import tensorflow as tf
 import hookbus
 from hookbus import ArgumentTypeError, Config, UsageError
 from hookbus.backend import RunMetadata
+from hookbus_tensorflow.context import record_of, to_hookbus
 from hookbus_tensorflow.graph import TFGraph
 from hookbus_tensorflow.hooked import HookedSession as HookedSession
 from hookbus_tensorflow.hooks import fetches_of
-from hookbus_tensorflow.options import record_of, to_hookbus
 
 _train = tf.compat.v1.train
 _USE_DEFAULT: Any = object()
@@ -49,21 +49,24 @@ class ChiefSessionCreator:
                 "Can not provide both checkpoint_dir and checkpoint_filename_with_path."
             )
 
-    def on_hookbus(self) -> hookbus.ChiefSessionCreator:
-        """Return hookbus' creator of sessions of the default graph."""
-        file, directory = self.checkpoint_filename_with_path, self.checkpoint_dir
-        ours = file if file and Path(file).is_dir() else None
-        theirs = file if ours is None else None
-        if directory and hookbus.latest_checkpoint(directory) is None:
-            theirs = _train.latest_checkpoint(directory)
-        graph = TFGraph(
+    @property
+    def file_of_hookbus(self) -> str | None:
+        """The checkpoint to restore, if it is one of hookbus, which is a folder."""
+        file = self.checkpoint_filename_with_path
+        return file if file and Path(file).is_dir() else None
+
+    def new_graph(self) -> TFGraph:
+        """Return the default graph as a graph of hookbus."""
+        restored, directory = self.checkpoint_filename_with_path, self.checkpoint_dir
+        if self.file_of_hookbus is not None:
+            restored = None
+        elif directory and hookbus.latest_checkpoint(directory) is None:
+            restored = _train.latest_checkpoint(directory)
+        return TFGraph(
             scaffold=self.scaffold,
             session_config=self.config,
             master=self.master,
-            restore_from=theirs,
-        )
-        return hookbus.ChiefSessionCreator(
-            graph, checkpoint_dir=directory, checkpoint_filename_with_path=ours
+            restore_from=restored,
         )
 
 
@@ -81,15 +84,16 @@ class WorkerSessionCreator:
     config: Any = None
     max_wait_secs: float = 1800
 
-    def on_hookbus(self) -> hookbus.ChiefSessionCreator:
-        """Return hookbus' creator of sessions of the default graph."""
+    checkpoint_dir: None = attrs.field(default=None, init=False)
+    file_of_hookbus: None = attrs.field(default=None, init=False)
+
+    def new_graph(self) -> TFGraph:
+        """Return the default graph as a graph of hookbus."""
         scaffold = self.scaffold or _train.Scaffold()
         creator = _train.WorkerSessionCreator(
             scaffold, self.master, self.config, self.max_wait_secs
         )
-        return hookbus.ChiefSessionCreator(
-            TFGraph(scaffold=scaffold, session_creator=creator)
-        )
+        return TFGraph(scaffold=scaffold, session_creator=creator)
 
 
 @attrs.frozen(eq=False)
@@ -129,17 +133,21 @@ class _TFMethods(hookbus.MonitoredSession):
         """Run part of the graph once, and call the hooks before and after.
 
         Args:
-            fetches, feed_dict, options, run_metadata: as in ``tf.compat.v1.Session.run``.
+            fetches: as in ``tf.compat.v1.Session.run``.
+            feed_dict: as there.
+            options: as there.
+            run_metadata: as there.
             kind: as in :meth:`hookbus.MonitoredSession.run`.
         """
         run = _converted(super().run, self._tf)
         return run(fetches, feed_dict, options, run_metadata, kind)
 
-    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+    def run_step_fn(self, step_fn: Callable[[Any], Any]) -> Any:
         """Call a function that runs the session, with or without hooks.
 
         Args:
-            step_fn: takes ``step_context``, or ``self`` and ``step_context``.
+            step_fn: takes ``step_context``, a :class:`StepContext`, or ``self`` and
+                ``step_context``.
         """
 
         @functools.wraps(step_fn)  # its parameters are checked
@@ -178,19 +186,21 @@ class MonitoredSession(_TFMethods):
         **settings: Any,
     ) -> None:
         given = ChiefSessionCreator() if session_creator is None else session_creator
+        directory = file = None
         if isinstance(given, ChiefSessionCreator | WorkerSessionCreator):
-            creator = given.on_hookbus()
+            self._tf = given.new_graph()
+            directory, file = given.checkpoint_dir, given.file_of_hookbus
         elif hasattr(given, "create_session"):
             scaffold = getattr(given, "_scaffold", None)
-            graph = TFGraph(scaffold=scaffold, session_creator=given)
-            creator = hookbus.ChiefSessionCreator(graph)
+            self._tf = TFGraph(scaffold=scaffold, session_creator=given)
         else:
             raise ArgumentTypeError(
                 "session_creator takes a SessionCreator of TensorFlow, not a "
                 f"{type(given).__name__}"
             )
-        assert isinstance(creator.graph, TFGraph)
-        self._tf = creator.graph
+        creator = hookbus.ChiefSessionCreator(
+            self._tf, checkpoint_dir=directory, checkpoint_filename_with_path=file
+        )
         super().__init__(
             session_creator=creator,
             hooks=hooks,
@@ -229,16 +239,14 @@ class SingularMonitoredSession(_TFMethods, hookbus.SingularMonitoredSession):
         source = ChiefSessionCreator(
             scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path
         )
-        creator = source.on_hookbus()
-        assert isinstance(creator.graph, TFGraph)
-        self._tf = creator.graph
+        self._tf = source.new_graph()
         hookbus.SingularMonitoredSession.__init__(
             self,
             self._tf,
             hooks,
-            checkpoint_dir=creator.checkpoint_dir,
+            checkpoint_dir=checkpoint_dir,
             stop_grace_period_secs=stop_grace_period_secs,
-            checkpoint_filename_with_path=creator.checkpoint_filename_with_path,
+            checkpoint_filename_with_path=source.file_of_hookbus,
             config=hookbus_config,
             **settings,
         )
@@ -296,9 +304,7 @@ class MonitoredTrainingSession(_TFMethods, hookbus.MonitoredTrainingSession):
             if is_chief
             else WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         )
-        graph = source.on_hookbus().graph
-        assert isinstance(graph, TFGraph)
-        self._tf = graph
+        graph = self._tf = source.new_graph()
         periods = {
             "save_checkpoint_secs": save_checkpoint_secs,
             "save_checkpoint_steps": save_checkpoint_steps,

@@ -1,0 +1,121 @@
+"""Shows a run to TensorFlow: its context, its options and its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hookbus import OpRecord
+from hookbus.backend import RunMetadata, RunOptions
+
+_train = tf.compat.v1.train
+_LARGEST = ("trace_level", "timeout_in_ms", "inter_op_thread_pool")
+_INTERNAL = {"_SOURCE", "_SINK"}
+_ANY = ("output_partition_graphs", "report_tensor_allocations_upon_oom")
+
+
+def to_hookbus(options: Any) -> RunOptions | None:
+    """Return TensorFlow's options of a run as hookbus has them."""
+    return None if options is None else RunOptions(options.trace_level, (options,))
+
+
+def merged(every: Iterable[Any], into: Any = None) -> Any:
+    """Return the union of options as TensorFlow unites those of hooks.
+
+    Args:
+        every: the options of each party, in order.
+        into: the options to change; by default new ones.
+    """
+    options = tf.compat.v1.RunOptions() if into is None else into
+    for each in every:
+        for field in _LARGEST:
+            setattr(options, field, max(getattr(options, field), getattr(each, field)))
+        for field in _ANY:
+            setattr(options, field, getattr(options, field) or getattr(each, field))
+        debug, more = options.debug_options, each.debug_options
+        if more.debug_tensor_watch_opts:
+            debug.debug_tensor_watch_opts.extend(more.debug_tensor_watch_opts)
+        if more.reset_disk_byte_usage:
+            debug.reset_disk_byte_usage = True
+    return options
+
+
+def to_tensorflow(options: RunOptions) -> Any:
+    """Return hookbus' options of a run as TensorFlow has them."""
+    native = merged(options.native)
+    native.trace_level = max(native.trace_level, options.trace_level)
+    return native
+
+
+def record_of(metadata: RunMetadata) -> Any:
+    """Return TensorFlow's record of a run, which is empty unless the run was traced."""
+    found = metadata.native
+    ours = isinstance(found, tf.compat.v1.RunMetadata)
+    return found if ours else tf.compat.v1.RunMetadata()
+
+
+class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
+    """The context of a run as TensorFlow's hooks see it.
+
+    Attributes:
+        ours: the context as hooks of hookbus see it.
+    """
+
+    def __init__(self, ours: Any, tf_session: Any) -> None:
+        args = ours.original_args
+        given = _train.SessionRunArgs(args.fetches, args.feed_dict)
+        super().__init__(given, tf_session)
+        self.ours = ours
+        self._record: tuple[Any, Any] | None = None
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a hook has asked to stop."""
+        return bool(self.ours.stop_requested)
+
+    def request_stop(self) -> None:
+        """Ask for the end of the session after this run."""
+        self.ours.request_stop()
+
+    def record(self, run_values: Any) -> tuple[Any, Any]:
+        """Return the options of the run and TensorFlow's record of it."""
+        if self._record is None:
+            metadata = run_values.run_metadata
+            self._record = to_tensorflow(run_values.options), record_of(metadata)
+        return self._record
+
+
+def traced(
+    call: Callable[..., Any],
+    fed: Sequence[Any],
+    options: RunOptions,
+    metadata: RunMetadata,
+) -> Sequence[Any]:
+    """Let TensorFlow run with options; put its record into *metadata*."""
+    native = to_tensorflow(options)
+    record = tf.compat.v1.RunMetadata()
+    began, epoch = time.perf_counter(), time.time()
+    values: Sequence[Any] = call(*fed, options=native, run_metadata=record)
+    metadata.native = record
+    metadata.start, metadata.seconds = began, time.perf_counter() - began
+    metadata.ops = _records(record, began - epoch)
+    return values
+
+
+def _records(record: Any, offset: float) -> list[OpRecord]:
+    """Return the ops that TensorFlow has traced, in the order in which they ended."""
+    found = [
+        OpRecord(
+            node.node_name,
+            "op",
+            node.all_start_micros / 1e6 + offset,
+            node.all_end_rel_micros / 1e6,
+        )
+        for device in record.step_stats.dev_stats
+        for node in device.node_stats
+        if node.node_name not in _INTERNAL
+    ]
+    return sorted(found, key=lambda each: each.start + each.seconds)
