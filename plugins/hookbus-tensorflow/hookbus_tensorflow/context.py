@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookbus import OpRecord
-from hookbus.backend import RunMetadata, RunOptions
+from hookbus.backend import Node, RunMetadata, RunOptions
 
 _train = tf.compat.v1.train
 _LARGEST = ("trace_level", "timeout_in_ms", "inter_op_thread_pool")
@@ -65,11 +65,15 @@ class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
     """
 
     def __init__(self, ours: Any, tf_session: Any) -> None:
-        args = ours.original_args
-        given = _train.SessionRunArgs(args.fetches, args.feed_dict)
-        super().__init__(given, tf_session)
+        super().__init__(None, tf_session)
         self.ours = ours
         self._record: tuple[Any, Any] | None = None
+
+    @property
+    def original_args(self) -> Any:
+        """The caller's own fetches and feeds, without what hooks add."""
+        args = self.ours.original_args
+        return _train.SessionRunArgs(_things(args.fetches), args.feed_dict)
 
     @property
     def stop_requested(self) -> bool:
@@ -86,6 +90,28 @@ class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
             metadata = run_values.run_metadata
             self._record = to_tensorflow(run_values.options), record_of(metadata)
         return self._record
+
+
+def _things(fetches: Any) -> Any:
+    """Return fetches with the objects of TensorFlow in the places of their nodes."""
+
+    def thing(part: Any) -> Any:
+        element = part.graph.element(part.name) if isinstance(part, Node) else None
+        return part if element is None else element.thing
+
+    return mapped(thing, fetches)
+
+
+def mapped(change: Callable[[Any], Any], fetches: Any) -> Any:
+    """Return a nesting of lists, tuples and dicts with each part changed."""
+    cls = fetches.__class__
+    if cls is list or cls is tuple:
+        return cls(mapped(change, part) for part in fetches)
+    if isinstance(fetches, dict) and cls.__init__ is dict.__init__:
+        return cls((key, mapped(change, part)) for key, part in fetches.items())
+    if isinstance(fetches, tuple) and hasattr(fetches, "_make"):
+        return cls(*(mapped(change, part) for part in fetches))
+    return change(fetches)
 
 
 def traced(

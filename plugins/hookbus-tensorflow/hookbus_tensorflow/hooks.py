@@ -101,15 +101,14 @@ def fetches_of(fetches: Any, graph: TFGraph) -> Any:
 
     Objects of TensorFlow become nodes, which are found faster.
     """
-    cls = fetches.__class__
-    if cls is str:
-        with contextlib.suppress(KeyError, ValueError):  # a node of hookbus, or a slip
-            fetches = graph.tf_graph.as_graph_element(fetches)
-    elif cls is dict:
-        return {key: fetches_of(part, graph) for key, part in fetches.items()}
-    elif cls is list or cls is tuple:
-        return cls(fetches_of(part, graph) for part in fetches)
-    elif isinstance(fetches, tuple) and hasattr(fetches, "_make"):
-        return cls(*(fetches_of(part, graph) for part in fetches))
-    node = None if fetches is None or isinstance(fetches, str) else graph.leaf(fetches)
-    return fetches if node is None else node
+
+    def node(part: Any) -> Any:
+        if isinstance(part, str):
+            with contextlib.suppress(KeyError, ValueError):  # a node of hookbus, or a slip
+                part = graph.tf_graph.as_graph_element(part)
+        if part is None or isinstance(part, str):
+            return part
+        found = graph.leaf(part)
+        return part if found is None else found
+
+    return context.mapped(node, fetches)
