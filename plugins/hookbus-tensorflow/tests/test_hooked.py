@@ -1,4 +1,4 @@
-"""HookedSession follows the rules that TensorFlow's own tests pin for its hooked session."""
+"""HookedSession follows the rules that TensorFlow tests of its own hooked session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def sess():
         a = v1.placeholder_with_default(1.0, [], name="a")
         tf.multiply(a, 2.0, name="b")
         session.run(v1.global_variables_initializer())
-        session.step, session.add = step, v1.assign_add(step, 1, name="add")
+        session.step = step
+        session.add = tf.identity(v1.assign_add(step, 1), name="add")
         yield session
 
 
