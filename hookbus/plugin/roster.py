@@ -179,7 +179,7 @@ def _adapted(hook: Any, argument: str) -> Any:
         UsageError: the plugin for that library is not installed.
     """
     library, missing = library_of(hook), plugin_for(hook)
-    if missing is not None:
+    if missing is not None and not isinstance(hook, SessionRunHook):
         raise UsageError(
             f"{argument} holds a {type(hook).__name__}, a hook of another library; "
             f"pip install {missing}, which lets it take part"

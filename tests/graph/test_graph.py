@@ -60,6 +60,27 @@ def test_a_graph_decides_what_its_variables_may_begin_with() -> None:
         Graph().variable("params", {"w": 1.0})
 
 
+def test_a_graph_may_have_nodes_that_it_does_not_list() -> None:
+    """A name that nobody has added is found, read, and taken, like any other node's."""
+
+    class Shelf(Graph):
+        kept: Node | None = None
+
+        def find(self, name):
+            if name == "kept" and self.kept is None:
+                self.kept = Node(name, "native", object(), self)
+            return self.kept if name == "kept" else None
+
+    made = Shelf()
+    node = made.op(lambda kept: kept, name="doubled")
+    assert made.resolve("kept") is made.kept
+    assert node.reads == ("kept",)
+    assert "kept" in made
+    assert "lost" not in made
+    with pytest.raises(DuplicateNodeError, match="has a node 'kept' already"):
+        made.placeholder("kept")
+
+
 def test_variables_leave_the_global_step_out(graph: Graph) -> None:
     """The step is core's business; variables are the caller's."""
     assert [node.name for node in graph.variables] == ["w"]

@@ -239,6 +239,14 @@ def test_options_merge_to_the_strongest(traces: list[int]) -> None:
     assert merged.merge(None) is merged
 
 
+def test_options_of_the_backend_are_all_kept() -> None:
+    """Merging keeps the native options of each party, in order, and the highest level."""
+    first, second = RunOptions(1, ("a",)), RunOptions(3, ("b", "c"))
+    assert first.merge(second) == RunOptions(3, ("a", "b", "c"))
+    assert second.merge(RunOptions(1)) == second
+    assert RunOptions(1).merge(first).merge(None) == first
+
+
 @pytest.mark.parametrize("caller", [None, RunOptions(0), RunOptions(1)])
 def test_a_traced_run_fills_the_metadata_that_all_get(
     graph: Graph, caller: RunOptions | None

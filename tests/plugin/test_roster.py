@@ -13,13 +13,21 @@ import pytest
 from hookbus_stop_at_step import StopAtStepHook
 
 import hookbus
-from hookbus import Config, Graph, MonitoredSession, PluginError, SessionRunHook
+from hookbus import (
+    Config,
+    Graph,
+    MonitoredSession,
+    PluginError,
+    SessionRunHook,
+    UsageError,
+)
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import parse_switch as parse_word
 from hookbus.config.settings import Setting
 from hookbus.plugin.roster import ImpliedPlugin as Automatic
 from hookbus.plugin.roster import session_hooks as members
 from hookbus.testing import fake_dist
+from tests.support.libraries import install_library
 
 Install = Callable[..., None]
 QUIET = Config(autoload=False)
@@ -339,3 +347,24 @@ def test_what_an_argument_switches_on_takes_part_in_any_session(install):
     (member,) = members(QUIET, "eval", {}, automatic=automatic)
     assert (member.name, member.plugin.size) == ("picky", 3)
     assert names(config("picky"), kind="eval") == []
+
+
+def test_a_hook_of_another_library_takes_part(tmp_path, monkeypatch) -> None:
+    """The library's plugin gives the hook for it, which has the name of its class."""
+    library = install_library(tmp_path, monkeypatch)
+    callback, graph = library.Callback(), Graph()
+    graph.train_op(lambda: None, name="train")
+    with MonitoredSession(graph, hooks=[callback], config=QUIET) as session:
+        session.run("train")
+        session.run("train")
+    assert callback.steps == [1, 2]
+    assert names(QUIET, [callback]) == ["callback"]
+
+
+def test_a_hook_of_a_library_without_its_plugin_is_refused() -> None:
+    """The message names what to install; a hook of hookbus may be of any library."""
+    methods = {"__module__": "jax.training", "after_run": lambda self: None}
+    with pytest.raises(UsageError, match=r"hooks holds a LogHook, .* install hookbus-jax,"):
+        names(QUIET, [type("LogHook", (), methods)()])
+    own = type("OwnHook", (SessionRunHook,), methods)()
+    assert names(QUIET, [own]) == ["own"]
