@@ -143,7 +143,7 @@ class Graph:
         scalars among its summaries. Read this property in ``begin`` at the latest, because
         it adds the node.
         """
-        metrics = {name: name for name in metrics_of(self)}
+        metrics = {name: name for name in self._metrics()}
         nodes = metrics | scalars_of(self._declared)
         if METRICS in self._nodes or not nodes:
             return self._nodes.get(METRICS)
@@ -526,6 +526,10 @@ class Graph:
     def _known(self, name: str) -> Node | None:
         """Return the node of a name: one that was added, or one of the backend's own."""
         return self._nodes.get(name) or self.find(name)
+
+    def _metrics(self) -> Iterable[str]:
+        """Return the names of the nodes that hooks watch by default, besides scalars."""
+        return metrics_of(self)
 
     def _names(self) -> Iterable[str]:
         """Return the names that can be resolved, to find one that is close to a slip."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -38,7 +39,27 @@ def meaningful() -> Iterator[None]:
     try:
         yield
     except tuple(_MEANINGS) as error:
-        meaning = _MEANINGS.get(type(error))
-        if meaning is None:  # it has both meanings already
-            raise
-        raise meaning(error.node_def, error.op, error.message) from error
+        raise _with_meaning(error) from error
+
+
+def explained(error: Any, session: Any) -> Exception:
+    """Return the error of a callable with what ``session.run`` adds to it.
+
+    That is the op, and the place in the program that has made it.
+    """
+
+    def fail() -> None:
+        raise error
+
+    try:
+        session._do_call(fail)
+    except tf.errors.OpError as found:
+        return _with_meaning(found)
+    raise AssertionError
+
+
+def _with_meaning(error: Any) -> Exception:
+    """Return an error of TensorFlow as one of both, if hookbus handles it."""
+    meaning = _MEANINGS.get(type(error))  # a derived class has both meanings already
+    found: Exception = error
+    return found if meaning is None else meaning(error.node_def, error.op, error.message)

@@ -64,6 +64,8 @@ class TFGraph(Graph):
             restores instead of initializing the model.
         session_creator: a ``SessionCreator`` of TensorFlow, which creates and initializes
             the sessions instead.
+        feeds_all: whether each run is fed all placeholders that ``loss`` and ``accuracy``
+            need. Without it, hooks watch these by default only if they need none.
 
     Raises:
         UsageError: *tf_graph* is not a ``tf.Graph``, or there is no graph because
@@ -99,12 +101,14 @@ class TFGraph(Graph):
         master: str = "",
         restore_from: str | None = None,
         session_creator: Any = None,
+        feeds_all: bool = True,
     ) -> None:
         self.tf_graph = _checked(tf_graph)
         self.session_config = session_config
         self.master = master
         self.restore_from = restore_from
         self.session_creator = session_creator
+        self._feeds_all = feeds_all
         self._scaffold = scaffold
         self._found: dict[str, Node] = {}
         self._aliases: dict[str, Node] = {}
@@ -179,7 +183,7 @@ class TFGraph(Graph):
         graph = _graph_of(thing)
         if graph is None:
             raise GraphError(
-                f"{_spelled(thing)} is an eager value, which belongs to no graph; make it "
+                f"{_spelled(thing)} belongs to no graph; make it "
                 "inside `with tf_graph.as_default():`, or feed it"
             )
         if graph is not self.tf_graph:
@@ -346,6 +350,23 @@ class TFGraph(Graph):
             self._op_names = version, {op.name: op for op in self.tf_graph.get_operations()}
         return self._op_names[1]
 
+    def _metrics(self) -> Iterable[str]:
+        """Return those of ``loss`` and ``accuracy`` that a hook can watch in each run."""
+        return [name for name in super()._metrics() if self._is_metric(self.resolve(name))]
+
+    def _is_metric(self, node: Node) -> bool:
+        """Return whether a node is a number, and can be had in each run."""
+        element = self.element(node.name)
+        if element is None:  # computed by Python
+            return True
+        thing = element.thing
+        if not isinstance(thing, tf.Tensor | tf.Variable) or thing.shape.rank not in (
+            0,
+            None,
+        ):
+            return False
+        return self._feeds_all or not element.reads
+
     def _names(self) -> Iterable[str]:
         return [*super()._names(), *self._aliases, *self._tf_names()]
 
@@ -462,11 +483,12 @@ def _graph_of(thing: Any) -> Any:
 
 
 def _spelled(thing: Any) -> str:
-    kind = "Variable" if isinstance(thing, tf.Variable) else type(thing).__name__
+    classes = (tf.Variable, tf.Tensor)  # which have derived classes that no user names
+    kind = next((cls for cls in classes if isinstance(thing, cls)), type(thing)).__name__
     try:
         return f"the {kind} {thing.name!r}"
     except AttributeError:
-        return f"a {kind}"
+        return f"the eager {kind}"
 
 
 def _op_name(op: Any) -> str:

@@ -31,7 +31,7 @@ from hookbus.backend import (
 )
 from hookbus_tensorflow import ops
 from hookbus_tensorflow.context import TFContext, traced
-from hookbus_tensorflow.errors import meaningful
+from hookbus_tensorflow.errors import explained, meaningful
 from hookbus_tensorflow.graph import Element, TFGraph
 from hookbus_tensorflow.iterators import Iterators
 from hookbus_tensorflow.native import assign, opened, start_queues
@@ -229,11 +229,12 @@ class TFSession:
         assert call is not None
         self._own = True
         try:
-            with meaningful():
-                if options.trace_level or options.native:
-                    values = traced(call, fed, options, metadata)
-                else:
-                    values = call(*fed)
+            if options.trace_level or options.native:
+                values = traced(call, fed, options, metadata)
+            else:
+                values = call(*fed)
+        except tf.errors.OpError as error:
+            raise explained(error, self.tf_session) from None
         finally:
             self._own = False
         if program.effects.changes:

@@ -67,6 +67,7 @@ class ChiefSessionCreator:
             session_config=self.config,
             master=self.master,
             restore_from=restored,
+            feeds_all=False,
         )
 
 
@@ -93,7 +94,7 @@ class WorkerSessionCreator:
         creator = _train.WorkerSessionCreator(
             scaffold, self.master, self.config, self.max_wait_secs
         )
-        return TFGraph(scaffold=scaffold, session_creator=creator)
+        return TFGraph(scaffold=scaffold, session_creator=creator, feeds_all=False)
 
 
 @attrs.frozen(eq=False)
@@ -192,7 +193,7 @@ class MonitoredSession(_TFMethods):
             directory, file = given.checkpoint_dir, given.file_of_hookbus
         elif hasattr(given, "create_session"):
             scaffold = getattr(given, "_scaffold", None)
-            self._tf = TFGraph(scaffold=scaffold, session_creator=given)
+            self._tf = TFGraph(scaffold=scaffold, session_creator=given, feeds_all=False)
         else:
             raise ArgumentTypeError(
                 "session_creator takes a SessionCreator of TensorFlow, not a "

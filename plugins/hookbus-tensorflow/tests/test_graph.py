@@ -121,9 +121,9 @@ def test_tensors_of_other_graphs_are_refused(tf_graph):
         GraphError, match=r"Tensor 'stranger:0' belongs to another tf\.Graph"
     ):
         session.run([stranger])
-    with pytest.raises(GraphError, match="is an eager value, which belongs to no graph"):
+    with pytest.raises(GraphError, match="belongs to no graph"):
         session.run({"a": tf.constant(1.0)})
-    with pytest.raises(GraphError, match="is an eager value, which belongs to no graph"):
+    with pytest.raises(GraphError, match="belongs to no graph"):
         session.run(tf.Variable(1.0))
     session.close()
 
@@ -135,3 +135,13 @@ def test_a_train_op_must_advance_the_step(resource):
         train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.square(w))
     with pytest.raises(GraphError, match="'GradientDescent' does not advance the global"):
         TFGraph(tf_graph, train_op=train)
+
+
+def test_hooks_watch_a_loss_that_is_a_number(tf_graph):
+    """A node called loss with a shape, or without a value, is nothing to watch."""
+    for make in (lambda: tf.zeros([3], name="loss"), lambda: tf.no_op(name="loss")):
+        with tf.Graph().as_default() as other:
+            make()
+        assert TFGraph(other).metrics is None
+    assert TFGraph(tf_graph).metrics.reads == ("loss",)
+    assert TFGraph(tf_graph, feeds_all=False).metrics is None  # x might not be fed
