@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,18 @@ import tensorflow as tf
 
 import hookbus
 
+_REASON = re.compile(r"(.*)\n\s*\[\[\{\{node")
+"""What TensorFlow's runtime says, before and after ``session.run`` has added to it."""
+
 
 class OutOfRangeError(hookbus.OutOfRangeError, tf.errors.OutOfRangeError):  # type: ignore[misc]
     """The input of a TensorFlow graph has ended."""
+
+    def __str__(self) -> str:
+        """Return one line: the end of the input is no fault that needs a stack."""
+        found = _REASON.search(self.message)
+        reason = found[1] if found else self.message
+        return reason if self.op is None else f"{reason} ({self.op.name})"
 
 
 class AbortedError(hookbus.AbortedError, tf.errors.AbortedError):  # type: ignore[misc]

@@ -421,6 +421,7 @@ class TFGraph(Graph):
 
     def _add_found(self, name: str, kind: NodeKind, source: Any, element: Element) -> Node:
         self._elements[name] = element
+        self._leaves.clear()  # a train op is declared in the place of an ordinary one
         node = self._found[name] = Node(name, kind, source, self)
         return node
 

@@ -215,7 +215,8 @@ def test_errors_of_tensorflow_keep_their_types(fetch, feeds, error):
 
 def _told(error: Exception) -> list[str]:
     """Return the lines of an error of TensorFlow, without names that it draws."""
-    text = re.sub(r"<tf.*?>|\d+|'", "", str(error)).replace("Tensor x:", "x:")
+    text = re.sub(r"<tf.*?>|\d+|'", "", str(getattr(error, "message", error)))
+    text = text.replace("Tensor x:", "x:")
     return [line for line in text.splitlines() if "fatal" not in line]
 
 
@@ -226,6 +227,7 @@ def test_the_end_of_the_input_ends_the_block():
         while not session.should_stop():
             session.run(data)
     assert session.outcome.kind == "end_of_input"
+    assert session.outcome.why == "End of sequence (IteratorGetNext)"
 
 
 def test_without_tensorflow_the_import_says_what_to_install(monkeypatch):

@@ -81,6 +81,18 @@ def test_a_resumed_session_continues(tf_graph, tmp_path):
         assert [float(v) for v in session.loop("loss", {"x": 0.0})] == seen
 
 
+def test_a_declared_train_op_is_fetched_as_an_object(tf_graph):
+    """The op that was given, its name, and the loop mean one node."""
+    train = tf_graph.get_operation_by_name("train")
+    with tf_graph.as_default(), tf.control_dependencies([train]):
+        both = tf.group(tf.no_op(), name="both")
+    graph = TFGraph(tf_graph, train_op=both, aliases={"all": both})
+    with MonitoredTrainingSession(graph, config=QUIET) as session:
+        for fetch in (both, "both", "all", graph.resolve("both")):
+            session.run(fetch, {"x": 0.0})
+        assert session.global_step == 4
+
+
 class Derives(SessionRunHook):
     """Adds a Python op over TensorFlow's values, and a variable of TensorFlow."""
 
