@@ -12,6 +12,8 @@ from hookbus import OpRecord
 from hookbus.backend import Node, RunMetadata, RunOptions
 
 _train = tf.compat.v1.train
+_RunMetadata = tf.compat.v1.RunMetadata
+_RunOptions = tf.compat.v1.RunOptions
 _LARGEST = ("trace_level", "timeout_in_ms", "inter_op_thread_pool")
 _INTERNAL = {"_SOURCE", "_SINK"}
 _ANY = ("output_partition_graphs", "report_tensor_allocations_upon_oom")
@@ -29,7 +31,7 @@ def merged(every: Iterable[Any], into: Any = None) -> Any:
         every: the options of each party, in order.
         into: the options to change; by default new ones.
     """
-    options = tf.compat.v1.RunOptions() if into is None else into
+    options = _RunOptions() if into is None else into
     for each in every:
         for field in _LARGEST:
             setattr(options, field, max(getattr(options, field), getattr(each, field)))
@@ -53,8 +55,7 @@ def to_tensorflow(options: RunOptions) -> Any:
 def record_of(metadata: RunMetadata) -> Any:
     """Return TensorFlow's record of a run, which is empty unless the run was traced."""
     found = metadata.native
-    ours = isinstance(found, tf.compat.v1.RunMetadata)
-    return found if ours else tf.compat.v1.RunMetadata()
+    return found if isinstance(found, _RunMetadata) else _RunMetadata()
 
 
 class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
@@ -87,8 +88,10 @@ class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
     def record(self, run_values: Any) -> tuple[Any, Any]:
         """Return the options of the run and TensorFlow's record of it."""
         if self._record is None:
-            metadata = run_values.run_metadata
-            self._record = to_tensorflow(run_values.options), record_of(metadata)
+            metadata, options = run_values.run_metadata, run_values.options
+            plain = not (options.trace_level or options.native)
+            native = _RunOptions() if plain else to_tensorflow(options)
+            self._record = native, record_of(metadata)
         return self._record
 
 
@@ -122,7 +125,7 @@ def traced(
 ) -> Sequence[Any]:
     """Let TensorFlow run with options; put its record into *metadata*."""
     native = to_tensorflow(options)
-    record = tf.compat.v1.RunMetadata()
+    record = _RunMetadata()
     began, epoch = time.perf_counter(), time.time()
     values: Sequence[Any] = call(*fed, options=native, run_metadata=record)
     metadata.native = record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +12,10 @@ from hookbus_tensorflow import context
 from hookbus_tensorflow.graph import TFGraph
 from hookbus_tensorflow.session import TFSession
 
-_train = tf.compat.v1.train
+_SessionRunArgs = tf.compat.v1.train.SessionRunArgs
+_SessionRunValues = tf.compat.v1.train.SessionRunValues
+_FIXED = (str, tf.Tensor, tf.Operation, tf.Variable)
+_NOTHING = object()
 
 
 class TFHook:
@@ -30,7 +32,7 @@ class TFHook:
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
-        self._fetches: Any = None
+        self._asked: Any = _NOTHING  # what cannot change and was asked for last
         self._args = SessionRunArgs()
 
     def begin(self, graph: Any) -> None:
@@ -49,47 +51,60 @@ class TFHook:
 
     def after_create_session(self, session: TFSession, coord: Any) -> None:
         """Give the hook the new session of TensorFlow."""
-        with self._in_session(session, "after_create_session"):
-            self.hook.after_create_session(session.tf_session, coord)
+        with session.graph.tf_graph.as_default():
+            self._tell("after_create_session", session.tf_session, coord)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: Any) -> Any:
         """Ask the hook what it wants from the run."""
         session: TFSession = run_context.session
-        with self._in_session(session, "before_run"):
+        try:
             request = self.hook.before_run(session.context_of(run_context))
-        if request is None:
-            return None
-        graph = session.graph
-        fetches = fetches_of(request.fetches, graph)
-        own = context.to_hookbus(request.options)
-        if request.feed_dict or own is not None:
-            return SessionRunArgs(fetches, request.feed_dict or None, own)
-        if self._fetches.__class__ is not fetches.__class__ or self._fetches != fetches:
-            self._fetches, self._args = fetches, SessionRunArgs(fetches)
+        except RuntimeError as error:
+            self._explain(error, "before_run")
+            raise
+        if not isinstance(request, _SessionRunArgs):  # None, or what hooks of hookbus give
+            return request
+        fetches, feeds, options = request
+        if fetches is self._asked and not feeds and options is None:
+            return self._args
+        found = fetches_of(fetches, session.graph)
+        own = context.to_hookbus(options)
+        if feeds or own is not None:
+            return SessionRunArgs(found, feeds or None, own)
+        if (
+            self._args.fetches.__class__ is not found.__class__
+            or self._args.fetches != found
+        ):
+            self._args = SessionRunArgs(found)
+        self._asked = fetches if isinstance(fetches, _FIXED) else _NOTHING
         return self._args
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Give the hook the results of the run."""
-        session: TFSession = run_context.session
-        seen = session.context_of(run_context)
-        values = _train.SessionRunValues(run_values.results, *seen.record(run_values))
-        with self._in_session(session, "after_run"):
+        seen = run_context.session.context_of(run_context)
+        options, record = seen.record(run_values)
+        values = _SessionRunValues(run_values.results, options, record)
+        try:
             self.hook.after_run(seen, values)
+        except RuntimeError as error:
+            self._explain(error, "after_run")
+            raise
 
     def end(self, session: TFSession) -> None:
         """Let the hook finish."""
-        with self._in_session(session, "end"):
-            self.hook.end(session.tf_session)
+        with session.graph.tf_graph.as_default():
+            self._tell("end", session.tf_session)
 
-    @contextlib.contextmanager
-    def _in_session(self, session: TFSession, event: str) -> Iterator[None]:
-        """Make the graph the default one, and explain why no op can be added to it."""
+    def _tell(self, event: str, *arguments: Any) -> None:
         try:
-            with session.graph.tf_graph.as_default():
-                yield
+            getattr(self.hook, event)(*arguments)
         except RuntimeError as error:
-            if str(error) != "Graph is finalized and cannot be modified.":
-                raise
+            self._explain(error, event)
+            raise
+
+    def _explain(self, error: RuntimeError, event: str) -> None:
+        """Raise an error that names the hook, if it has added an op too late."""
+        if str(error) == "Graph is finalized and cannot be modified.":
             raise GraphFinalizedError(
                 f"{type(self.hook).__name__} adds an op to the tf.Graph in {event}(), and "
                 "the graph is finalized; add ops in begin()"

@@ -28,7 +28,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorflow.python.training import training_util
 
 import hookbus
-from hookbus import Config, GraphFinalizedError, UsageError
+from hookbus import Config, GraphFinalizedError, PluginError, UsageError
 
 v1 = tf.compat.v1
 T = v1.train
@@ -136,6 +136,7 @@ def observed(session: Callable[[list[Any]], Any], make: Any, folder: Path) -> An
                     losses.append(str(opened.run([train_op, "loss:0"])[1]))
         except Exception as raised:
             error = type(raised), str(raised)
+        v1.summary.FileWriterCache.clear()  # closes the files, which a thread writes
         files = sorted(re.sub(r"tfevents.*", "tfevents", p.name) for p in folder.iterdir())
         values = [getattr(hook, "final_ops_values", None) for hook in hooks]
     return losses, error, told(lines, folder), files, events(folder), values
@@ -333,3 +334,21 @@ def test_a_hook_that_stops_is_the_cause(tmp_path):
         "stop-at-step",
         2,
     )
+
+
+@pytest.mark.parametrize("wrong", ["loss:0", ["loss:0"], {"fetches": "loss:0"}])
+def test_a_hook_that_returns_something_else_is_named(wrong):
+    """The error names the hook and what it returned; that of hookbus is as good."""
+    Asks = type("Asks", (T.SessionRunHook,), {"before_run": lambda *_: wrong})
+    with tf.Graph().as_default():
+        op = build()
+        with (
+            pytest.raises(PluginError, match="'asks': before_run.* return SessionRunArgs"),
+            on_the_bus([Asks()]) as one,
+        ):
+            one.run(op)
+    wrong = hookbus.SessionRunArgs("loss")
+    with tf.Graph().as_default():
+        op = build()
+        with on_the_bus([Asks()]) as one:
+            one.run(op)
