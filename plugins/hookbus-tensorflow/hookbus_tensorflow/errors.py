@@ -49,7 +49,7 @@ def meaningful() -> Iterator[None]:
     try:
         yield
     except tuple(_MEANINGS) as error:
-        raise _with_meaning(error) from error
+        raise with_meaning(error) from error
 
 
 def explained(error: Any, session: Any) -> Exception:
@@ -64,11 +64,11 @@ def explained(error: Any, session: Any) -> Exception:
     try:
         session._do_call(fail)
     except tf.errors.OpError as found:
-        return _with_meaning(found)
+        return with_meaning(found)
     raise AssertionError
 
 
-def _with_meaning(error: Any) -> Exception:
+def with_meaning(error: Any) -> Exception:
     """Return an error of TensorFlow as one of both, if hookbus handles it."""
     meaning = _MEANINGS.get(type(error))  # a derived class has both meanings already
     found: Exception = error

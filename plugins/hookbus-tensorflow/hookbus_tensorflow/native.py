@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookbus import NotReadyError, log
+from hookbus_tensorflow.errors import meaningful
 from hookbus_tensorflow.graph import TFGraph
 
 
@@ -27,7 +28,8 @@ class NativeSession(tf.compat.v1.Session):  # type: ignore[misc]
         run_metadata: Any = None,
     ) -> Any:
         """Run part of the graph."""
-        values = super().run(fetches, feed_dict, options, run_metadata)
+        with meaningful():
+            values = super().run(fetches, feed_dict, options, run_metadata)
         self._ran(fetches, feed_dict)
         return values
 

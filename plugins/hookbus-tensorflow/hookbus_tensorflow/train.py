@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ import hookbus
 from hookbus import ArgumentTypeError, Config, UsageError
 from hookbus.backend import RunMetadata
 from hookbus_tensorflow.context import record_of, to_hookbus
+from hookbus_tensorflow.errors import with_meaning
 from hookbus_tensorflow.graph import TFGraph
 from hookbus_tensorflow.hooked import HookedSession as HookedSession
 from hookbus_tensorflow.hooks import fetches_of
@@ -142,6 +144,18 @@ class _TFMethods(hookbus.MonitoredSession):
         """
         run = _converted(super().run, self._tf)
         return run(fetches, feed_dict, options, run_metadata, kind)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Close the session; an end of input that the program has raised ends it well."""
+        if kind is tf.errors.OutOfRangeError:
+            error = with_meaning(error)
+            kind = type(error)
+        return super().__exit__(kind, error, trace)
 
     def run_step_fn(self, step_fn: Callable[[Any], Any]) -> Any:
         """Call a function that runs the session, with or without hooks.

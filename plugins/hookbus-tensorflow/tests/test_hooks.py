@@ -343,7 +343,7 @@ def test_a_hook_that_returns_something_else_is_named(wrong):
     with tf.Graph().as_default():
         op = build()
         with (
-            pytest.raises(PluginError, match="'asks': before_run.* return SessionRunArgs"),
+            pytest.raises(PluginError, match=r"'asks': before_run.* return SessionRunArgs"),
             on_the_bus([Asks()]) as one,
         ):
             one.run(op)
