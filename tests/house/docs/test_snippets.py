@@ -19,6 +19,7 @@ EXEMPT = {
     ". .venv/bin/activate": INSTALLS,
     'pip install "hookbus[all]" hookbus-jax scikit-learn': INSTALLS,
     'pip install "hookbus[all]" hookbus-torch scikit-learn': INSTALLS,
+    "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
     "tensorboard --logdir runs/line": SERVES,
@@ -45,8 +46,9 @@ NEEDS = {
     "README.md": pytest.mark.torch,
     "docs/how-to/jax.md": pytest.mark.jax,
     "docs/how-to/pytorch.md": pytest.mark.torch,
+    "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
 }
-"""Pages that are followed where a library is installed: tox -e torch, tox -e jax."""
+"""Pages that are followed where a library is installed: tox -e torch, and so on."""
 
 
 def followed():
