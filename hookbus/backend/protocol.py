@@ -76,13 +76,16 @@ class Session(Protocol):
     sessions; what recovers from a preemption is a new session of the same graph.
     """
 
-    graph: Graph
     global_step: int
     """The number of steps that are done, an int on the host."""
     version: int
     """Changes with each change of a variable or of ``global_step``."""
     preemption_errors: tuple[type[Exception], ...]
     """The errors after which a new session may succeed where this one failed."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs, of the class that the backend wants."""
 
     @property
     def label(self) -> str:

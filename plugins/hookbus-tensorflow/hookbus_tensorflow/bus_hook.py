@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from hookbus import Config, DrivenSession, Outcome, OutOfRangeError, StepRequest, UsageError
-from hookbus_tensorflow.bus_graph import BusGraph, BusProgram, BusSession
+from hookbus_tensorflow.bus_graph import BusGraph, BusSession
+from hookbus_tensorflow.session import TFProgram
 
 v1: Any = tf.compat.v1
 
@@ -68,8 +69,8 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._arguments = tuple(hooks), checkpoint_dir, config
         self._driven: DrivenSession | None = None
         self._request: StepRequest | None = None
-        self._plans: dict[tuple[tuple[str, ...], frozenset[str]], BusProgram] = {}
-        self._plan: BusProgram
+        self._plans: dict[tuple[tuple[str, ...], frozenset[str]], TFProgram] = {}
+        self._plan: TFProgram
         self._fetches: Any = None
         self._nodes: list[str] = []
         self._graph: BusGraph
@@ -103,8 +104,6 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._request = self._fetches = None
         self._plans.clear()
         coord.register_thread(_CloseWatch(self._left))
-        if not self._graph.finalized:
-            self._graph.look()
         self._session = BusSession(self._graph, session)
         self._reported(lambda: driven.created(self._session))
         if driven.stop is not None:
@@ -125,11 +124,14 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         if plan is None:
             plan = self._plans[key] = self._session.compile(*key)
         self._plan = plan
-        feeds = {self._graph.element(name): v for name, v in request.feeds.items()}
+        given = self._graph.elements_of(request.feeds)
+        feeds = {element.thing: request.feeds[name] for name, element in given.items()}
         options = None
         if request.options.trace_level:
             options = v1.RunOptions(trace_level=request.options.trace_level)
-        return v1.train.SessionRunArgs(dict(plan.natives) or None, feeds or None, options)
+        return v1.train.SessionRunArgs(
+            self._session.natives(plan) or None, feeds or None, options
+        )
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Call every ``after_run``, serve what hooks ask for, and pass a stop on."""

@@ -74,6 +74,8 @@ class TFSession:
 
     Args:
         graph: the graph; it is finalized if it is not yet.
+        foreign: the ``tf.compat.v1.Session`` to use, which its owner initializes and
+            closes; by default a new one.
 
     Attributes:
         tf_session: the ``tf.compat.v1.Session``.
@@ -86,8 +88,8 @@ class TFSession:
         tf.errors.UnavailableError,
     )
 
-    def __init__(self, graph: TFGraph) -> None:
-        if not graph.tf_graph.finalized:
+    def __init__(self, graph: TFGraph, foreign: Any = None) -> None:
+        if foreign is None and not graph.tf_graph.finalized:
             graph.finalize()
         self.graph = graph
         self.version = 0
@@ -99,9 +101,9 @@ class TFSession:
         self._own = self._ready = False
         self._context: TFContext | None = None
         with meaningful():
-            self.tf_session = opened(graph, self.ran)
+            self.tf_session = opened(graph, self.ran) if foreign is None else foreign
         self._iterators = Iterators(graph.tf_graph, self._fetch)
-        self._queues = start_queues(self.tf_session)
+        self._queues = start_queues(self.tf_session) if foreign is None else None
         self._step = self._read_step()
         self._ready = True
 
@@ -357,8 +359,9 @@ class TFSession:
         """Refuse further runs, and close TensorFlow's session."""
         self._closed = True
         self._python.close()
-        self._queues.request_stop()
-        self.tf_session.close()
+        if self._queues is not None:
+            self._queues.request_stop()
+            self.tf_session.close()
 
     def context_of(self, run_context: Any) -> TFContext:
         """Return TensorFlow's context of a run, one for all hooks of TensorFlow."""

@@ -201,7 +201,7 @@ def test_hooks_derive_nodes_and_feed() -> None:
         4 * 4 / 2 + 4,
         98 * 98 / 2 + 98,
     ]
-    assert {x for _, x in read} == {5.0}
+    assert {float(x) for _, x in read} == {5.0}
 
 
 def test_checkpoints_of_tensorflow_are_its_own() -> None:
@@ -525,3 +525,14 @@ def test_killed_and_started_again_it_resumes() -> None:
         json.loads(Path("cut/run/outcome.json").read_text("utf-8"))["who"] == "stop-at-step"
     )
     assert losses_in("whole") == losses_in("cut")
+
+
+def test_hooks_of_tensorflow_take_part_among_the_plugins() -> None:
+    """One hook carries hooks of both kinds, in one list."""
+    hook = LookHook(["loss", "x"])
+    bus = bus_of(
+        hook, v1.train.StopAtStepHook(last_step=2), v1.train.NanTensorHook("loss:0")
+    )
+    assert train(bus) == [64.0, 49.0]
+    assert outcome_of(bus) == ("stopped", "stop-at-step", 2)
+    assert hook.seen == [(1, [64.0, 1.0]), (2, [49.0, 1.0])]
