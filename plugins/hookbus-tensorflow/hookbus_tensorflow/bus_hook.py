@@ -32,7 +32,7 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
     as bus, MonitoredTrainingSession(hooks=[bus]) as session``.
 
     Args:
-        hooks: hook objects of hookbus, called after all plugins, in this order.
+        hooks: hooks of hookbus and of TensorFlow, called after all plugins, in this order.
         checkpoint_dir: where hookbus saves all global variables and the state of hooks,
             and restores them from. TensorFlow's own checkpoints are left alone; give that
             directory to only one of both. None saves nothing.
