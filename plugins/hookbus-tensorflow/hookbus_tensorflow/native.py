@@ -94,7 +94,8 @@ def assign(session: Any, values: Iterable[tuple[Any, Any]]) -> None:
             session.run(targets, dict(feeds.values()))
             feeds, targets = {}, []
         dtype = initial.dtype.base_dtype.as_numpy_dtype
-        feeds[initial.name] = initial, np.asarray(value, dtype)
+        # A copy: TensorFlow takes the memory of an aligned array for the variable.
+        feeds[initial.name] = initial, np.array(value, dtype)
         targets.append(variable.initializer)
     if targets:
         session.run(targets, dict(feeds.values()))

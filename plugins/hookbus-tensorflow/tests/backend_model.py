@@ -15,7 +15,6 @@ v1 = tf.compat.v1
 BEFORE = "before train ops"
 """The collection of the values that are computed before train ops change a variable."""
 
-
 EFFECTS = "the ops of TensorFlow that ran before an error have had their effect"
 SHARED = "TensorFlow takes an array as it is, if its memory is aligned"
 TENSOR = "a tensor is computed in each run that fetches it, and has no last value"
@@ -35,7 +34,6 @@ class TFModel(BackendModel):
         "version_changes_with_variables_and_only_then": "pulling from an iterator counts",
         "an_input_goes_back_to_a_position": "iterators only go on",
         "a_fed_value_is_not_shared": SHARED,
-        "a_written_value_is_not_shared": SHARED,
         "an_output_has_the_value_of_the_last_run": TENSOR,
         "a_failed_run_leaves_the_last_outputs": TENSOR,
         "an_output_without_a_value_is_an_error": TENSOR,
