@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -52,7 +53,7 @@ def meaningful() -> Iterator[None]:
         raise with_meaning(error) from error
 
 
-def explained(error: Any, session: Any) -> Exception:
+def explained(error: Any, tf_graph: Any) -> Exception:
     """Return the error of a callable with what ``session.run`` adds to it.
 
     That is the op, and the place in the program that has made it.
@@ -62,7 +63,7 @@ def explained(error: Any, session: Any) -> Exception:
         raise error
 
     try:
-        session._do_call(fail)
+        tf.compat.v1.Session._do_call(SimpleNamespace(_graph=tf_graph), fail)
     except tf.errors.OpError as found:
         return with_meaning(found)
     raise AssertionError

@@ -236,7 +236,7 @@ class TFSession:
             else:
                 values = call(*fed)
         except tf.errors.OpError as error:
-            raise explained(error, self.tf_session) from None
+            raise explained(error, self.graph.tf_graph) from None
         finally:
             self._own = False
         if program.effects.changes:
