@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hookbus.checkpoint.files import cannot_write, create_directory
 from hookbus.errors import UsageError
+from hookbus.hooks.interrupts import uninterrupted
 from hookbus.logs import log, shown
 
 try:
@@ -40,6 +41,7 @@ class DirectoryLock:
         self._directory = directory.resolve()
         self._descriptor: int | None = None
 
+    @uninterrupted
     def take(self) -> None:
         """Take the lock.
 
@@ -132,6 +134,7 @@ class DirectoryLock:
             return True
         return os.path.samestat(os.fstat(descriptor), there)
 
+    @uninterrupted
     def release(self) -> None:
         """Release the lock."""
         with changing:

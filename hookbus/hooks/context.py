@@ -11,6 +11,7 @@ import attrs
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError
 from hookbus.hooks.hook import Kind, SessionRunArgs
+from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY, Stop
 from hookbus.hooks.timer import pause
 
@@ -30,7 +31,8 @@ class CurrentHook:
 class Requests:
     """The requests of hooks that the session has not served yet.
 
-    Hooks make them in the thread of the session or, during a run, in any other one.
+    Hooks make them in the thread of the session or, during a run, in any other one. No
+    signal handler raises in their methods, where it could leave the lock taken.
 
     Attributes:
         run: the run whose context takes requests, from its ``before_run`` until the session
@@ -60,6 +62,7 @@ class Requests:
     _is_closed: bool = False
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
+    @uninterrupted
     def request_stop(
         self, who: str, why: str, run: SessionRunContext | None = None
     ) -> None:
@@ -78,6 +81,7 @@ class Requests:
             if self.stop is None:
                 self.stop = Stop(who, why)
 
+    @uninterrupted
     def request_save(
         self, who: str, why: str, run: SessionRunContext | None = None
     ) -> None:
@@ -96,6 +100,7 @@ class Requests:
             if self.save is None:
                 self.save = (who, why)
 
+    @uninterrupted
     def assign(self, who: str, values: Mapping[str, Any], run: SessionRunContext) -> None:
         """Ask for variables to be written, each by one party per run.
 
@@ -114,6 +119,7 @@ class Requests:
                     )
                 self.writes[name] = (who, value)
 
+    @uninterrupted
     def fail_run(self) -> None:
         """Forget the requests of a run that failed; keep its stop, for a repetition."""
         with self._lock:
@@ -126,6 +132,7 @@ class Requests:
             self.writes = {}
             self._settle()
 
+    @uninterrupted
     def repeat_run(self) -> None:
         """Keep the stop of the failed run; its repetition asks for the rest again."""
         with self._lock:
@@ -135,6 +142,7 @@ class Requests:
             self.failed_stop = None
             self._settle()
 
+    @uninterrupted
     def take_stop(self, began: int) -> Stop | None:
         """Return the stop that takes effect after a run that began at *began*."""
         with self._lock:
@@ -145,6 +153,7 @@ class Requests:
                 self.stop, self.deferred_stop, self.stopped = None, None, True
             return due
 
+    @uninterrupted
     def take_save(self) -> tuple[str, str] | None:
         """Return who asked for a checkpoint and why, and forget it."""
         with self._lock:
@@ -152,12 +161,14 @@ class Requests:
             self.save = self.save_anyway = None
             return save
 
+    @uninterrupted
     def take_writes(self) -> dict[str, tuple[str, Any]]:
         """Return the pending writes, (plugin, value) by variable, and forget them."""
         with self._lock:
             writes, self.writes = self.writes, {}
             return writes
 
+    @uninterrupted
     def served(self) -> None:
         """Record that the session has acted; what remains waits for its next act."""
         with self._lock:
@@ -165,6 +176,7 @@ class Requests:
             self.failed_stop = None
             self._settle()
 
+    @uninterrupted
     def close(self) -> None:
         """Refuse all further requests: the session does nothing that could serve them."""
         with self._lock:

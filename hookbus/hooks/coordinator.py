@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError, repr_of
-from hookbus.hooks.interrupts import interruptible
+from hookbus.hooks.interrupts import interruptible, uninterrupted
 from hookbus.logs import log
 
 ExcInfo: TypeAlias = (
@@ -53,6 +53,7 @@ class Coordinator:
         """The error that was reported, or None."""
         return self._error
 
+    @uninterrupted
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
         """Ask all threads to stop. The first reported error is kept for ``join``.
 
@@ -82,6 +83,7 @@ class Coordinator:
         """Wait, at most *timeout* seconds, for a stop; return whether it was requested."""
         return self._stop.wait(timeout)
 
+    @uninterrupted
     def clear_stop(self) -> None:
         """Clear the stop, its error and the join."""
         with self._lock:
@@ -96,6 +98,7 @@ class Coordinator:
         except BaseException as error:
             self.request_stop(error)
 
+    @uninterrupted
     def register_thread(self, thread: threading.Thread) -> None:
         """Make the next ``join`` wait for *thread*."""
         with self._lock:
@@ -129,9 +132,7 @@ class Coordinator:
         for thread in waited:
             if thread.is_alive():  # a thread that was never started cannot be joined
                 thread.join(max(0.0, deadline - time.monotonic()))
-        with self._lock:
-            self.joined = True
-            self._threads.clear()
+        self._note_join()
         self.raise_requested_exception()
         alive = [thread.name for thread in waited if thread.is_alive()]
         if alive and ignore_live_threads:
@@ -144,3 +145,9 @@ class Coordinator:
             raise ThreadsStillRunningError(
                 f"threads still run after {stop_grace_period_secs} s: {', '.join(alive)}"
             )
+
+    @uninterrupted
+    def _note_join(self) -> None:
+        with self._lock:
+            self.joined = True
+            self._threads.clear()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -156,6 +157,50 @@ def test_a_second_ctrl_c_at_any_line_of_opening_leaves_nothing_open(resumes, bef
 
     for tried in every_line(attempt, OPENING):
         tried.check(before)
+
+
+class AsksHook(SessionRunHook):
+    """Asks for all that it can ask for, while a second Ctrl-C comes at one line."""
+
+    def __init__(self, at: int) -> None:
+        self.lines = Lines(at)
+        self.lines.counts = True
+
+    def after_create_session(self, coord):
+        self.coord = coord
+
+    def after_run(self, run_context):
+        signal.raise_signal(signal.SIGINT)
+        with self.lines:
+            run_context.request_save("asked")
+            run_context.assign({"w": 5})
+            run_context.request_stop("asked")
+            self.coord.register_thread(threading.Thread())
+            self.coord.request_stop()
+            self.coord.clear_stop()
+
+
+@pytest.mark.timeout(60, method="thread")  # a lock that is left taken stops all of it
+@pytest.mark.usefixtures("before", "capfd")
+def test_a_second_ctrl_c_at_any_line_of_a_request_leaves_no_lock_taken():
+    """The session ends, whatever it needs the lock for."""
+
+    def ended(at: int) -> AsksHook:
+        graph = Graph()
+        graph.variable("w", 1)
+        graph.train_op(lambda w: w + 1, name="train", updates="w")
+        hook = AsksHook(at)
+        session = MonitoredSession(graph, hooks=[hook], config=OFF)
+        with contextlib.suppress(KeyboardInterrupt), session:
+            session.run("train")
+        assert session.outcome is not None, hook.lines.where
+        assert session.outcome.kind in ("interrupted", "preempted"), hook.lines.where
+        return hook
+
+    total = ended(0).lines.count
+    assert total > 20
+    for at in range(1, total + 1):
+        ended(at)
 
 
 class Hangs(WatchHook):
