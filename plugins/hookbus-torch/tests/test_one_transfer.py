@@ -1,4 +1,4 @@
-"""What hooks ask for leaves the device together, and only when they ask."""
+"""Values that hooks ask for leave the device together, and only when they ask."""
 
 from __future__ import annotations
 
