@@ -45,3 +45,18 @@ def results_of(suite: str, *options: str) -> Results:
         message = "" if verdict is None else verdict.attrib["message"]
         found[name][tag][test] = message
     return dict(found)
+
+
+def declared(skipped: dict[str, str]) -> dict[str, str]:
+    """Return the rules that a backend declares not to keep, with the reasons."""
+    return {
+        test.removeprefix("test_"): message.partition(" cannot keep this rule: ")[2]
+        for test, message in skipped.items()
+    }
+
+
+def documented(readme: Path) -> dict[str, str]:
+    """Return the rules that a page lists as not kept, with the reasons."""
+    _, _, section = readme.read_text("utf-8").partition("## Rules of backends")
+    rows: list[tuple[str, str]] = re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", section)
+    return dict(rows)
