@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,14 +58,18 @@ def published(wheelhouse: Path, tmp_path_factory) -> Iterator[Mapping[str, str]]
 
 
 @pytest.fixture
-def reader(published: Mapping[str, str], tmp_path: Path) -> Reader:
-    """Return a reader in an empty folder, with an empty environment that is active."""
-    venv.create(tmp_path / "environment", with_pip=True)
-    environment = active(tmp_path / "environment")
-    folders = environment["PATH"].split(os.pathsep)
-    path = os.pathsep.join(f for f in folders if not Path(f).is_relative_to(sys.prefix))
-    own = {"PATH": path, "COLUMNS": "80"}
-    return Reader({**environment, **published, **own}, timeout=600)
+def reader(published: Mapping[str, str]) -> Iterator[Reader]:
+    """Yield a reader in an empty folder, with an empty environment that is active.
+
+    The environment is on the disk, and removed: PyTorch and its libraries fill gigabytes.
+    """
+    with tempfile.TemporaryDirectory(prefix="environment-") as place:
+        venv.create(place, with_pip=True)
+        environment = active(Path(place))
+        folders = environment["PATH"].split(os.pathsep)
+        path = os.pathsep.join(f for f in folders if not Path(f).is_relative_to(sys.prefix))
+        own = {"PATH": path, "COLUMNS": "80"}
+        yield Reader({**environment, **published, **own}, timeout=600)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
