@@ -6,7 +6,7 @@ import copy
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from hookbus.backend.inputs import Input
 from hookbus.backend.library import LiveValue
@@ -133,6 +133,17 @@ class EmbeddedSession:
             self._compile_repeated(program)
         return self._execute(program, feeds, writes, options, metadata)
 
+    def prepared(self, program: Program) -> Run | None:
+        """Return what runs a program that has been run twice, without writes or a record.
+
+        It takes the feeds, and does the same as :meth:`execute`. A backend need not have
+        this method. In a subclass with an ``execute`` of its own there is no such function,
+        unless the subclass has this method, too.
+        """
+        both = {"execute", "prepared"}
+        first = next(cls for cls in type(self).__mro__ if both & vars(cls).keys())
+        return self._compiled.get(program) if "prepared" in vars(first) else None
+
     def _execute(
         self,
         program: Program,
@@ -143,7 +154,7 @@ class EmbeddedSession:
     ) -> Sequence[Any]:
         """Run any program: the definition of what a compiled one does."""
         if self._closed:
-            raise SessionClosedError("the backend session is closed")
+            _refuse_closed()
         if writes:
             self._check_writers(program, writes)
         recording: Recording | None = None
@@ -308,6 +319,7 @@ class EmbeddedSession:
                     "unpack": self._unpacked,
                     "check": self._check_value,
                     "explain": _explain,
+                    "refuse": _refuse_closed,
                     "xp": self.xp if program.xp_slot is not None else None,
                 },
             )
@@ -421,6 +433,10 @@ class EmbeddedSession:
                 f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
                 f"{_shape(value)} from {who}"
             )
+
+
+def _refuse_closed() -> NoReturn:
+    raise SessionClosedError("the backend session is closed")
 
 
 def _no_value(name: str, op: str) -> str:

@@ -249,11 +249,11 @@ def on_host(values: Any) -> Any:
     Args:
         values: a dict, list or tuple.
     """
-    names = _kept_names if _kept_names.path == sys.path else _names_of_classes()
     if values.__class__ is tuple and len(values) == 1:  # nearly always: a loss
-        move = names.movers.get(values[0].__class__)
+        move = _movers.get(values[0].__class__)
         if move is not None:
             return move(values)
+    names = _names_of_classes()
     gathered: dict[str, list[Any]] = {}
     _gather(values, names, gathered)
     if not gathered:
@@ -261,7 +261,7 @@ def on_host(values: Any) -> Any:
     moved = {}
     for name, every in gathered.items():
         library = library_named(name)
-        names.movers.update((part.__class__, library.on_host) for part in every)
+        _movers.update((part.__class__, library.on_host) for part in every)
         moved[name] = iter(library.on_host(every))
     return _replaced(values, names, moved)
 
@@ -356,13 +356,11 @@ class _Names(dict[Any, "str | None"]):
 
     Attributes:
         path: the path.
-        movers: what moves values of a class to the host, for those that were moved.
     """
 
     def __init__(self, path: Iterable[str]) -> None:
         super().__init__()
         self.path = [*path]
-        self.movers: dict[Any, Callable[[Sequence[Any]], Sequence[Any]]] = {}
 
     def __missing__(self, cls: Any) -> str | None:
         known = _entries(tuple(self.path))
@@ -374,13 +372,15 @@ class _Names(dict[Any, "str | None"]):
 
 
 _kept_names = _Names(())
+_movers: dict[Any, Callable[[Sequence[Any]], Sequence[Any]]] = {}
+"""The function that moves values of a class to the host, for those that were moved."""
 
 
 def _names_of_classes() -> _Names:
     """Return the names for the current path; they are kept for the next step."""
     if _kept_names.path != sys.path:
         _kept_names.clear()
-        _kept_names.movers.clear()
+        _movers.clear()
         _kept_names.path = [*sys.path]
     return _kept_names
 

@@ -12,6 +12,7 @@ from hookbus.backend.library import LiveValue, arm
 from hookbus.backend.program import Program, is_live
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.backend.random_state import preserved
+from hookbus.backend.straight import Run
 from hookbus.errors import Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -291,13 +292,15 @@ class ReportSession(EmbeddedSession):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Fetch from reports; undo the effects of the ops that hooks added."""
-        run = self._compiled.get(program)
-        if run is not None and program.pure and not (writes or options.trace_level):
-            return run(feeds)
         if program.pure or not self._takes_reports:
             return super().execute(program, feeds, writes, options, metadata)
         with self.last.aside():
             return super().execute(program, feeds, writes, options, metadata)
+
+    def prepared(self, program: Program) -> Run | None:
+        """Return what runs a program that only computes, as :class:`EmbeddedSession`."""
+        undoes = self._takes_reports and not program.pure
+        return None if undoes else super().prepared(program)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Read the values reported last, or values derived from them."""

@@ -28,7 +28,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
         program: what to run.
         names: the session and its parts, as the function uses them: ``session``,
             ``variables`` and ``last`` (its dicts), ``pull``, ``last_output``, ``unpack``,
-            ``check``, ``explain`` and ``xp``.
+            ``check``, ``explain``, ``refuse`` and ``xp``.
     """
     namespace = {
         **names,
@@ -39,7 +39,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
         "on_host": on_host,
         "ops": [call[0] for call in program.calls],
     }
-    lines = ["def run(feeds):", *_filling(program)]
+    lines = ["def run(feeds):", "    if session._closed: refuse()", *_filling(program)]
     updates: list[tuple[str, str]] = []
     if program.calls:
         lines += ["    at = 0", "    try:"]
@@ -135,7 +135,9 @@ def _results(program: Program) -> str:
     kept = len(program.results) - program.moved
     here = "".join(f"s{slot}, " for slot in program.results[:kept])
     moved = "".join(f"s{slot}, " for slot in program.results[kept:])
-    return f"({here}*on_host(({moved})),)" if moved else f"({here})"
+    if not moved:
+        return f"({here})"
+    return f"({here}*on_host(({moved})),)" if here else f"on_host(({moved}))"
 
 
 def _sole() -> int:

@@ -66,36 +66,41 @@ class Schedule:
 
     Attributes:
         idle: the hooks that a run calls if no one is due.
+        at: the global step after the last run; None before the first one.
+        added: the global steps that the last run added, of those that added some.
+        runs: the number of runs.
+        next_step, next_time: the global step and the time at which somebody is due.
+        version, changes: those of the bus that this follows.
     """
 
     idle: Group
 
     def __init__(self, bus: Bus, kind: Kind) -> None:
-        self._bus, self._kind = bus, kind
+        self.bus, self._kind = bus, kind
         self._waiting: dict[str, Waiting] = {}
-        self._next_step, self._next_time = 0.0, math.inf
-        self._at: int | None = None
-        self._added = self._runs = 0
+        self.next_step, self.next_time = 0.0, math.inf
+        self.at: int | None = None
+        self.added = self.runs = 0
         self._orders: dict[str, list[Implementation]] = {}
         self._groups: dict[frozenset[str], Group] = {}
-        self._version, self._changes = -1, -1
+        self.version, self.changes = -1, -1
 
     def enter(self, step: int) -> Group:
         """Return the hooks that a run calls which begins at a global step."""
         if (
-            step == self._at
-            and step + self._added < self._next_step
-            and self._changes == self._bus.changes
-            and (self._next_time == math.inf or time.monotonic() < self._next_time)
+            step == self.at
+            and step + self.added < self.next_step
+            and self.changes == self.bus.changes
+            and (self.next_time == math.inf or time.monotonic() < self.next_time)
         ):
             return self.idle
         self._follow_bus()
-        if self._changes != self._bus.changes:
+        if self.changes != self.bus.changes:
             everybody = self._group(frozenset(self._waiting))
-            self._tell(everybody, self._runs)  # one that counts runs must know of all
+            self._tell(everybody, self.runs)  # one that counts runs must know of all
             self.ask(everybody)
-        group = self._due(step + self._added if step == self._at else math.inf)
-        self._tell(group, self._runs)
+        group = self._due(step + self.added if step == self.at else math.inf)
+        self._tell(group, self.runs)
         return group
 
     def leave(self, group: Group, began: int, step: int) -> Group:
@@ -106,29 +111,29 @@ class Schedule:
             began: the global step before the run.
             step: the global step after it.
         """
-        as_before = step - began == self._added
-        self._runs += 1
+        as_before = step - began == self.added
+        self.runs += 1
         if (
             as_before
             and group is self.idle
-            and self._version == self._bus.version
-            and (self._next_time == math.inf or time.monotonic() < self._next_time)
+            and self.version == self.bus.version
+            and (self.next_time == math.inf or time.monotonic() < self.next_time)
         ):
-            self._at = step
+            self.at = step
             return group
         self._follow_bus()
         due = self._due(step if as_before else math.inf).due
         if not due <= group.due:
-            self._tell(self._group(due - group.due), self._runs - 1)
+            self._tell(self._group(due - group.due), self.runs - 1)
         group = self._group(due | group.due & self._waiting.keys())
-        self._at, self._added = step, max(0, step - began) or self._added
+        self.at, self.added = step, max(0, step - began) or self.added
         for name in group.due:
-            self._waiting[name].knows = self._runs
+            self._waiting[name].knows = self.runs
         return group
 
     def ask(self, group: Group) -> None:
         """Ask the hooks in a group when they are due next; usually those of a run."""
-        at = self._at
+        at = self.at
         if at is not None and group.due:
             answers = dict(group.asking.collect(at))
             for name in group.due:
@@ -137,26 +142,26 @@ class Schedule:
                     raise _refusal(name, due)
                 waiting = self._waiting[name]
                 in_runs = due.runs != math.inf
-                ends = at + due.runs * self._added if in_runs else math.inf
+                ends = at + due.runs * self.added if in_runs else math.inf
                 waiting.step = min(due.step, ends)
                 waiting.time = due.time
         self._note_next()
-        self._changes = self._bus.changes
+        self.changes = self.bus.changes
 
     def settle(self) -> None:
         """Tell all hooks how many runs have left them out since their last one."""
         if self._waiting:
-            self._tell(self._group(frozenset(self._waiting)), self._runs)
+            self._tell(self._group(frozenset(self._waiting)), self.runs)
 
     def _follow_bus(self) -> None:
         """Take over the hooks of the bus if they have changed."""
-        if self._version == self._bus.version:
+        if self.version == self.bus.version:
             return
-        self._version = self._bus.version
-        self._orders = {e: self._bus.implementations(e, self._kind) for e in _EVENTS}
+        self.version = self.bus.version
+        self._orders = {e: self.bus.implementations(e, self._kind) for e in _EVENTS}
         runs = (*self._orders["before_run"], *self._orders["after_run"])
         wrappers = {each.plugin for each in runs if each.wrapper}
-        known, unknown = self._waiting, (0.0, 0.0, self._runs)
+        known, unknown = self._waiting, (0.0, 0.0, self.runs)
         self._waiting = {
             each.plugin: known.get(each.plugin) or Waiting(*unknown)
             for each in self._orders["next_due"]
@@ -168,7 +173,7 @@ class Schedule:
 
     def _due(self, step: float) -> Group:
         """Return the hooks to call if a run ends at *step*, which is infinite for all."""
-        if not self._waiting or (step < self._next_step and self._next_time == math.inf):
+        if not self._waiting or (step < self.next_step and self.next_time == math.inf):
             return self.idle
         now = time.monotonic()
         waiting = self._waiting.items()
@@ -188,7 +193,7 @@ class Schedule:
                 [each for each in self._orders[event] if each.plugin in due]
                 for event in ("next_due", "idled")
             ]
-            callers = map(self._bus.compile, _EVENTS, (*runs, *own))
+            callers = map(self.bus.compile, _EVENTS, (*runs, *own))
             if len(self._groups) >= _MOST_GROUPS:
                 self._groups = {self.idle.due: self.idle}
             group = self._groups[due] = Group(due, *callers)
@@ -196,8 +201,8 @@ class Schedule:
 
     def _note_next(self) -> None:
         waiting = self._waiting.values()
-        self._next_step = min((each.step for each in waiting), default=math.inf)
-        self._next_time = min((each.time for each in waiting), default=math.inf)
+        self.next_step = min((each.step for each in waiting), default=math.inf)
+        self.next_time = min((each.time for each in waiting), default=math.inf)
 
     def _tell(self, group: Group, runs: int) -> None:
         """Tell hooks how many of so many runs have left them out."""
@@ -219,10 +224,10 @@ class Schedules(dict[Kind, Schedule]):
 
     def __init__(self, bus: Bus) -> None:
         super().__init__()
-        self._bus = bus
+        self.bus = bus
 
     def __missing__(self, kind: Kind) -> Schedule:
-        schedule = self[kind] = Schedule(self._bus, kind)
+        schedule = self[kind] = Schedule(self.bus, kind)
         return schedule
 
 

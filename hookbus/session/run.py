@@ -21,7 +21,7 @@ from hookbus.bus.plan import (
     unite,
 )
 from hookbus.bus.schedule import Group, Schedules
-from hookbus.bus.straight import StraightRun, compile_run
+from hookbus.bus.straight import Departure, StraightRun, compile_run
 from hookbus.errors import NoValueYetError, repr_of
 from hookbus.graph.node import Node
 from hookbus.hooks.context import Requests, SessionRunContext
@@ -33,11 +33,12 @@ from hookbus.logs import log
 
 NO_FETCHES: list[Any] = []
 """The caller's fetches in a step of a custom loop; nobody changes it."""
-_DEFAULT_OPTIONS = RunOptions()
-_NO_FEEDS: Mapping[str, Any] = {}
+DEFAULT_OPTIONS = RunOptions()
+NO_FEEDS: Mapping[str, Any] = {}
+NO_WRITES: Mapping[str, tuple[str, Any]] = {}
 _MOST_COMPILED = 16
 """How often the hooks' part of a run is compiled if hooks keep asking for other things."""
-_NO_METADATA = RunMetadata()
+NO_METADATA = RunMetadata()
 """The record of all runs that are not traced: a backend leaves it empty."""
 
 
@@ -103,6 +104,7 @@ class HookedSession:
         requests: collects the requests of hooks.
         current_hook: names the hook that is being called.
         armed_for: the run that the backend is prepared for, in a custom loop.
+        schedules: decide which hooks a run calls, by its kind.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class HookedSession:
         self._bus = bus
         self._signals = signals
         self._remaining = remaining
-        self._schedules = Schedules(bus)
+        self.schedules = Schedules(bus)
         self._planner = Planner(session)
         self.armed_for: Steady | None = None
         self._armed: Any = None
@@ -140,11 +142,11 @@ class HookedSession:
         """Do the first half of a run: ask the hooks and unite the requests."""
         step = self.session.global_step
         context = SessionRunContext(self, fetches, feed_dict, step, kind)
-        group = self._schedules[kind].enter(step)
+        group = self.schedules[kind].enter(step)
         steady = None
         if options is None and metadata is None:
-            given: Any = feed_dict or _NO_FEEDS
-            if fetches is NO_FETCHES and given is _NO_FEEDS:
+            given: Any = feed_dict or NO_FEEDS
+            if fetches is NO_FETCHES and given is NO_FEEDS:
                 steady = self._steady.get(group) or self._new_steady(group, given)
             elif given.__class__ is dict:
                 key = fetches if fetches.__class__ is str else _key_of(fetches)
@@ -161,11 +163,36 @@ class HookedSession:
                     given = dict(zip(steady.request.feeds, given.values(), strict=True))
                 return context, group, given, steady, None
             asked = group.before.resume((context,), departure)
-        graph = self.session.graph
-        request, special, fixed = read_requests(fetches, asked, graph.leaf)
-        options, united = options or _DEFAULT_OPTIONS, _NO_FEEDS
-        if special or feed_dict:
-            united, options = unite(feed_dict, asked, options, graph)
+        return self._unite(context, group, steady, asked, options, metadata)
+
+    def go_on(
+        self,
+        context: SessionRunContext,
+        group: Group,
+        steady: Steady,
+        departure: Departure,
+    ) -> PendingRun:
+        """Ask the other hooks of a step in which one asks for something else."""
+        asked = group.before.resume((context,), departure)
+        pending = self._unite(context, group, steady, asked)
+        self.arm(pending)
+        return pending
+
+    def _unite(
+        self,
+        context: SessionRunContext,
+        group: Group,
+        steady: Steady | None,
+        asked: Sequence[Result],
+        options: RunOptions | None = None,
+        metadata: RunMetadata | None = None,
+    ) -> PendingRun:
+        """Unite requests that are not prepared."""
+        graph, own = self.session.graph, context.original_args
+        request, special, fixed = read_requests(own.fetches, asked, graph.leaf)
+        options, united = options or DEFAULT_OPTIONS, NO_FEEDS
+        if special or own.feed_dict:
+            united, options = unite(own.feed_dict, asked, options, graph)
             request = RunRequest((request.fetches, request.hooks, tuple(united)))
         if special or not fixed:
             steady = None
@@ -189,7 +216,7 @@ class HookedSession:
         """Return how to do a run, and what gets the record of it."""
         asked = pending[4]
         if asked is None:
-            return _DEFAULT_OPTIONS, _NO_METADATA
+            return DEFAULT_OPTIONS, NO_METADATA
         return asked.options, asked.metadata
 
     def deliver(self, pending: PendingRun, values: Sequence[Any]) -> None:
@@ -204,7 +231,7 @@ class HookedSession:
         if writes:
             self.session.write({name: value for name, (_, value) in writes.items()})
         # As in execute(), which spells it out because each run passes there.
-        step, schedule = self.session.global_step, self._schedules[context.kind]
+        step, schedule = self.session.global_step, self.schedules[context.kind]
         group = schedule.leave(group, context.global_step, step)
         common = (*self.record(pending), step)
         group.after.deliver(context, self.wanted(pending).splits, values, common)
@@ -229,7 +256,7 @@ class HookedSession:
         """
         context, entered, _, steady, asked = pending
         session, requests = self.session, self.requests
-        options, metadata = _DEFAULT_OPTIONS, _NO_METADATA
+        options, metadata = DEFAULT_OPTIONS, NO_METADATA
         hooks: StraightRun | None = None
         if steady is not None and asked is None and reported == steady.reported:
             plan, hooks = steady.plan, steady.hooks
@@ -249,7 +276,7 @@ class HookedSession:
         if advance:
             session.global_step += advance
             session.version += 1
-        step, schedule = session.global_step, self._schedules[context.kind]
+        step, schedule = session.global_step, self.schedules[context.kind]
         group = schedule.leave(entered, context.global_step, step)
         if hooks is not None and group is entered:
             if hooks.after is not None:
@@ -263,6 +290,16 @@ class HookedSession:
             schedule.ask(group)
         return plan.split and plan.split(values)
 
+    def tell(self, pending: PendingRun, plan: RunPlan, values: Sequence[Any]) -> None:
+        """Call the hooks after a step that was as prepared, if other hooks are due."""
+        context, entered, *_ = pending
+        step, schedule = self.session.global_step, self.schedules[context.kind]
+        group = schedule.leave(entered, context.global_step, step)
+        common = (DEFAULT_OPTIONS, NO_METADATA, step)
+        group.after.deliver(context, plan.hook_splits, values, common)
+        if group.due:
+            schedule.ask(group)
+
     def cancel(self, pending: PendingRun) -> None:
         """Tell the hooks that the second half of a run does not come."""
         context = pending[0]
@@ -270,7 +307,7 @@ class HookedSession:
 
     def settle(self) -> None:
         """Tell the hooks that wait how many runs have left them out."""
-        for schedule in self._schedules.values():
+        for schedule in self.schedules.values():
             schedule.settle()
 
     def is_ending(self) -> bool:

@@ -15,6 +15,7 @@ from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
+from hookbus.session.repeated import RepeatedStep, repeated_step
 from hookbus.session.requests import act, act_after_run, heed_signal
 from hookbus.session.run import NO_FETCHES, HookedSession, PendingRun
 from hookbus.session.state import RUNNING, SessionState
@@ -71,6 +72,8 @@ class Step:
         "_counts",
         "_kind",
         "_pending",
+        "_repeated",
+        "_repeats",
         "_reports",
         "_state",
         "feeds",
@@ -84,6 +87,8 @@ class Step:
         self._counts = kind == state.kind
         self._reports: Reports
         self._pending: PendingRun | None = None
+        self._repeated: RepeatedStep | None = None
+        self._repeats = False
         self._cancelled = False
 
     def report(self, /, **values: Any) -> None:
@@ -131,6 +136,23 @@ class Step:
             raise UsageError(f"call {what} inside the block of its step")
 
     def __enter__(self) -> Step:
+        state, repeated = self._state, self._repeated
+        try:
+            pending = None if repeated is None else repeated.enter()
+        except BaseException:
+            state.requests.fail_run()
+            raise
+        self._repeats = pending is not None and pending[4] is None
+        if pending is None:
+            pending = self._enter()
+        self._cancelled = False
+        reports = self._reports = Reports()
+        reports.aside = self._aside
+        self._pending, self.feeds, state.block = pending, pending[2], "step"
+        return self
+
+    def _enter(self) -> PendingRun:
+        """Do what comes first in any step."""
         state = self._state
         if state.block is not None:
             state.check_block("step")
@@ -144,9 +166,6 @@ class Step:
             or not saver.tracking.is_complete
         ):
             backend = self._prepare(must_be_done)
-        self._cancelled = False
-        reports = self._reports = Reports()
-        reports.aside = self._aside
         try:
             pending = backend.ask(NO_FETCHES, None, None, None, self._kind)
             if pending[4] is not None or pending[3] is not backend.armed_for:
@@ -154,8 +173,7 @@ class Step:
         except BaseException:
             state.requests.fail_run()
             raise
-        self._pending, self.feeds, state.block = pending, pending[2], "step"
-        return self
+        return pending
 
     def _prepare(self, must_be_done: bool) -> HookedSession:
         """Do what comes before the first step, and before one after something unusual.
@@ -194,30 +212,44 @@ class Step:
         if error is not None:
             state.requests.fail_run()
             return
-        context, feeds = pending[0], pending[2]
+        repeated = self._repeated
         try:
-            if self._counts:
-                state.saver.epochs.step_done()
-            backend = state.backend
-            if backend is None or state.phase is not RUNNING:
-                backend = state.usable("aux")
-            if self._cancelled:
-                backend.cancel(pending)
-                act(state, None, saving=False)
-            else:
-                reports = self._reports
-                if feeds:  # a hook sees its own feed, even if the loop used another value
-                    reports = reports.fed(feeds)
-                backend.session.take_reports(reports)
-                advance = 1 if self._kind == "train" else 0
-                backend.execute(pending, reports, advance, reports.names())
-                state.last_step = context
-                if state.requests.pending or state.recovering or state.signals.received:
-                    act_after_run(state, context)
+            if self._repeats and not self._cancelled:
+                assert repeated is not None
+                if repeated.leave(pending[0], self._reports):
+                    return
+            self._leave(pending)
         except BaseException:
             state.requests.fail_run()
             raise
         state.requests.run = None
+
+    def _leave(self, pending: PendingRun) -> None:
+        """Do what comes last in any step."""
+        state, (context, group, feeds, steady, _) = self._state, pending
+        if self._counts:
+            state.saver.epochs.step_done()
+        backend = state.backend
+        if backend is None or state.phase is not RUNNING:
+            backend = state.usable("aux")
+        if self._cancelled:
+            backend.cancel(pending)
+            act(state, None, saving=False)
+            return
+        reports = self._reports
+        if feeds:  # a hook sees its own feed, even if the loop used another value
+            reports = reports.fed(feeds)
+        backend.session.take_reports(reports)
+        advance = 1 if self._kind == "train" else 0
+        backend.execute(pending, reports, advance, reports.names())
+        state.last_step = context
+        if state.requests.pending or state.recovering or state.signals.received:
+            act_after_run(state, context)
+        if self._counts and steady is not None and steady.hooks is not None:
+            repeated = self._repeated
+            known = repeated is not None and repeated.hooks is steady.hooks
+            if not known and group is backend.schedules[self._kind].idle:
+                self._repeated = repeated_step(state, steady, group)
 
 
 class Evaluation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -15,119 +14,16 @@ from hypothesis import strategies as st
 
 from hookbus import (
     Config,
-    Due,
     Graph,
     MonitoredSession,
     RunOptions,
     SessionRunArgs,
     SessionRunHook,
-    hookimpl,
 )
+from tests.support.askers import HOOKS, made
 from tests.support.profiles import examples
 
 QUIET = Config(autoload=False, header=False)
-WANTS: list[Any] = [
-    "loss",
-    "w",
-    {"l": "loss"},
-    {"n": "n", "s": "step"},
-    ["loss", "n"],
-    {"inner": {"l": "loss"}, "both": ("n", ["w"])},
-    (["loss"], {"s": "step"}),
-    None,
-]
-
-
-def change(fetches: Any) -> None:
-    """Add a fetch to the innermost container, in place."""
-    if isinstance(fetches, dict) and "inner" in fetches:
-        fetches["inner"]["more"] = "n"
-    elif isinstance(fetches, tuple):
-        fetches[0].append("n")
-    elif isinstance(fetches, list):
-        fetches[0] = "w"
-    elif isinstance(fetches, dict):
-        fetches["more"] = "n"
-
-
-@attrs.define(eq=False)
-class Asker(SessionRunHook):
-    """Asks for values in one of the ways that hooks do, and notes what it gets."""
-
-    log: list[Any]
-    number: int
-    want: Any
-    style: str
-    at: int
-    _ready: Any = None
-
-    def __attrs_post_init__(self) -> None:
-        self._ready = SessionRunArgs(copy.deepcopy(self.want))
-
-    def before_run(self, run_context: Any) -> Any:
-        step = run_context.global_step
-        self.log.append((self.number, "before", step))
-        if self.style == "sometimes" and step % 3 != self.at % 3:
-            return None
-        if self.style == "switches" and step >= self.at:
-            return SessionRunArgs("n")
-        if self.style == "changes" and step == self.at:
-            change(self._ready.fetches)
-        if self.style == "feeds":
-            return SessionRunArgs(self.want, {"x": 2.0})
-        if self.style == "raises before" and step == self.at:
-            raise KeyError(self.number)
-        return SessionRunArgs(self.want) if self.style == "fresh" else self._ready
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        step = run_values.global_step
-        self.log.append((self.number, "after", step, repr(run_values.results)))
-        if self.style == "raises after" and step == self.at:
-            raise KeyError(self.number)
-        if self.style == "stops" and step == self.at:
-            run_context.request_stop("asked")
-        if self.style == "assigns" and step == self.at:
-            run_context.assign({"w": np.ones(2) * self.number})
-        if self.style == "fetches late":
-            self.log.append(repr(run_context.session.run("w")))
-
-
-class Patient(Asker):
-    """The same, in some of the runs."""
-
-    @hookimpl
-    def next_due(self, global_step: int) -> Due:
-        return Due(global_step + self.at)
-
-
-class Warned(Asker):
-    """The same, with errors that do not end the session."""
-
-    on_error = "warn"
-
-
-STYLES = (
-    "ready",
-    "fresh",
-    "sometimes",
-    "switches",
-    "changes",
-    "feeds",
-    "raises before",
-    "raises after",
-    "stops",
-    "assigns",
-    "fetches late",
-)
-HOOKS = st.lists(
-    st.tuples(
-        st.sampled_from([Asker, Asker, Patient, Warned]),
-        st.sampled_from(WANTS),
-        st.sampled_from(["ready", "fresh", *STYLES]),
-        st.integers(1, 9),
-    ),
-    max_size=4,
-)
 RUNS = st.lists(
     st.sampled_from(
         [
@@ -171,12 +67,8 @@ def graph_of() -> Graph:
 def trace_of(hooks: list[Any], runs: list[Any], compiled: bool) -> list[Any]:
     """Train; return all that hooks and the caller see, and what is left behind."""
     log: list[Any] = []
-    made = [
-        cls(log, number, dict(want) if isinstance(want, dict) else want, style, at)
-        for number, (cls, want, style, at) in enumerate(hooks)
-    ]
     options = None if compiled else RunOptions(trace_level=1)
-    session = MonitoredSession(graph_of(), hooks=[*made, *observer(compiled)], config=QUIET)
+    session = MonitoredSession(graph_of(), hooks=made(log, hooks, compiled), config=QUIET)
     backend: Any = None
     try:
         with session:
@@ -196,18 +88,6 @@ def trace_of(hooks: list[Any], runs: list[Any], compiled: bool) -> list[Any]:
         log.append(repr(backend.variables()))
         log.append(backend.pulled())
     return log
-
-
-def observer(compiled: bool) -> list[Any]:
-    """Return a hook whose observer keeps the calls of hooks from being compiled."""
-
-    class ObservesHook(SessionRunHook):
-        @hookimpl
-        def addhooks(self, bus: Any) -> None:
-            if not compiled:
-                bus.observe(lambda call: None)
-
-    return [ObservesHook()]
 
 
 @settings(max_examples=examples(400), deadline=None)

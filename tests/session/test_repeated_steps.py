@@ -1,0 +1,145 @@
+"""A step of a custom loop that repeats takes a short way, and does what others do."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookbus import Config, MonitoredTrainingSession, SessionRunArgs, SessionRunHook
+from hookbus.bus.registry import Registration
+from hookbus.session.step import Step
+from tests.support.askers import HOOKS, made
+from tests.support.profiles import examples
+
+QUIET = Config(autoload=False, header=False)
+STEPS = st.lists(
+    st.sampled_from(
+        [
+            *["usual"] * 12,
+            "another value",
+            "another order",
+            "more names",
+            "fewer names",
+            "late",
+            "summary",
+            "cancelled",
+            "failed",
+            "auxiliary",
+            "evaluation",
+            "read",
+            "registered",
+        ]
+    ),
+    max_size=24,
+)
+
+
+class Counts(SessionRunHook):
+    """Joins a session that has begun."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def after_run(self, run_values: Any) -> None:
+        self.log.append(("joined", run_values.global_step))
+
+
+def do(session: MonitoredTrainingSession, what: str, log: list[Any], value: Any) -> None:
+    """Do one step, or what a program may do between two steps."""
+    if what == "evaluation":
+        with session.evaluation() as evaluation:
+            evaluation.report(accuracy=value)
+    elif what == "read":
+        log.append(session.run("loss"))
+    elif what == "registered":
+        name = f"joined-{len(log)}"
+        session._state.bus.register(Registration(name, Counts(log), "in the test"))
+    else:
+        with session.step(kind="aux" if what == "auxiliary" else None) as step:
+            log.append(("fed", dict(step.feeds)))
+            report(step, what, log, value)
+            if what == "cancelled":
+                step.cancel()
+            if what == "failed":
+                raise KeyError(what)
+
+
+def report(step: Step, what: str, log: list[Any], value: Any) -> None:
+    """Report the values of a step."""
+    if what == "another order":
+        step.report(n=2)
+        step.report(step=0.5, w=[1], loss=value)
+    elif what == "fewer names":
+        step.report(loss=value)
+    elif what == "late":
+        step.report(loss=lambda: (log.append("called"), value)[1], n=2, step=0.5, w=[1])
+    else:
+        step.report(loss=value, n=2, step=0.5, w=[1])
+    if what == "more names":
+        step.report(more=1)
+    if what == "summary":
+        step.summary.scalar("shown", value)
+
+
+def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> list[Any]:
+    """Train; return all that hooks and the program see, and what is left behind."""
+    log: list[Any] = []
+    session = MonitoredTrainingSession(
+        hooks=made(log, hooks, short),
+        checkpoint_dir=place,
+        save_checkpoint_steps=5,
+        config=QUIET,
+    )
+    number = 0
+    try:
+        with session:
+            for number, what in enumerate(session.iterate(steps)):
+                try:
+                    do(session, what, log, 0.5 + number * (what == "another value"))
+                except KeyError as error:
+                    log.append(("error", str(error), getattr(error, "__notes__", None)))
+                log.append((number, session.global_step))
+    except Exception as error:
+        log.append((type(error).__name__, str(error), getattr(error, "__notes__", None)))
+    assert session.outcome is not None
+    return [*log, session.outcome.kind, session.outcome.who, session.outcome.step]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(HOOKS, STEPS)
+def test_a_repeated_step_leaves_the_same_trace_as_any_other(hooks, steps):
+    """Whatever hooks ask for, the loop reports, and happens in between."""
+    traces = []
+    for short in (True, False):
+        with tempfile.TemporaryDirectory() as place:
+            traces.append(trace_of(hooks, steps, short, place))
+            traces[-1].append(saved_in(place))
+    assert traces[0] == traces[1]
+
+
+def saved_in(place: str) -> list[str]:
+    """Return the names of the checkpoints in a directory."""
+    return sorted(path.name for path in Path(place).glob("ckpt-*"))
+
+
+def test_a_step_that_repeats_takes_the_short_way():
+    """From the fourth one on: two are compared, and the third one is prepared."""
+    ways = []
+
+    class Asks(SessionRunHook):
+        def before_run(self) -> SessionRunArgs:
+            return SessionRunArgs("loss")
+
+        def after_run(self) -> None:
+            ways.append(any("repeated.py" in f.filename for f in traceback.extract_stack()))
+
+    with MonitoredTrainingSession(hooks=[Asks()], config=QUIET) as session:
+        for number in range(6):
+            with session.step() as step:
+                step.report(loss=number)
+    assert ways == [False, False, False, True, True, True]
