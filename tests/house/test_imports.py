@@ -43,6 +43,18 @@ def test_the_core_imports_downwards_only() -> None:
     assert "1 kept, 0 broken" in done.stdout
 
 
+def test_a_package_is_small_enough_to_read() -> None:
+    """It has at most eleven modules, and the top nine; each command has one of its own."""
+    core = ROOT / "hookbus"
+    counts = {
+        package.parent.name: len([*package.parent.glob("*.py")]) - 1
+        for package in core.glob("*/__init__.py")
+    }
+    del counts["cli"]
+    assert {name: count for name, count in counts.items() if count > 11} == {}
+    assert len([*core.glob("*.py")]) <= 9
+
+
 def test_an_upward_import_breaks_the_contract(tmp_path: Path) -> None:
     """One import for an annotation from a package above is found, and named."""
     shutil.copytree(
