@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from hookbus.backend.generated import define
 from hookbus.backend.library import on_host
 from hookbus.backend.program import Call, Program
+from hookbus.graph.operation import Operation
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Takes the feeds, runs and commits, and returns the values."""
@@ -39,6 +40,8 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
         "on_host": on_host,
         "ops": [call[0] for call in program.calls],
     }
+    # The shape of a variable never changes.
+    shapes = {name: _shape_of(names["variables"][name]) for name in program.writers}
     lines = ["def run(feeds):", "    if session._closed: refuse()", *_filling(program)]
     updates: list[tuple[str, str]] = []
     if program.calls:
@@ -49,7 +52,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
             namespace[f"f{number}"] = call[0].call
             if number:
                 lines.append(f"        at = {number}")
-            lines += _calling(number, call, reads, updates)
+            lines += _calling(number, call, reads, updates, shapes)
         lines += [
             "    except BaseException as error:",
             "        explain(error, ops[at])",
@@ -82,32 +85,98 @@ def _filling(program: Program) -> list[str]:
 
 
 def _calling(
-    number: int, call: Call, reads: Sequence[int], updates: list[tuple[str, str]]
+    number: int,
+    call: Call,
+    reads: Sequence[int],
+    updates: list[tuple[str, str]],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> list[str]:
     """Return the lines of one op; add (variable, new value) of its updates."""
     operation, _, own, outputs = call
     called = f"f{number}({', '.join(f's{slot}' for slot in reads)})"
     if not operation.trains and not outputs:
         return [f"        s{own} = {called}"]
+    if not operation.updates and not outputs:
+        return [f"        {called}", f"        s{own} = None"]
     if operation.single_update and not outputs:
-        (name,), new = operation.updates, f"u{len(updates)}"
-        updates.append((name, new))
+        new = _new(operation.updates[0], updates)
         return [
             f"        {new} = {called}",
             f"        s{own} = None",
-            f"        old, kind = variables[{name!r}], {new}.__class__",
-            "        if kind is not old.__class__ or (kind not in NUMBERS and"
-            f" getattr({new}, 'shape', ()) != getattr(old, 'shape', ())):",
-            f"            check({name!r}, {new}, {f'op {operation.name!r}'!r})",
+            *_checking(operation, operation.updates[0], new, shapes),
         ]
-    lines = [f"        news, results = unpack(ops[{number}], {called})"]
-    for name in operation.updates:
-        new = f"u{len(updates)}"
-        updates.append((name, new))
-        lines.append(f"        {new} = news.pop({name!r})")
-    lines += [f"        s{slot} = results[{key!r}]" for key, slot in outputs]
-    lines.append(f"        s{own} = {'results' if outputs else None}")
+    lines = [f"        returned = {called}"]
+    news = [(name, _new(name, updates)) for name in operation.updates]
+    # Nearly always in one of the forms that an op may choose from.
+    usual, taken = _taking(operation, news, outputs)
+    lines.append(f"        if {usual}:")
+    lines += [f"            {line}" for line in taken]
+    lines.append(f"            s{own} = {'results.copy()' if outputs else None}")
+    for name, new in news:
+        lines += [f"    {line}" for line in _checking(operation, name, new, shapes)]
+    lines.append("        else:")
+    lines.append(f"            news, results = unpack(ops[{number}], returned)")
+    lines += [f"            {new} = news.pop({name!r})" for name, new in news]
+    lines += [f"            s{slot} = results[{key!r}]" for key, slot in outputs]
+    lines.append(f"            s{own} = {'results' if outputs else None}")
+    # Else it would hold the new values, which the commit would have to copy.
+    lines.append("        returned = news = None")
     return lines
+
+
+def _new(variable: str, updates: list[tuple[str, str]]) -> str:
+    """Return the name of a local variable for the new value of a variable."""
+    name = f"u{len(updates)}"
+    updates.append((variable, name))
+    return name
+
+
+def _taking(
+    operation: Operation,
+    news: Sequence[tuple[str, str]],
+    outputs: Sequence[tuple[str, int]],
+) -> tuple[str, list[str]]:
+    """Return a test of the form in which an op returns, and the lines that take it apart.
+
+    The form is that in which the values have names: new values and outputs are dicts, a
+    single new value is itself, and a pair holds both if there are both.
+    """
+    tests, lines = [], []
+    both = bool(news and outputs)
+    if both:
+        tests.append("returned.__class__ is tuple and len(returned) == 2")
+    first, last = ("returned[0]", "returned[1]") if both else ("returned", "returned")
+    if operation.single_update:
+        lines.append(f"{news[0][1]} = {first}")
+    elif news:
+        tests.append(_is_dict_of(first, [name for name, _ in news]))
+        lines += [f"{new} = {first}[{name!r}]" for name, new in news]
+    if outputs:
+        tests.append(_is_dict_of(last, [key for key, _ in outputs]))
+        lines.append(f"results = {last}")
+        lines += [f"s{slot} = results[{key!r}]" for key, slot in outputs]
+    return " and ".join(tests), lines
+
+
+def _is_dict_of(value: str, names: Sequence[str]) -> str:
+    has = "".join(f" and {name!r} in {value}" for name in names)
+    return f"{value}.__class__ is dict and len({value}) == {len(names)}{has}"
+
+
+def _checking(
+    operation: Operation, name: str, new: str, shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """Return the lines that check a new value, if it is not as the old one."""
+    return [
+        f"        old, kind = variables[{name!r}], {new}.__class__",
+        "        if kind is not old.__class__ or (kind not in NUMBERS and"
+        f" getattr({new}, 'shape', ()) != {shapes[name]}):",
+        f"            check({name!r}, {new}, {f'op {operation.name!r}'!r})",
+    ]
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
 
 
 def _committing(program: Program, updates: Sequence[tuple[str, str]]) -> list[str]:
@@ -119,7 +188,8 @@ def _committing(program: Program, updates: Sequence[tuple[str, str]]) -> list[st
             f"        shared = references({new}) > SOLE",
             f"        if shared or getattr({new}, 'base', None) is not None:",
             f"            {new} = deepcopy({new})",
-            f"        if hasattr({new}, 'setflags'): {new}.setflags(write=False)",
+            f"        protect = getattr({new}, 'setflags', None)",
+            "        if protect is not None: protect(False)",
             f"    variables[{name!r}] = {new}",
         ]
     lines += [f"    last[{op!r}] = s{slot}" for slot, op in program.trained]

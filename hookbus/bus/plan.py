@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hookbus.backend.protocol import RunOptions, Session
+from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -65,6 +65,22 @@ class RunPlan:
     split: Callable[[Sequence[Any]], Any] | None
     hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
     places: Mapping[Any, int]
+
+
+@attrs.frozen(eq=False)
+class Asked:
+    """What a run does that is not prepared.
+
+    Attributes:
+        request: what the caller and the hooks ask for.
+        answers: the requests of the hooks.
+        options, metadata: how to run, and the backend's record of it.
+    """
+
+    request: RunRequest
+    answers: Sequence[tuple[str, Any]]
+    options: RunOptions
+    metadata: RunMetadata
 
 
 @attrs.frozen(eq=False)

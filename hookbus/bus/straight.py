@@ -15,11 +15,11 @@ import attrs
 
 from hookbus.backend.generated import define
 from hookbus.bus.caller import Caller, Implementation, Result
-from hookbus.bus.plan import is_plain
+from hookbus.bus.plan import RunPlan, RunRequest, is_plain
 from hookbus.graph.fetches import Split, Structure
 from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
-from hookbus.hooks.hook import SessionRunArgs
+from hookbus.hooks.hook import Kind, SessionRunArgs
 
 Departure: TypeAlias = tuple[int, list[Result], Any]
 """The place of a hook that asked for something new, the answers before it, and its own."""
@@ -42,6 +42,42 @@ class StraightRun:
     before: Callable[[SessionRunContext], Departure | None] | None
     after: Callable[..., None] | None
     source: str
+
+
+Whole: TypeAlias = Callable[[Any, Any, Kind], Any]
+"""Does a run with these fetches, feeds and kind; returns OTHER if it is not made for it."""
+
+OTHER = object()
+"""Returned by a function that is made for other runs."""
+
+
+@attrs.define(eq=False)
+class Steady:
+    """What is prepared for a run that repeats: same hooks, same fetches and feeds.
+
+    Attributes:
+        keys: the keys of the caller's feeds.
+        plan: how to serve it.
+        request: what the caller and the hooks ask for.
+        renames: whether one of the keys is not just the name of its node.
+        reported: the names that the step of a custom loop reports.
+        answers: the requests of the hooks.
+        hooks: the calls of the hooks; None until two runs in a row were the same.
+        whole: does the whole run in a graph, if nobody is due.
+        candidate: the plan of the run before, if that was another one.
+        compiled: how often the calls were compiled.
+    """
+
+    keys: tuple[Any, ...]
+    plan: RunPlan | None = None
+    request: RunRequest = attrs.field(factory=RunRequest)
+    renames: bool = False
+    reported: tuple[str, ...] = ()
+    answers: Sequence[Result] = ()
+    hooks: StraightRun | None = None
+    whole: Whole | None = None
+    candidate: RunPlan | None = None
+    compiled: int = 0
 
 
 def compile_run(

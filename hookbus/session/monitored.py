@@ -218,11 +218,11 @@ class MonitoredSession:
         requests = state.requests
         done: Done | None = None
         try:
-            pending = backend.ask(fetches, feed_dict, options, run_metadata, kind)
-            values = backend.execute(pending, pending[2])
+            values = backend.run(fetches, feed_dict, options, run_metadata, kind)
             done = values, backend.session.global_step
             if requests.pending or state.recovering or state.signals.received:
-                act_after_run(state, pending[0])
+                assert requests.run is not None
+                act_after_run(state, requests.run)
             requests.run = None
             return values
         except BaseException as error:
@@ -506,9 +506,9 @@ class MonitoredSession:
     def _run_on(self, backend: HookedSession, *request: Any) -> Any:
         requests = self._state.requests
         try:
-            pending = backend.ask(*request)
-            values = backend.execute(pending, pending[2])
-            act_after_run(self._state, pending[0])
+            values = backend.run(*request)
+            assert requests.run is not None
+            act_after_run(self._state, requests.run)
         except BaseException:
             requests.fail_run()
             raise

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import is_not
 from typing import Any, TypeAlias
 
-import attrs
-
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.backend.straight import Run
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.bus.plan import (
     MOST_PLANS,
     NAMES,
+    Asked,
     Planner,
     RunPlan,
     RunRequest,
@@ -21,7 +24,7 @@ from hookbus.bus.plan import (
     unite,
 )
 from hookbus.bus.schedule import Group, Schedules
-from hookbus.bus.straight import Departure, StraightRun, compile_run
+from hookbus.bus.straight import OTHER, Departure, Steady, StraightRun, Whole, compile_run
 from hookbus.errors import NoValueYetError, repr_of
 from hookbus.graph.node import Node
 from hookbus.hooks.context import Requests, SessionRunContext
@@ -42,49 +45,6 @@ NO_METADATA = RunMetadata()
 """The record of all runs that are not traced: a backend leaves it empty."""
 
 
-@attrs.define(eq=False)
-class Steady:
-    """What is prepared for a run that repeats: same hooks, same fetches and feeds.
-
-    Attributes:
-        keys: the keys of the caller's feeds.
-        plan: how to serve it.
-        request: what the caller and the hooks ask for.
-        renames: whether one of the keys is not just the name of its node.
-        reported: the names that the step of a custom loop reports.
-        answers: the requests of the hooks.
-        hooks: the calls of the hooks; None until two runs in a row were the same.
-        candidate: the plan of the run before, if that was another one.
-        compiled: how often the calls were compiled.
-    """
-
-    keys: tuple[Any, ...]
-    plan: RunPlan | None = None
-    request: RunRequest = attrs.field(factory=RunRequest)
-    renames: bool = False
-    reported: tuple[str, ...] = ()
-    answers: Sequence[Result] = ()
-    hooks: StraightRun | None = None
-    candidate: RunPlan | None = None
-    compiled: int = 0
-
-
-@attrs.frozen(eq=False)
-class Asked:
-    """What a run does that is not prepared.
-
-    Attributes:
-        request: what the caller and the hooks ask for.
-        answers: the requests of the hooks.
-        options, metadata: how to run, and the backend's record of it.
-    """
-
-    request: RunRequest
-    answers: Sequence[Result]
-    options: RunOptions
-    metadata: RunMetadata
-
-
 PendingRun: TypeAlias = tuple[
     SessionRunContext, Group, Mapping[str, Any], "Steady | None", "Asked | None"
 ]
@@ -102,6 +62,7 @@ class HookedSession:
         session: the backend session.
         coord: stops and joins the threads that hooks registered.
         requests: collects the requests of hooks.
+        bus: the hooks.
         current_hook: names the hook that is being called.
         armed_for: the run that the backend is prepared for, in a custom loop.
         schedules: decide which hooks a run calls, by its kind.
@@ -122,7 +83,7 @@ class HookedSession:
         self.current_hook = bus.current
         self.emit = bus.emit
         self.epoch = epoch
-        self._bus = bus
+        self.bus = bus
         self._signals = signals
         self._remaining = remaining
         self.schedules = Schedules(bus)
@@ -130,6 +91,30 @@ class HookedSession:
         self.armed_for: Steady | None = None
         self._armed: Any = None
         self._steady: dict[Hashable, Steady] = {}
+        self._whole: Whole | None = None
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Node | str, Any] | None,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+        kind: Kind,
+    ) -> Any:
+        """Do a whole run of a graph; return the caller's values."""
+        whole = self._whole
+        if whole is not None and options is None and metadata is None:
+            values = whole(fetches, feed_dict, kind)
+            if values is not OTHER:
+                return values
+        pending = self.ask(fetches, feed_dict, options, metadata, kind)
+        values = self.execute(pending, pending[2])
+        steady = pending[3]
+        if steady is not None and steady.hooks is not None:
+            if steady.whole is None and pending[1] is self.schedules[kind].idle:
+                steady.whole = _whole_run(self, pending, steady)
+            self._whole = steady.whole or self._whole
+        return values
 
     def ask(
         self,
@@ -172,11 +157,9 @@ class HookedSession:
         steady: Steady,
         departure: Departure,
     ) -> PendingRun:
-        """Ask the other hooks of a step in which one asks for something else."""
+        """Ask the other hooks of a run in which one asks for something else."""
         asked = group.before.resume((context,), departure)
-        pending = self._unite(context, group, steady, asked)
-        self.arm(pending)
-        return pending
+        return self._unite(context, group, steady, asked)
 
     def _unite(
         self,
@@ -270,9 +253,7 @@ class HookedSession:
         try:
             values = session.execute(plan.program, feeds, writes, options, metadata)
         except NoValueYetError as error:
-            raise self._planner.with_askers(
-                error, _request_of(pending), frozenset(feeds)
-            ) from None
+            raise self.explained(error, pending) from None
         if advance:
             session.global_step += advance
             session.version += 1
@@ -300,10 +281,26 @@ class HookedSession:
         if group.due:
             schedule.ask(group)
 
+    def explained(self, error: NoValueYetError, pending: PendingRun) -> NoValueYetError:
+        """Add to an error who asked for the missing value."""
+        feeds = frozenset(_request_of(pending).feeds)
+        return self._planner.with_askers(error, _request_of(pending), feeds)
+
+    def prepared(self, plan: RunPlan) -> Run:
+        """Return what executes a plan without writes and without a record."""
+        session, program = self.session, plan.program
+        prepare = getattr(session, "prepared", None)
+        run: Run | None = None if prepare is None else prepare(program)
+        return run or (
+            lambda feeds: session.execute(
+                program, feeds, NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
+            )
+        )
+
     def cancel(self, pending: PendingRun) -> None:
         """Tell the hooks that the second half of a run does not come."""
         context = pending[0]
-        self._bus.caller("cancelled", context.kind).collect(context)
+        self.bus.caller("cancelled", context.kind).collect(context)
 
     def settle(self) -> None:
         """Tell the hooks that wait how many runs have left them out."""
@@ -316,7 +313,7 @@ class HookedSession:
 
     def last_step(self) -> int | None:
         """Return the earliest end that a hook plans or an input has."""
-        ends = self._bus.emit("planned_last_step")
+        ends = self.bus.emit("planned_last_step")
         left = self._remaining()
         if left is not None:
             ends.append(self.session.global_step + left)
@@ -383,6 +380,7 @@ class HookedSession:
         if not plain or steady.compiled == _MOST_COMPILED:
             return
         steady.compiled += 1
+        steady.whole = None
         request = steady.request = _request_of(pending)
         steady.plan, steady.reported = plan, reported
         steady.renames = any(type(key) is not str for key in steady.keys) or (
@@ -394,6 +392,73 @@ class HookedSession:
         steady.hooks = compile_run(
             *callers, steady.answers, shapes, plan.places, plan.hook_splits
         )
+
+
+def _whole_run(backend: HookedSession, pending: PendingRun, steady: Steady) -> Whole:
+    """Prepare for further runs of a graph like the last one, if nobody is due in them.
+
+    The run is written out from end to end. A run that differs in anything is left to the
+    general path, in :class:`HookedSession`, which is the definition.
+    """
+    (context, group, *_), hooks, plan = pending, steady.hooks, steady.plan
+    assert hooks is not None
+    assert plan is not None
+    session, requests, of_kind = backend.session, backend.requests, context.kind
+    schedule, bus = backend.schedules[of_kind], backend.bus
+    before, after, split, now = hooks.before, hooks.after, plan.split, time.monotonic
+    wanted = context.original_args.fetches
+    as_wanted, is_name = wanted.__class__, wanted.__class__ is str
+    parts = () if is_name else (*wanted,)
+    count, keys, names = len(parts), {*steady.keys}, steady.request.feeds
+    of_key = dict(zip(steady.keys, names, strict=True)) if steady.renames else None
+    run = backend.prepared(plan)
+
+    def whole(fetches: Any, feeds: Any, kind: Kind) -> Any:
+        step = session.global_step
+        if (
+            fetches.__class__ is not as_wanted
+            or (fetches != wanted if is_name else len(fetches) != count)
+            or any(map(is_not, fetches, parts))  # a name has no parts
+            or kind != of_kind
+            or (feeds.__class__ is not dict or feeds.keys() != keys if keys else feeds)
+            # As in Schedule.enter().
+            or step != schedule.at
+            or step + schedule.added >= schedule.next_step
+            or schedule.idle is not group
+            or schedule.changes != bus.changes
+            or (schedule.next_time != math.inf and now() >= schedule.next_time)
+        ):
+            return OTHER
+        context = SessionRunContext(backend, fetches, feeds, step, kind)
+        departure = None if before is None else before(context)
+        if departure is not None:
+            pending = backend.go_on(context, group, steady, departure)
+            return backend.execute(pending, pending[2])
+        given = feeds or NO_FEEDS
+        if of_key is not None:
+            given = {of_key[key]: feeds[key] for key in feeds}
+        if requests.writes:
+            return backend.execute((context, group, given, steady, None), given)
+        try:
+            values = run(given)
+        except NoValueYetError as error:
+            raise backend.explained(error, (context, group, given, steady, None)) from None
+        after_it = session.global_step
+        if (
+            # As in Schedule.leave().
+            after_it - step != schedule.added
+            or schedule.version != bus.version
+            or (schedule.next_time != math.inf and now() >= schedule.next_time)
+        ):
+            backend.tell((context, group, given, steady, None), plan, values)
+        else:
+            schedule.runs += 1
+            schedule.at = after_it
+            if after is not None:
+                after(context, values, DEFAULT_OPTIONS, NO_METADATA, after_it)
+        return split and split(values)
+
+    return whole
 
 
 def _key_of(fetches: Any) -> Hashable:

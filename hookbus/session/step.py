@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import attrs
@@ -13,7 +13,7 @@ import attrs
 from hookbus.backend.protocol import Session
 from hookbus.backend.reports import Reports
 from hookbus.bus.schedule import Group
-from hookbus.bus.straight import StraightRun
+from hookbus.bus.straight import Steady, StraightRun
 from hookbus.errors import Undo, UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.context import SessionRunContext
@@ -26,10 +26,8 @@ from hookbus.session.run import (
     NO_FEEDS,
     NO_FETCHES,
     NO_METADATA,
-    NO_WRITES,
     HookedSession,
     PendingRun,
-    Steady,
 )
 from hookbus.session.state import RUNNING, SessionState
 from hookbus.validation import scalar_in
@@ -325,7 +323,9 @@ def _entering(
         context = SessionRunContext(backend, NO_FETCHES, None, step, kind)
         departure = None if before is None else before(context)
         if departure is not None:
-            return backend.go_on(context, group, steady, departure)
+            pending = backend.go_on(context, group, steady, departure)
+            backend.arm(pending)
+            return pending
         return context, group, NO_FEEDS, steady, None
 
     return enter
@@ -342,13 +342,7 @@ def _leaving(
     session, schedule = backend.session, backend.schedules[kind]
     after, step_done, now = hooks.after, state.saver.epochs.step_done, time.monotonic
     reported, advance = frozenset(steady.reported), kind == "train"
-    count, take_reports, program = len(reported), session.take_reports, plan.program
-    prepared = getattr(session, "prepared", None)
-    run = None if prepared is None else prepared(program)
-    if run is None:
-
-        def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
-            return session.execute(program, feeds, NO_WRITES, DEFAULT_OPTIONS, NO_METADATA)
+    count, take_reports, run = len(reported), session.take_reports, backend.prepared(plan)
 
     def leave(context: SessionRunContext, reports: Reports) -> bool:
         if (
