@@ -18,7 +18,7 @@ from hookbus.backend.protocol import (
     ValueRecord,
 )
 from hookbus.backend.recording import Recording
-from hookbus.backend.straight import Run, compile_program
+from hookbus.backend.straight import Straight, compile_program
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -62,7 +62,7 @@ class EmbeddedSession:
         self.version = 0
         self._closed = False
         self._last: dict[str, Mapping[str, Any]] = {}
-        self._compiled: dict[Program, Run | None] = {}
+        self._compiled: dict[Program, Straight | None] = {}
         self._values = {
             node.name: _frozen(copy.deepcopy(node.source))
             for node in graph.variables
@@ -127,17 +127,17 @@ class EmbeddedSession:
             SessionClosedError: the session is closed.
         """
         if not (writes or options.trace_level):
-            run = self._compiled.get(program)
-            if run is not None:
-                return run(feeds)
+            straight = self._compiled.get(program)
+            if straight is not None:
+                return straight.run(feeds)
             self._compile_repeated(program)
         return self._execute(program, feeds, writes, options, metadata)
 
-    def prepared(self, program: Program) -> Run | None:
-        """Return what runs a program that has been run twice, without writes or a record.
+    def prepared(self, program: Program) -> Straight | None:
+        """Return a program that has been run twice in a form for further such runs.
 
-        It takes the feeds, and does the same as :meth:`execute`. A backend need not have
-        this method. In a subclass with an ``execute`` of its own there is no such function,
+        It does the same as :meth:`execute`, without writes or a record. A backend need not
+        have this method. In a subclass with an ``execute`` of its own it returns None,
         unless the subclass has this method, too.
         """
         both = {"execute", "prepared"}

@@ -12,7 +12,7 @@ from hookbus.backend.library import LiveValue, arm
 from hookbus.backend.program import Program, is_live
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.backend.random_state import preserved
-from hookbus.backend.straight import Run
+from hookbus.backend.straight import Straight
 from hookbus.errors import Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -297,8 +297,8 @@ class ReportSession(EmbeddedSession):
         with self.last.aside():
             return super().execute(program, feeds, writes, options, metadata)
 
-    def prepared(self, program: Program) -> Run | None:
-        """Return what runs a program that only computes, as :class:`EmbeddedSession`."""
+    def prepared(self, program: Program) -> Straight | None:
+        """Return a program that only computes as :class:`EmbeddedSession` does."""
         undoes = self._takes_reports and not program.pure
         return None if undoes else super().prepared(program)
 

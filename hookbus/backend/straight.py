@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import attrs
+
 from hookbus.backend.generated import define
 from hookbus.backend.library import on_host
 from hookbus.backend.program import Call, Program
@@ -22,7 +24,25 @@ Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 _NUMBERS = frozenset({bool, int, float, complex})
 
 
-def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
+@attrs.frozen(eq=False)
+class Straight:
+    """A program that is compiled for one session.
+
+    Attributes:
+        run: runs it.
+        lines: the body of that function, for a longer one; it takes the values of
+            ``feeds``, and leaves the results in local variables.
+        results: the expression of the results.
+        names: the global names that the lines use.
+    """
+
+    run: Run
+    lines: Sequence[str]
+    results: str
+    names: Mapping[str, Any]
+
+
+def compile_program(program: Program, names: Mapping[str, Any]) -> Straight:
     """Compile a program for one session.
 
     Args:
@@ -42,7 +62,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
     }
     # The shape of a variable never changes.
     shapes = {name: _shape_of(names["variables"][name]) for name in program.writers}
-    lines = ["def run(feeds):", "    if session._closed: refuse()", *_filling(program)]
+    lines = ["    if session._closed: refuse()", *_filling(program)]
     updates: list[tuple[str, str]] = []
     if program.calls:
         lines += ["    at = 0", "    try:"]
@@ -59,10 +79,11 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
             "        raise",
         ]
     lines += _committing(program, updates)
-    lines.append(f"    return {_results(program)}")
-    define("\n".join(lines) + "\n", namespace)
-    run: Run = namespace["run"]
-    return run
+    results = _results(program)
+    source = "\n".join(["def run(feeds):", *lines, f"    return {results}"])
+    names = dict(namespace)
+    define(f"{source}\n", namespace)
+    return Straight(namespace["run"], lines, results, names)
 
 
 def _filling(program: Program) -> list[str]:
@@ -168,8 +189,8 @@ def _checking(
 ) -> list[str]:
     """Return the lines that check a new value, if it is not as the old one."""
     return [
-        f"        old, kind = variables[{name!r}], {new}.__class__",
-        "        if kind is not old.__class__ or (kind not in NUMBERS and"
+        f"        old, cls = variables[{name!r}], {new}.__class__",
+        "        if cls is not old.__class__ or (cls not in NUMBERS and"
         f" getattr({new}, 'shape', ()) != {shapes[name]}):",
         f"            check({name!r}, {new}, {f'op {operation.name!r}'!r})",
     ]

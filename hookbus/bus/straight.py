@@ -8,14 +8,18 @@ returns what it has got, and the general path goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from hookbus.backend.generated import define
+from hookbus.backend.straight import Straight
 from hookbus.bus.caller import Caller, Implementation, Result
 from hookbus.bus.plan import RunPlan, RunRequest, is_plain
+from hookbus.errors import NoValueYetError
 from hookbus.graph.fetches import Split, Structure
 from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
@@ -42,6 +46,11 @@ class StraightRun:
     before: Callable[[SessionRunContext], Departure | None] | None
     after: Callable[..., None] | None
     source: str
+
+    @property
+    def reach_anybody(self) -> bool:
+        """Whether a hook gets one of the two events."""
+        return self.before is not None or self.after is not None
 
 
 Whole: TypeAlias = Callable[[Any, Any, Kind], Any]
@@ -117,6 +126,137 @@ def compile_run(
         names = [f"{letter}{number}" for number in range(len(caller.implementations))]
         caller.note_copies(namespace, names)
     return StraightRun(namespace.get("before"), namespace.get("after"), source)
+
+
+def compile_whole(
+    context: SessionRunContext,
+    steady: Steady,
+    prepared: Straight | None,
+    names: Mapping[str, Any],
+) -> Whole:
+    """Compile runs of a graph, in which nobody is due, from end to end.
+
+    The function leaves a run that differs in anything to the general path.
+
+    Args:
+        context: that of a run like them.
+        steady: what is prepared for them.
+        prepared: the program, if the backend session has it in this form.
+        names: the parts of the session, as the function uses them: ``DEFAULT``,
+            ``NO_FEEDS``, ``NO_METADATA``, ``backend``, ``bus``, ``group``, ``requests``,
+            ``run``, ``schedule`` and ``session``.
+    """
+    hooks, plan, own = steady.hooks, steady.plan, context.original_args
+    assert hooks is not None
+    assert plan is not None
+    namespace: dict[str, Any] = {
+        **({} if prepared is None else prepared.names),
+        **names,
+        "Context": SessionRunContext,
+        "NoValueYetError": NoValueYetError,
+        "OTHER": OTHER,
+        "after": hooks.after,
+        "before": hooks.before,
+        "inf": math.inf,
+        "now": time.monotonic,
+        "of_key": dict(zip(steady.keys, steady.request.feeds, strict=True)),
+        "plan": plan,
+        "split": plan.split,
+        "steady": steady,
+    }
+    # The tests are those of Schedule.enter() and Schedule.leave().
+    in_time = "(schedule.next_time == inf or now() < schedule.next_time)"
+    lines = [
+        "def whole(fetches, feeds, kind):",
+        "    step = session.global_step",
+        "    if not (",
+        *(f"        {test} and" for test in _sameness(own, context.kind, namespace)),
+        "        step == schedule.at and step + schedule.added < schedule.next_step and",
+        "        schedule.idle is group and schedule.changes == bus.changes and",
+        f"        {in_time}",
+        "    ):",
+        "        return OTHER",
+        *_asking(hooks, steady),
+        *_executing(prepared),
+        "    after_it = session.global_step",
+        "    if (",
+        "        after_it - step == schedule.added and schedule.version == bus.version and",
+        f"        {in_time}",
+        "    ):",
+        "        schedule.runs += 1",
+        "        schedule.at = after_it",
+    ]
+    if hooks.after is not None:
+        lines.append("        after(context, values, DEFAULT, NO_METADATA, after_it)")
+    lines.append("    else:")
+    if not hooks.reach_anybody:
+        lines.append(f"    {_MAKES_CONTEXT}")
+    lines += [
+        "        backend.tell((context, group, feeds, steady, None), plan, values)",
+        f"    return {'split(values)' if plan.split else None}",
+    ]
+    define("\n".join(lines) + "\n", namespace)
+    whole: Whole = namespace["whole"]
+    return whole
+
+
+def _asking(hooks: StraightRun, steady: Steady) -> list[str]:
+    """Return the lines that ask the hooks of a run, if there are any."""
+    lines = []
+    if hooks.reach_anybody:
+        lines.append(_MAKES_CONTEXT)
+    if hooks.before is not None:
+        lines += [
+            "    departure = before(context)",
+            "    if departure is not None:",
+            "        pending = backend.go_on(context, group, steady, departure)",
+            "        return backend.execute(pending, pending[2])",
+        ]
+    if steady.renames:
+        lines.append("    feeds = {of_key[key]: feeds[key] for key in feeds}")
+    if hooks.reach_anybody:
+        lines += [
+            "    if requests.writes:",
+            "        given = feeds or NO_FEEDS",
+            "        return backend.execute((context, group, given, steady, None), given)",
+        ]
+    return lines
+
+
+_MAKES_CONTEXT = "    context = Context(backend, fetches, feeds, step, kind)"
+
+
+def _executing(prepared: Straight | None) -> list[str]:
+    """Return the lines that execute a run."""
+    lines = ["    values = run(feeds or NO_FEEDS)"]
+    if prepared is not None:
+        lines = [*prepared.lines, f"    values = {prepared.results}"]
+    return [
+        "    try:",
+        *(f"    {line}" for line in lines),
+        "    except NoValueYetError as error:",
+        "        raise backend.explained(error, steady.request) from None",
+    ]
+
+
+def _sameness(own: SessionRunArgs, kind: Kind, namespace: dict[str, Any]) -> Iterator[str]:
+    """Yield tests of whether a run is asked for the same."""
+    yield f"kind == {kind!r}"
+    if own.fetches.__class__ is str:
+        yield f"fetches.__class__ is str and fetches == {own.fetches!r}"
+    else:
+        yield f"fetches.__class__ is {own.fetches.__class__.__name__}"
+        yield f"len(fetches) == {len(own.fetches)}"
+        for number, part in enumerate(own.fetches):
+            namespace[f"fetch{number}"] = part
+            yield f"fetches[{number}] is fetch{number}"
+    if not own.feed_dict:
+        yield "not feeds"
+        return
+    yield f"feeds.__class__ is dict and len(feeds) == {len(own.feed_dict)}"
+    for number, key in enumerate(own.feed_dict):
+        namespace[f"key{number}"] = key
+        yield f"key{number} in feeds"
 
 
 def _before(

@@ -221,8 +221,7 @@ class MonitoredSession:
             values = backend.run(fetches, feed_dict, options, run_metadata, kind)
             done = values, backend.session.global_step
             if requests.pending or state.recovering or state.signals.received:
-                assert requests.run is not None
-                act_after_run(state, requests.run)
+                act_after_run(state, backend.last_context(fetches, feed_dict, kind))
             requests.run = None
             return values
         except BaseException as error:
@@ -507,8 +506,8 @@ class MonitoredSession:
         requests = self._state.requests
         try:
             values = backend.run(*request)
-            assert requests.run is not None
-            act_after_run(self._state, requests.run)
+            fetches, feed_dict, _, _, kind = request
+            act_after_run(self._state, backend.last_context(fetches, feed_dict, kind))
         except BaseException:
             requests.fail_run()
             raise

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import is_not
 from typing import Any, TypeAlias
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
-from hookbus.backend.straight import Run
+from hookbus.backend.straight import Run, Straight
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.bus.plan import (
@@ -24,7 +21,15 @@ from hookbus.bus.plan import (
     unite,
 )
 from hookbus.bus.schedule import Group, Schedules
-from hookbus.bus.straight import OTHER, Departure, Steady, StraightRun, Whole, compile_run
+from hookbus.bus.straight import (
+    OTHER,
+    Departure,
+    Steady,
+    StraightRun,
+    Whole,
+    compile_run,
+    compile_whole,
+)
 from hookbus.errors import NoValueYetError, repr_of
 from hookbus.graph.node import Node
 from hookbus.hooks.context import Requests, SessionRunContext
@@ -112,9 +117,16 @@ class HookedSession:
         steady = pending[3]
         if steady is not None and steady.hooks is not None:
             if steady.whole is None and pending[1] is self.schedules[kind].idle:
-                steady.whole = _whole_run(self, pending, steady)
+                steady.whole = self._compiled(pending, steady)
             self._whole = steady.whole or self._whole
         return values
+
+    def last_context(
+        self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None, kind: Kind
+    ) -> SessionRunContext:
+        """Return the context of the last run; one that calls no hook makes none."""
+        began = self.session.global_step - self.schedules[kind].added
+        return self.requests.run or SessionRunContext(self, fetches, feed_dict, began, kind)
 
     def ask(
         self,
@@ -253,7 +265,7 @@ class HookedSession:
         try:
             values = session.execute(plan.program, feeds, writes, options, metadata)
         except NoValueYetError as error:
-            raise self.explained(error, pending) from None
+            raise self.explained(error, _request_of(pending)) from None
         if advance:
             session.global_step += advance
             session.version += 1
@@ -281,21 +293,41 @@ class HookedSession:
         if group.due:
             schedule.ask(group)
 
-    def explained(self, error: NoValueYetError, pending: PendingRun) -> NoValueYetError:
+    def explained(self, error: NoValueYetError, request: RunRequest) -> NoValueYetError:
         """Add to an error who asked for the missing value."""
-        feeds = frozenset(_request_of(pending).feeds)
-        return self._planner.with_askers(error, _request_of(pending), feeds)
+        return self._planner.with_askers(error, request, frozenset(request.feeds))
 
-    def prepared(self, plan: RunPlan) -> Run:
+    def prepared(self, plan: RunPlan) -> Straight | None:
+        """Return the program of a plan in a form for runs without writes or a record."""
+        prepare = getattr(self.session, "prepared", None)
+        return None if prepare is None else prepare(plan.program)
+
+    def runner(self, plan: RunPlan) -> Run:
         """Return what executes a plan without writes and without a record."""
-        session, program = self.session, plan.program
-        prepare = getattr(session, "prepared", None)
-        run: Run | None = None if prepare is None else prepare(program)
-        return run or (
-            lambda feeds: session.execute(
-                program, feeds, NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
-            )
+        session, program, prepared = self.session, plan.program, self.prepared(plan)
+        if prepared is not None:
+            return prepared.run
+        return lambda feeds: session.execute(
+            program, feeds, NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
         )
+
+    def _compiled(self, pending: PendingRun, steady: Steady) -> Whole:
+        """Compile further runs of a graph like one in which nobody was due."""
+        (context, group, *_), plan = pending, steady.plan
+        assert plan is not None
+        names = {
+            "DEFAULT": DEFAULT_OPTIONS,
+            "NO_FEEDS": NO_FEEDS,
+            "NO_METADATA": NO_METADATA,
+            "backend": self,
+            "bus": self.bus,
+            "group": group,
+            "requests": self.requests,
+            "run": self.runner(plan),
+            "schedule": self.schedules[context.kind],
+            "session": self.session,
+        }
+        return compile_whole(context, steady, self.prepared(plan), names)
 
     def cancel(self, pending: PendingRun) -> None:
         """Tell the hooks that the second half of a run does not come."""
@@ -392,73 +424,6 @@ class HookedSession:
         steady.hooks = compile_run(
             *callers, steady.answers, shapes, plan.places, plan.hook_splits
         )
-
-
-def _whole_run(backend: HookedSession, pending: PendingRun, steady: Steady) -> Whole:
-    """Prepare for further runs of a graph like the last one, if nobody is due in them.
-
-    The run is written out from end to end. A run that differs in anything is left to the
-    general path, in :class:`HookedSession`, which is the definition.
-    """
-    (context, group, *_), hooks, plan = pending, steady.hooks, steady.plan
-    assert hooks is not None
-    assert plan is not None
-    session, requests, of_kind = backend.session, backend.requests, context.kind
-    schedule, bus = backend.schedules[of_kind], backend.bus
-    before, after, split, now = hooks.before, hooks.after, plan.split, time.monotonic
-    wanted = context.original_args.fetches
-    as_wanted, is_name = wanted.__class__, wanted.__class__ is str
-    parts = () if is_name else (*wanted,)
-    count, keys, names = len(parts), {*steady.keys}, steady.request.feeds
-    of_key = dict(zip(steady.keys, names, strict=True)) if steady.renames else None
-    run = backend.prepared(plan)
-
-    def whole(fetches: Any, feeds: Any, kind: Kind) -> Any:
-        step = session.global_step
-        if (
-            fetches.__class__ is not as_wanted
-            or (fetches != wanted if is_name else len(fetches) != count)
-            or any(map(is_not, fetches, parts))  # a name has no parts
-            or kind != of_kind
-            or (feeds.__class__ is not dict or feeds.keys() != keys if keys else feeds)
-            # As in Schedule.enter().
-            or step != schedule.at
-            or step + schedule.added >= schedule.next_step
-            or schedule.idle is not group
-            or schedule.changes != bus.changes
-            or (schedule.next_time != math.inf and now() >= schedule.next_time)
-        ):
-            return OTHER
-        context = SessionRunContext(backend, fetches, feeds, step, kind)
-        departure = None if before is None else before(context)
-        if departure is not None:
-            pending = backend.go_on(context, group, steady, departure)
-            return backend.execute(pending, pending[2])
-        given = feeds or NO_FEEDS
-        if of_key is not None:
-            given = {of_key[key]: feeds[key] for key in feeds}
-        if requests.writes:
-            return backend.execute((context, group, given, steady, None), given)
-        try:
-            values = run(given)
-        except NoValueYetError as error:
-            raise backend.explained(error, (context, group, given, steady, None)) from None
-        after_it = session.global_step
-        if (
-            # As in Schedule.leave().
-            after_it - step != schedule.added
-            or schedule.version != bus.version
-            or (schedule.next_time != math.inf and now() >= schedule.next_time)
-        ):
-            backend.tell((context, group, given, steady, None), plan, values)
-        else:
-            schedule.runs += 1
-            schedule.at = after_it
-            if after is not None:
-                after(context, values, DEFAULT_OPTIONS, NO_METADATA, after_it)
-        return split and split(values)
-
-    return whole
 
 
 def _key_of(fetches: Any) -> Hashable:

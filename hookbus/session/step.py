@@ -342,7 +342,7 @@ def _leaving(
     session, schedule = backend.session, backend.schedules[kind]
     after, step_done, now = hooks.after, state.saver.epochs.step_done, time.monotonic
     reported, advance = frozenset(steady.reported), kind == "train"
-    count, take_reports, run = len(reported), session.take_reports, backend.prepared(plan)
+    count, take_reports, run = len(reported), session.take_reports, backend.runner(plan)
 
     def leave(context: SessionRunContext, reports: Reports) -> bool:
         if (

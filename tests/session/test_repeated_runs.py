@@ -167,7 +167,7 @@ def test_an_error_in_a_compiled_run_names_the_hook_and_shows_the_source():
         in caught.value.__notes__
     )
     frames = traceback.extract_tb(caught.value.__traceback__)
-    (line,) = [frame.line for frame in frames if frame.filename == "<hookbus, compiled>"]
+    *_, line = [frame.line for frame in frames if frame.filename == "<hookbus, compiled>"]
     assert "(Values(None, options, metadata, step))" in line
 
 
