@@ -1,15 +1,15 @@
-"""Measures what a step costs on the bus, against a plain loop that calls the same hooks.
+"""Measures what hooks and sessions cost in a step, against plain loops that do the same.
 
-Five hooks each fetch one value in every run of a trivial step. In one variant they make a
-new request for each run, as most hooks do; in the other they reuse one. The two loops take
-turns in one process, and the benchmark compares the medians of many short rounds: on a
-shared machine only a ratio within one run means anything.
+"Direct" is a loop that calls the same bound methods of the same hooks around the same
+trivial step. The overhead of a loop is its time for a step minus that of the bare step, and
+the benchmark shows the ratio of two overheads, or of two steps. The loops of a comparison
+take turns, a few hundred steps each, and a ratio compares two loops of one round: on a
+shared machine only that means anything. Shown are medians over the rounds, with the middle
+half of the rounds in brackets.
 
-Then it measures the steps of an Estimator, on the digits, against a session with the same
-graph and the same plugins. Each round is a training. A clock in the input runs from one of
-the first batches to the last, so that opening and closing a session do not count.
+    python benchmarks/step_overhead.py [--rounds 60] [--json FILE] [--check]
 
-    python benchmarks/step_overhead.py
+With --check it exits with 1 if a ratio is above its bar by more than a tenth.
 """
 
 from __future__ import annotations
@@ -18,19 +18,31 @@ import argparse
 import contextlib
 import importlib
 import io
+import json
+import logging
+import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import attrs
+import numpy as np
+from by_hand import ByHand
+from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_nan_tensor import NanTensorHook
+from hookbus_stop_at_step import StopAtStepHook
+from hookbus_summary_saver import SummarySaverHook
+from safetensors.numpy import save_file
 
 import hookbus
 from hookbus import (
+    Due,
     Estimator,
     Graph,
     ModeKeys,
@@ -38,11 +50,69 @@ from hookbus import (
     MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
+    hookimpl,
 )
 
-HOOKS = 5
+Loop: TypeAlias = Callable[[int], None]
+"""Does so many steps."""
+
 WARM = 20
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+NEVER = 10**9
+SLACK = 1.1
+
+
+@attrs.frozen
+class Ratio:
+    """A ratio within this run.
+
+    Attributes:
+        what: what is compared.
+        median, low, high: over the rounds; the middle half lies between low and high.
+        bar: what it should not exceed, or None.
+        micros: the microseconds of a step, by loop.
+    """
+
+    what: str
+    median: float
+    low: float
+    high: float
+    bar: float | None
+    micros: Mapping[str, float]
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        ratios: list[float],
+        times: Mapping[str, list[float]],
+        bar: float | None = None,
+    ) -> Ratio:
+        """Return the ratio over some rounds."""
+        low, median, high = statistics.quantiles(ratios, n=4)
+        micros = {name: statistics.median(taken) * 1e6 for name, taken in times.items()}
+        return cls(what, median, low, high, bar, micros)
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{name} {taken:.2f}" for name, taken in self.micros.items())
+        bar = "" if self.bar is None else f"  bar {self.bar:g}"
+        return (
+            f"{self.what:44}{self.median:7.3f} ({self.low:.3f} to {self.high:.3f})"
+            f"{bar:10}  {times} us"
+        )
+
+
+def in_turns(loops: Mapping[str, Loop], rounds: int, steps: int) -> dict[str, list[float]]:
+    """Time the loops in turn; return the seconds a step of each, by round."""
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for loop in loops.values():
+        loop(steps)
+    for _ in range(rounds):
+        for name, loop in loops.items():
+            began = time.perf_counter()
+            loop(steps)
+            times[name].append((time.perf_counter() - began) / steps)
+    return times
 
 
 class Watcher(SessionRunHook):
@@ -70,66 +140,260 @@ class ReadyWatcher(Watcher):
         return self.request
 
 
-def trivial_graph() -> Graph:
-    """Return a graph of one op that adds, and a value for each hook."""
-    graph = Graph()
-    graph.variable("x", 1)
-    for number in range(HOOKS):
-        graph.variable(f"v{number}", number)
+class IdleWatcher(Watcher):
+    """Does the same in a run that never comes."""
 
-    @graph.op
-    def step(x):
-        return x + 1
-
-    return graph
+    @hookimpl
+    def next_due(self) -> Due:
+        return Due(NEVER)
 
 
-def plain_steps(hooks: list[Watcher]) -> Callable[[int], None]:
-    """Return a loop as written by hand: a step and ten method calls."""
+def directly(hooks: list[Watcher]) -> Loop:
+    """Return a loop that calls each hook around a trivial step."""
     context = object()
-    values = {f"v{number}": number for number in range(HOOKS)}
-    results = [
-        hookbus.SessionRunValues(value, hookbus.RunOptions(), hookbus.RunMetadata(), 0)
-        for value in values.values()
-    ]
-    before = [hook.before_run for hook in hooks]
-    after = [(hook.after_run, result) for hook, result in zip(hooks, results, strict=True)]
+    values = hookbus.SessionRunValues(0, hookbus.RunOptions(), hookbus.RunMetadata(), 0)
+    before, after = [h.before_run for h in hooks], [h.after_run for h in hooks]
 
-    def step(x: int) -> int:
-        return x + 1
+    def step(x: int, fed: int) -> int:
+        return x + fed
 
-    def run(count: int) -> None:
+    def loop(count: int) -> None:
         for _ in range(count):
             for ask in before:
                 ask(context)
-            step(1)
-            for tell, result in after:
-                tell(context, result)
+            step(1, 1)
+            for tell in after:
+                tell(context, values)
 
-    return run
+    return loop
 
 
-def session_steps(session: MonitoredSession) -> Callable[[int], None]:
-    """Return the same loop on the bus."""
+def trivial_graph(values: int) -> Graph:
+    """Return a graph of one op that adds, and a value for each hook."""
+    graph = Graph()
+    graph.variable("x", 1)
+    graph.placeholder("fed")
+    for number in range(values):
+        graph.variable(f"v{number}", number)
+    graph.op(lambda x, fed: x + fed, name="fed_step")
+    graph.op(lambda x: x + 1, name="step")
+    return graph
 
-    def run(count: int) -> None:
+
+def session_loop(session: MonitoredSession, fed: bool) -> Loop:
+    """Return the same loop on the bus, with a placeholder that is fed, or without."""
+
+    def with_feed(count: int) -> None:
+        for _ in range(count):
+            session.run("fed_step", {"fed": 1})
+
+    def without(count: int) -> None:
         for _ in range(count):
             session.run("step")
 
-    return run
+    return with_feed if fed else without
 
 
-def measure(loops: dict[str, Callable[[int], None]], rounds: int, steps: int) -> dict:
-    """Time the loops in turn; return the seconds a step of each, by round."""
-    times: dict[str, list[float]] = {name: [] for name in loops}
-    for loop in loops.values():
-        loop(steps)
-    for _ in range(rounds):
-        for name, loop in loops.items():
-            start = time.perf_counter()
-            loop(steps)
-            times[name].append((time.perf_counter() - start) / steps)
-    return times
+def step_loop(session: MonitoredTrainingSession, names: list[str]) -> Loop:
+    """Return the same loop as a custom loop that reports some values."""
+    values = dict.fromkeys(names, 1.0)
+
+    def loop(count: int) -> None:
+        for _ in range(count):
+            with session.step() as step:
+                step.report(**values)
+
+    return loop
+
+
+def hooks_that_fetch(rounds: int) -> Iterator[Ratio]:
+    """Compare hooks that each fetch one value with direct calls."""
+    bars = {("ready", 5): 5.0, ("ready", 100): 4.5, ("fresh", 5): 3.0, ("fresh", 100): 2.5}
+    for style, kind in (("ready", ReadyWatcher), ("fresh", Watcher)):
+        for count in (1, 5, 20, 100, 1000):
+            hooks = [kind(f"v{number}") for number in range(count)]
+            with MonitoredSession(trivial_graph(count), hooks=hooks) as session:
+                loops = {
+                    "bare": directly([]),
+                    "direct": directly(hooks),
+                    "session": session_loop(session, fed=True),
+                    "without feeds": session_loop(session, fed=False),
+                }
+                steps = max(4, 1000 // count)
+                times = in_turns(loops, rounds, steps)
+            what = f"{count} {style} request{'s' if count > 1 else ''}"
+            yield _overhead(what, times, "session", bars.get((style, count)))
+            yield _overhead(f"{what}, nothing fed", times, "without feeds", None)
+
+
+def hooks_in_a_custom_loop(rounds: int) -> Iterator[Ratio]:
+    """Compare the same hooks around a custom loop."""
+    for count in (5, 100):
+        names = [f"v{number}" for number in range(count)]
+        hooks = [ReadyWatcher(name) for name in names]
+        with MonitoredTrainingSession(hooks=hooks) as session:
+            loops = {
+                "bare": directly([]),
+                "direct": directly(hooks),
+                "session": step_loop(session, names),
+            }
+            times = in_turns(loops, rounds, max(4, 1000 // count))
+        yield _overhead(f"{count} ready requests, custom loop", times, "session", None)
+
+
+def _overhead(
+    what: str, times: Mapping[str, list[float]], loop: str, bar: float | None
+) -> Ratio:
+    shown = {name: times[name] for name in ("bare", "direct", loop)}
+    ratios = [(c - a) / (b - a) for a, b, c in zip(*shown.values(), strict=True)]
+    return Ratio.of(what, ratios, shown, bar)
+
+
+def hooks_that_are_not_due(rounds: int) -> Iterator[Ratio]:
+    """Compare sessions with hooks that are not due with one without hooks."""
+    with contextlib.ExitStack() as open_sessions:
+        loops = {}
+        for count in (0, 100, 1000):
+            hooks = [IdleWatcher("x") for _ in range(count)]
+            session = MonitoredSession(trivial_graph(1), hooks=hooks)
+            open_sessions.enter_context(session)
+            loops[f"{count} hooks"] = session_loop(session, fed=True)
+        times = in_turns(loops, rounds, 1000)
+    for name in [*loops][1:]:
+        yield _ratio(f"{name} that are not due", times, name, "0 hooks", 1.05)
+
+
+def _ratio(
+    what: str, times: Mapping[str, list[float]], one: str, other: str, bar: float | None
+) -> Ratio:
+    shown = {other: times[other], one: times[one]}
+    return Ratio.of(what, [b / a for a, b in zip(*shown.values(), strict=True)], shown, bar)
+
+
+class Regression:
+    """A linear regression whose step takes so many seconds, more or less."""
+
+    def __init__(self, seconds: float) -> None:
+        self.rows = 500
+        while True:
+            random = np.random.default_rng(1)
+            self.inputs = random.random((self.rows, 40))
+            self.targets = self.inputs @ random.random(40)
+            taken = self._time()
+            if taken >= seconds:
+                return
+            self.rows = int(self.rows * min(2, 1.05 * seconds / taken)) + 10
+
+    def step(self, w: Any) -> tuple[Any, dict[str, float]]:
+        """Return new weights, and the loss."""
+        error = self.inputs @ w - self.targets
+        loss = float(error @ error) / len(error)
+        return w - 0.01 * (self.inputs.T @ error) / len(error), {"loss": loss}
+
+    def _time(self) -> float:
+        loop = self.by_itself()
+        loop(50)
+        return min(in_turns({"": loop}, 20, 50)[""])
+
+    def by_itself(self) -> Loop:
+        """Return the plain loop."""
+        w = np.zeros(40)
+
+        def loop(count: int) -> None:
+            nonlocal w
+            for _ in range(count):
+                w, _ = self.step(w)
+
+        return loop
+
+    def graph(self) -> Graph:
+        """Return a graph that trains."""
+        graph = Graph()
+        graph.variable("w", np.zeros(40))
+        graph.train_op(self.step, name="train", updates="w", outputs=("loss",))
+        return graph
+
+    def in_a_step(self, session: MonitoredTrainingSession) -> Loop:
+        """Return the loop as a custom loop."""
+        w = np.zeros(40)
+
+        def loop(count: int) -> None:
+            nonlocal w
+            for _ in range(count):
+                with session.step() as step:
+                    w, out = self.step(w)
+                    step.report(loss=out["loss"])
+
+        return loop
+
+
+def sessions_without_hooks(rounds: int) -> Iterator[Ratio]:
+    """Compare sessions without hooks with plain loops."""
+    small, larger = Regression(20e-6), Regression(50e-6)
+    with MonitoredSession(small.graph()) as session:
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                session.run("train")
+
+        times = in_turns({"plain": small.by_itself(), "run()": run}, rounds, 500)
+    yield _ratio("no hooks, a NumPy step of 20 us", times, "run()", "plain", 1.12)
+    with MonitoredTrainingSession() as custom:
+        loops = {"plain": larger.by_itself(), "step()": larger.in_a_step(custom)}
+        times = in_turns(loops, rounds, 200)
+    yield _ratio("no hooks, a custom step of 50 us", times, "step()", "plain", 1.10)
+
+
+def five_real_hooks(rounds: int) -> Iterator[Ratio]:
+    """Compare plugins that do five things with a loop that does them by hand."""
+    block, every, task = 1000, 100, Regression(20e-6)
+    with tempfile.TemporaryDirectory() as place:
+        w = np.zeros(40)
+        states = {"weights": lambda: {"w": w}}
+        things = ByHand(
+            Path(place, "by_hand"),
+            save_file,
+            lambda: {name: state() for name, state in states.items()},
+            every,
+            block,
+            NEVER,
+        )
+
+        def by_hand(count: int) -> None:
+            nonlocal w
+            for _ in range(count):
+                w, out = task.step(w)
+                if not things.after_step(out["loss"]):
+                    break
+
+        directory = Path(place, "session")
+        hooks = [
+            StopAtStepHook(last_step=NEVER),
+            LoggingTensorHook("train:loss", every_n_iter=every),
+            NanTensorHook("train:loss"),
+            SummarySaverHook(
+                save_steps=every, output_dir=str(directory), tensors="train:loss"
+            ),
+            CheckpointSaverHook(save_steps=block),
+        ]
+        with MonitoredTrainingSession(
+            task.graph(),
+            checkpoint_dir=directory,
+            hooks=hooks,
+            save_checkpoint_steps=None,
+            save_checkpoint_secs=None,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+        ) as session:
+
+            def run(count: int) -> None:
+                for _ in range(count):
+                    session.run("train")
+
+            loops = {"plain": task.by_itself(), "by hand": by_hand, "hookbus": run}
+            times = in_turns(loops, max(5, rounds // 3), block)
+    yield _ratio("five real hooks, a step of 20 us", times, "hookbus", "by hand", 1.15)
+    yield _ratio("the same by hand", times, "by hand", "plain", None)
 
 
 class Timed:
@@ -170,56 +434,61 @@ def session_training(digits: Any, batches: Timed) -> None:
             session.run([spec.train_op, spec.loss])
 
 
-def compare_estimator(rounds: int) -> None:
-    """Time trainings of both kinds in turn and print the result."""
+def an_estimator(rounds: int) -> Iterator[Ratio]:
+    """Compare the steps of an Estimator with those of a session with the same graph."""
     sys.path.insert(0, str(EXAMPLES))
     digits = importlib.import_module("estimator_digits")
     batches = Timed([*digits.train_input()])
     kinds = {"session": session_training, "Estimator": estimator_training}
     times: dict[str, list[float]] = {name: [] for name in kinds}
-    with contextlib.redirect_stderr(io.StringIO()):
-        for place in range(rounds + 1):
-            for name in [*kinds][:: 1 if place % 2 else -1]:
-                kinds[name](digits, batches)
-                times[name].append(batches.seconds)
-    report("an Estimator on the digits", {name: v[1:] for name, v in times.items()})
+    for place in range(rounds // 4 + 2):
+        for name in [*kinds][:: 1 if place % 2 else -1]:
+            kinds[name](digits, batches)
+            times[name].append(batches.seconds)
+    del times["session"][0], times["Estimator"][0]
+    yield _ratio("an Estimator on the digits", times, "Estimator", "session", None)
 
 
-def main() -> None:
-    """Compare the two loops for both kinds of hooks, then the two kinds of training."""
+PARTS = (
+    hooks_that_fetch,
+    hooks_in_a_custom_loop,
+    hooks_that_are_not_due,
+    sessions_without_hooks,
+    five_real_hooks,
+    an_estimator,
+)
+
+
+def main() -> int:
+    """Measure all parts, and return whether one was above its bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--check", action="store_true", help="exit with 1 above a bar")
     options = parser.parse_args()
-    for title, hook in (
-        ("requests made anew in each step", Watcher),
-        ("requests made once", ReadyWatcher),
-    ):
-        compare(title, [hook(f"v{number}") for number in range(HOOKS)], options)
-    compare_estimator(options.rounds)
-
-
-def compare(title: str, hooks: list[Watcher], options: argparse.Namespace) -> None:
-    """Time both loops with these hooks and print the result."""
-    config = hookbus.Config(autoload=False)
-    with MonitoredSession(trivial_graph(), hooks=hooks, config=config) as session:
-        loops = {"plain loop": plain_steps(hooks), "session": session_steps(session)}
-        times = measure(loops, options.rounds, options.steps)
-    report(title, times)
-
-
-def report(title: str, times: dict[str, list[float]]) -> None:
-    """Print the medians of two kinds, and the ratio of the second to the first."""
-    print(title)
-    for name, values in times.items():
-        print(f"  {name:10} {statistics.median(values) * 1e6:8.3f} us a step")
-    first, second = times.values()
-    ratios = sorted(b / a for a, b in zip(first, second, strict=True))
-    print(
-        f"  ratio      {statistics.median(ratios):8.3f}  "
-        f"(rounds from {ratios[0]:.2f} to {ratios[-1]:.2f})"
-    )
+    logging.basicConfig(stream=io.StringIO(), level=logging.INFO, force=True)
+    found: list[Ratio] = []
+    for part in PARTS:
+        with contextlib.redirect_stderr(io.StringIO()):
+            measured = [*part(options.rounds)]
+        found += measured
+        print(*measured, sep="\n", flush=True)
+    with_ = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "hookbus": hookbus.__version__,
+        "numpy": np.__version__,
+    }
+    print(", ".join(f"{name} {version}" for name, version in with_.items()))
+    if options.json is not None:
+        ratios = [attrs.asdict(ratio) for ratio in found]
+        options.json.write_text(json.dumps({**with_, "ratios": ratios}, indent=2) + "\n")
+    above = [r for r in found if r.bar is not None and r.median > r.bar * SLACK]
+    if options.check and above:
+        print("above the bar:", *(ratio.what for ratio in above), sep="\n  ")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

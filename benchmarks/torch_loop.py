@@ -22,10 +22,8 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import json
 import logging
 import math
-import os
 import statistics
 import sys
 import tempfile
@@ -38,13 +36,13 @@ from typing import Any, TypeAlias
 
 import attrs
 import torch
+from by_hand import ByHand
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
 from safetensors.torch import save_file
-from tensorboardX import SummaryWriter
 
 from hookbus import Config, MonitoredTrainingSession
 
@@ -120,51 +118,18 @@ def bare(task: Task) -> Steps:
 
 def by_hand(task: Task) -> Steps:
     """Do all five things in the loop, as somebody would who knows how."""
-    done, every = 0, task.block // 10
-    directory, log = task.directory / "by_hand", logging.getLogger("by_hand")
-    directory.mkdir()
-    writer = SummaryWriter(str(directory))
-    while not task.is_over:
-        loss = task.step()
-        done += 1
-        number = loss.item()
-        if math.isnan(number):
-            raise ValueError(f"the loss is NaN at step {done}")
-        if done % every == 0:
-            log.info("step %d: loss %g", done, number)
-            writer.add_scalar("loss", number, done)
-        if done % task.block == 0:
-            _save_by_hand(task, directory, done)
-            # What is shown up to the checkpoint is as safe as the checkpoint.
-            writer.flush()
-            for path in directory.glob("events*"):
-                _sync(path)
+
+    def states() -> dict[str, Any]:
+        return {
+            "model": dict(task.model.state_dict()),
+            "random": {"torch": torch.get_rng_state()},
+        }
+
+    place, every = task.directory / "by_hand", task.block // 10
+    things = ByHand(place, save_file, states, every, task.block, 10 * task.block)
+    while not task.is_over and things.after_step(task.step().item()):
         yield
-    writer.close()
-
-
-def _save_by_hand(task: Task, directory: Path, step: int) -> None:
-    """Write a checkpoint so that a crash at any time leaves a complete one."""
-    temporary, final = directory / "tmp", directory / f"ckpt-{step}"
-    temporary.mkdir()
-    states = {
-        "model": dict(task.model.state_dict()),
-        "random": {"torch": torch.get_rng_state()},
-    }
-    for name, state in states.items():
-        save_file(state, temporary / f"{name}.safetensors")
-        _sync(temporary / f"{name}.safetensors")
-    (temporary / "manifest.json").write_text(json.dumps({"step": step}))
-    _sync(temporary / "manifest.json")
-    _sync(temporary)
-    temporary.rename(final)
-    _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    things.writer.close()
 
 
 def with_hookbus(task: Task) -> Steps:

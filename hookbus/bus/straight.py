@@ -23,7 +23,7 @@ from hookbus.errors import NoValueYetError
 from hookbus.graph.fetches import Split, Structure
 from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
-from hookbus.hooks.hook import Kind, SessionRunArgs
+from hookbus.hooks.hook import SessionRunArgs
 
 Departure: TypeAlias = tuple[int, list[Result], Any]
 """The place of a hook that asked for something new, the answers before it, and its own."""
@@ -53,8 +53,8 @@ class StraightRun:
         return self.before is not None or self.after is not None
 
 
-Whole: TypeAlias = Callable[[Any, Any, Kind], Any]
-"""Does a run with these fetches, feeds and kind; returns OTHER if it is not made for it."""
+Whole: TypeAlias = Callable[[Any, Any], Any]
+"""Does a run with these fetches and feeds; returns OTHER if it is not made for it."""
 
 OTHER = object()
 """Returned by a function that is made for other runs."""
@@ -158,6 +158,7 @@ def compile_whole(
         "after": hooks.after,
         "before": hooks.before,
         "inf": math.inf,
+        "kind": context.kind,
         "now": time.monotonic,
         "of_key": dict(zip(steady.keys, steady.request.feeds, strict=True)),
         "plan": plan,
@@ -167,10 +168,10 @@ def compile_whole(
     # The tests are those of Schedule.enter() and Schedule.leave().
     in_time = "(schedule.next_time == inf or now() < schedule.next_time)"
     lines = [
-        "def whole(fetches, feeds, kind):",
+        "def whole(fetches, feeds):",
         "    step = session.global_step",
         "    if not (",
-        *(f"        {test} and" for test in _sameness(own, context.kind, namespace)),
+        *(f"        {test} and" for test in _sameness(own, namespace)),
         "        step == schedule.at and step + schedule.added < schedule.next_step and",
         "        schedule.idle is group and schedule.changes == bus.changes and",
         f"        {in_time}",
@@ -239,9 +240,8 @@ def _executing(prepared: Straight | None) -> list[str]:
     ]
 
 
-def _sameness(own: SessionRunArgs, kind: Kind, namespace: dict[str, Any]) -> Iterator[str]:
+def _sameness(own: SessionRunArgs, namespace: dict[str, Any]) -> Iterator[str]:
     """Yield tests of whether a run is asked for the same."""
-    yield f"kind == {kind!r}"
     if own.fetches.__class__ is str:
         yield f"fetches.__class__ is str and fetches == {own.fetches!r}"
     else:

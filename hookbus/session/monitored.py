@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.bus.straight import OTHER
 from hookbus.config.config import Config
 from hookbus.errors import (
     END_OF_INPUT,
@@ -199,26 +200,32 @@ class MonitoredSession:
                 error.
         """
         state = self._state
-        if state.custom_loop:
-            state.check_process()
-            if state.block == "step":
-                raise UsageError(
-                    "run() inside step(): report what the step computes instead"
-                )
-            return state.usable("aux").session.run(fetches, feed_dict)
-        if kind is not None:
-            check_kind(kind)
-        if state.bus.current.name is not NOBODY:
-            self._refuse_inside_event()
-        backend = state.backend
-        usual = state.phase is RUNNING and state.signals.received is None
-        if backend is None or not usual:
+        backend, requests = state.backend, state.requests
+        usual = (
+            backend is not None
+            and state.phase is RUNNING
+            and state.signals.received is None
+            and state.bus.current.name is NOBODY
+            and not state.custom_loop
+            and kind is None
+        )
+        if not usual:
+            if state.custom_loop:
+                return self._read(fetches, feed_dict)
+            if kind is not None:
+                check_kind(kind)
+            if state.bus.current.name is not NOBODY:
+                self._refuse_inside_event()
             backend = state.usable(kind)
+        assert backend is not None
         kind = kind or state.kind
-        requests = state.requests
         done: Done | None = None
         try:
-            values = backend.run(fetches, feed_dict, options, run_metadata, kind)
+            values = OTHER
+            if usual and options is None and run_metadata is None:
+                values = backend.whole(fetches, feed_dict)
+            if values is OTHER:
+                values = backend.run(fetches, feed_dict, options, run_metadata, kind)
             done = values, backend.session.global_step
             if requests.pending or state.recovering or state.signals.received:
                 act_after_run(state, backend.last_context(fetches, feed_dict, kind))
@@ -231,6 +238,14 @@ class MonitoredSession:
                 raise
         request = (fetches, feed_dict, options, run_metadata, kind)
         return repeat(state, cause, lambda new: self._run_on(new, *request), done)
+
+    def _read(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None) -> Any:
+        """Read the values that a custom loop reported last."""
+        state = self._state
+        state.check_process()
+        if state.block == "step":
+            raise UsageError("run() inside step(): report what the step computes instead")
+        return state.usable("aux").session.run(fetches, feed_dict)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Call a function that runs the backend session, with or without hooks.

@@ -71,6 +71,7 @@ class HookedSession:
         current_hook: names the hook that is being called.
         armed_for: the run that the backend is prepared for, in a custom loop.
         schedules: decide which hooks a run calls, by its kind.
+        whole: does a run of a graph like the last one, of the session's kind.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class HookedSession:
         self.armed_for: Steady | None = None
         self._armed: Any = None
         self._steady: dict[Hashable, Steady] = {}
-        self._whole: Whole | None = None
+        self.whole: Whole = _for_no_run
 
     def run(
         self,
@@ -107,18 +108,13 @@ class HookedSession:
         kind: Kind,
     ) -> Any:
         """Do a whole run of a graph; return the caller's values."""
-        whole = self._whole
-        if whole is not None and options is None and metadata is None:
-            values = whole(fetches, feed_dict, kind)
-            if values is not OTHER:
-                return values
         pending = self.ask(fetches, feed_dict, options, metadata, kind)
         values = self.execute(pending, pending[2])
         steady = pending[3]
-        if steady is not None and steady.hooks is not None:
+        if steady is not None and steady.hooks is not None and kind == self.bus.kind:
             if steady.whole is None and pending[1] is self.schedules[kind].idle:
                 steady.whole = self._compiled(pending, steady)
-            self._whole = steady.whole or self._whole
+            self.whole = steady.whole or self.whole
         return values
 
     def last_context(
@@ -424,6 +420,10 @@ class HookedSession:
         steady.hooks = compile_run(
             *callers, steady.answers, shapes, plan.places, plan.hook_splits
         )
+
+
+def _for_no_run(_fetches: Any, _feeds: Any) -> Any:
+    return OTHER
 
 
 def _key_of(fetches: Any) -> Hashable:
