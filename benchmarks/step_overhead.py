@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -369,11 +370,9 @@ def five_real_hooks(rounds: int) -> Iterator[Ratio]:
         directory = Path(place, "session")
         hooks = [
             StopAtStepHook(last_step=NEVER),
-            LoggingTensorHook("train:loss", every_n_iter=every),
-            NanTensorHook("train:loss"),
-            SummarySaverHook(
-                save_steps=every, output_dir=str(directory), tensors="train:loss"
-            ),
+            LoggingTensorHook("loss", every_n_iter=every),
+            NanTensorHook("loss"),
+            SummarySaverHook(save_steps=every, output_dir=str(directory), tensors="loss"),
             CheckpointSaverHook(save_steps=block),
         ]
         with MonitoredTrainingSession(
@@ -473,16 +472,16 @@ def main() -> int:
             measured = [*part(options.rounds)]
         found += measured
         print(*measured, sep="\n", flush=True)
-    with_ = {
+    versions = {
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
-        "hookbus": hookbus.__version__,
+        "hookbus": version("hookbus"),
         "numpy": np.__version__,
     }
-    print(", ".join(f"{name} {version}" for name, version in with_.items()))
+    print(", ".join(f"{name} {found_version}" for name, found_version in versions.items()))
     if options.json is not None:
         ratios = [attrs.asdict(ratio) for ratio in found]
-        options.json.write_text(json.dumps({**with_, "ratios": ratios}, indent=2) + "\n")
+        options.json.write_text(json.dumps({**versions, "ratios": ratios}, indent=2) + "\n")
     above = [r for r in found if r.bar is not None and r.median > r.bar * SLACK]
     if options.check and above:
         print("above the bar:", *(ratio.what for ratio in above), sep="\n  ")

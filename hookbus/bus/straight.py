@@ -40,12 +40,15 @@ class StraightRun:
             None if there are no hooks, like *after*.
         after: takes the context, the values fetched for all, and what is the same for all
             hooks in their SessionRunValues; calls ``after_run``.
-        source: both as Python code.
+        asking, telling: the bodies of both, for a longer function.
+        names: the global names of both.
     """
 
     before: Callable[[SessionRunContext], Departure | None] | None
     after: Callable[..., None] | None
-    source: str
+    asking: Sequence[str]
+    telling: Sequence[str]
+    names: dict[str, Any]
 
     @property
     def reach_anybody(self) -> bool:
@@ -117,15 +120,19 @@ def compile_run(
         "Values": SessionRunValues,
         "is_plain": is_plain,
     }
-    requests = dict(asked)
-    lines = _before(before, requests, namespace)
-    lines += _after(after, shapes, places, splits, namespace)
-    source = "\n".join(lines) + "\n"
-    define(source, namespace)
+    asking = _asking(before, dict(asked), namespace)
+    telling = _telling(after, shapes, places, splits, namespace)
+    if asking:
+        lines = ["def before(run_context):", *asking, "    return departure"]
+        define("\n".join(lines) + "\n", namespace)
+    if telling:
+        lines = ["def after(run_context, values, options, metadata, step_after):", *telling]
+        define("\n".join(lines) + "\n", namespace)
     for caller, letter in ((before, "b"), (after, "c")):
         names = [f"{letter}{number}" for number in range(len(caller.implementations))]
         caller.note_copies(namespace, names)
-    return StraightRun(namespace.get("before"), namespace.get("after"), source)
+    functions = namespace.get("before"), namespace.get("after")
+    return StraightRun(*functions, asking, telling, namespace)
 
 
 def compile_whole(
@@ -142,21 +149,21 @@ def compile_whole(
         context: that of a run like them.
         steady: what is prepared for them.
         prepared: the program, if the backend session has it in this form.
-        names: the parts of the session, as the function uses them: ``DEFAULT``,
-            ``NO_FEEDS``, ``NO_METADATA``, ``backend``, ``bus``, ``group``, ``requests``,
+        names: the parts of the session, as the function uses them: ``NO_FEEDS``,
+            ``backend``, ``bus``, ``group``, ``metadata``, ``options``, ``requests``,
             ``run``, ``schedule`` and ``session``.
     """
     hooks, plan, own = steady.hooks, steady.plan, context.original_args
     assert hooks is not None
     assert plan is not None
-    namespace: dict[str, Any] = {
-        **({} if prepared is None else prepared.names),
+    # The names of the hooks' functions stay in this one, where a fork cuts them off.
+    namespace = hooks.names
+    namespace |= {} if prepared is None else prepared.names
+    namespace |= {
         **names,
         "Context": SessionRunContext,
         "NoValueYetError": NoValueYetError,
         "OTHER": OTHER,
-        "after": hooks.after,
-        "before": hooks.before,
         "inf": math.inf,
         "kind": context.kind,
         "now": time.monotonic,
@@ -177,40 +184,36 @@ def compile_whole(
         f"        {in_time}",
         "    ):",
         "        return OTHER",
-        *_asking(hooks, steady),
+        *_beginning(hooks, steady),
         *_executing(prepared),
-        "    after_it = session.global_step",
+        "    step_after = session.global_step",
         "    if (",
-        "        after_it - step == schedule.added and schedule.version == bus.version and",
-        f"        {in_time}",
+        "        step_after - step == schedule.added and schedule.version == bus.version",
+        f"        and {in_time}",
         "    ):",
         "        schedule.runs += 1",
-        "        schedule.at = after_it",
-    ]
-    if hooks.after is not None:
-        lines.append("        after(context, values, DEFAULT, NO_METADATA, after_it)")
-    lines.append("    else:")
-    if not hooks.reach_anybody:
-        lines.append(f"    {_MAKES_CONTEXT}")
-    lines += [
-        "        backend.tell((context, group, feeds, steady, None), plan, values)",
-        f"    return {'split(values)' if plan.split else None}",
+        "        schedule.at = step_after",
+        *(f"    {line}" for line in hooks.telling),
+        "    else:",
+        *([] if hooks.reach_anybody else [f"    {_MAKES_CONTEXT}"]),
+        "        backend.tell((run_context, group, feeds, steady, None), plan, values)",
+        f"    return {'values[0]' if own.fetches.__class__ is str else 'split(values)'}",
     ]
     define("\n".join(lines) + "\n", namespace)
     whole: Whole = namespace["whole"]
     return whole
 
 
-def _asking(hooks: StraightRun, steady: Steady) -> list[str]:
+def _beginning(hooks: StraightRun, steady: Steady) -> list[str]:
     """Return the lines that ask the hooks of a run, if there are any."""
     lines = []
     if hooks.reach_anybody:
         lines.append(_MAKES_CONTEXT)
     if hooks.before is not None:
         lines += [
-            "    departure = before(context)",
+            *hooks.asking,
             "    if departure is not None:",
-            "        pending = backend.go_on(context, group, steady, departure)",
+            "        pending = backend.go_on(run_context, group, steady, departure)",
             "        return backend.execute(pending, pending[2])",
         ]
     if steady.renames:
@@ -219,12 +222,13 @@ def _asking(hooks: StraightRun, steady: Steady) -> list[str]:
         lines += [
             "    if requests.writes:",
             "        given = feeds or NO_FEEDS",
-            "        return backend.execute((context, group, given, steady, None), given)",
+            "        pending = run_context, group, given, steady, None",
+            "        return backend.execute(pending, given)",
         ]
     return lines
 
 
-_MAKES_CONTEXT = "    context = Context(backend, fetches, feeds, step, kind)"
+_MAKES_CONTEXT = "    run_context = Context(backend, fetches, feeds, step, kind)"
 
 
 def _executing(prepared: Straight | None) -> list[str]:
@@ -259,31 +263,35 @@ def _sameness(own: SessionRunArgs, namespace: dict[str, Any]) -> Iterator[str]:
         yield f"key{number} in feeds"
 
 
-def _before(
+def _asking(
     caller: Caller, requests: Mapping[str, Any], namespace: dict[str, Any]
 ) -> list[str]:
-    lines = ["def before(run_context):"]
+    """Return the lines that ask all hooks, until one asks for something else."""
     if not caller.implementations:
         return []
-    lines += ["    outer = current.name", "    try:"]
+    lines = ["    departure, outer = None, current.name", "    try:"]
+    lines.append("        while True:  # once")
     answers: list[str] = []
     for number, each in enumerate(caller.implementations):
         name, own = each.plugin, f"b{number}"
-        lines.append(f"        current.name = {name!r}")
+        lines.append(f"            current.name = {name!r}")
         call = _call(caller, each, own, namespace, {"run_context": "run_context"})
         so_far = f"[{', '.join(answers)}]"
         request = requests.get(name)
         if request is None:
-            lines.append(f"        answer = {call}")
+            lines.append(f"            answer = {call}")
             test, answer = "answer is not None", "answer"
         else:
             answer = f"a{number}"
-            lines.append(f"        {answer} = {call}")
+            lines.append(f"            {answer} = {call}")
             test = _differs(answer, f"r{number}", request, namespace)
             answers.append(f"({name!r}, {answer})")
-        lines.append(f"        if {test}:")
-        lines.append(f"            return {number}, {so_far}, {answer}")
-    return [*lines, *_ending("blame_before")]
+        lines += [
+            f"            if {test}:",
+            f"                departure = {number}, {so_far}, {answer}",
+            "                break",
+        ]
+    return [*lines, "            break", *_ending("blame_before")]
 
 
 def _differs(
@@ -319,27 +327,27 @@ def _copied(fetches: Any) -> Any:
     return kind(map(_copied, fetches)) if kind in (list, tuple) else fetches
 
 
-def _after(
+def _telling(
     caller: Caller,
     shapes: Mapping[str, Hashable],
     places: Mapping[Any, int],
     splits: Mapping[str, Split],
     namespace: dict[str, Any],
 ) -> list[str]:
-    lines = ["def after(run_context, values, options, metadata, step):"]
+    """Return the lines that give all hooks their results."""
     if not caller.implementations:
         return []
-    lines += ["    outer = current.name", "    try:"]
+    lines = ["    outer = current.name", "    try:"]
     for number, each in enumerate(caller.implementations):
         name = each.plugin
         results = "None"
         if name in shapes:
-            split = f"s{number}"
+            split = f"split{number}"
             namespace[split] = splits[name]
             results = _expression(shapes[name], places) or f"{split}(values)"
         given = {
             "run_context": "run_context",
-            "run_values": f"Values({results}, options, metadata, step)",
+            "run_values": f"Values({results}, options, metadata, step_after)",
         }
         call = _call(caller, each, f"c{number}", namespace, given)
         lines.append(f"        current.name = {name!r}")

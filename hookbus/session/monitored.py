@@ -226,8 +226,8 @@ class MonitoredSession:
                 values = backend.whole(fetches, feed_dict)
             if values is OTHER:
                 values = backend.run(fetches, feed_dict, options, run_metadata, kind)
-            done = values, backend.session.global_step
             if requests.pending or state.recovering or state.signals.received:
+                done = values, backend.session.global_step
                 act_after_run(state, backend.last_context(fetches, feed_dict, kind))
             requests.run = None
             return values

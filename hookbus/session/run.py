@@ -312,9 +312,9 @@ class HookedSession:
         (context, group, *_), plan = pending, steady.plan
         assert plan is not None
         names = {
-            "DEFAULT": DEFAULT_OPTIONS,
             "NO_FEEDS": NO_FEEDS,
-            "NO_METADATA": NO_METADATA,
+            "metadata": NO_METADATA,
+            "options": DEFAULT_OPTIONS,
             "backend": self,
             "bus": self.bus,
             "group": group,
