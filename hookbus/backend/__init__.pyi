@@ -1,5 +1,6 @@
 """Lists the public names for authors of backends, each with the module that defines it."""
 
+from hookbus.backend.base import SessionBase as SessionBase
 from hookbus.backend.embedded import EmbeddedSession as EmbeddedSession
 from hookbus.backend.inputs import Input as Input
 from hookbus.backend.library import Library as Library

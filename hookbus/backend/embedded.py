@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from hookbus.backend.base import SessionBase
 from hookbus.backend.inputs import Input
 from hookbus.backend.library import LiveValue
 from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import (
-    PREEMPTION_ERRORS,
     RunMetadata,
     RunOptions,
-    ValueRecord,
 )
 from hookbus.backend.recording import Recording
 from hookbus.backend.straight import Straight, compile_program
@@ -24,15 +23,12 @@ from hookbus.errors import (
     NoValueYetError,
     OutOfRangeError,
     SessionClosedError,
-    UsageError,
     WriteConflictError,
     add_note,
     blame,
     text_of,
 )
-from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
 from hookbus.graph.operation import Operation
 from hookbus.graph.traversal import inputs_of, loop_ops
 
@@ -40,7 +36,7 @@ _MOST_PROGRAMS = 1024
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
 
 
-class EmbeddedSession:
+class EmbeddedSession(SessionBase):
     """Runs a Graph in this process: each op is a plain function call.
 
     Reads see the values from before the run; updates are committed together after the
@@ -53,11 +49,8 @@ class EmbeddedSession:
         graph: the graph to run; its initial values are copied.
     """
 
-    shares_step = False
-
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
         self.global_step: int = graph.global_step.source
         self.version = 0
         self._closed = False
@@ -97,17 +90,6 @@ class EmbeddedSession:
             WriteConflictError: two ops of the run update one variable.
         """
         return plan(self.graph, fetches, feeds, host)
-
-    def arm(self, fetches: Sequence[str]) -> None:
-        """Prepare nothing: a run arms what it needs."""
-
-    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Refuse reports: a plain graph serves no custom loop.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError("this session has a graph, which takes no reports; use run()")
 
     def execute(
         self,
@@ -182,18 +164,6 @@ class EmbeddedSession:
             metadata.seconds = recording.seconds
         return program.pick_results(slots)
 
-    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Run part of the graph without calling hooks."""
-        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
-        return self._read(fetches, feeds, frozenset(feeds))
-
-    def _read(self, fetches: Any, feeds: Mapping[str, Any], fed: frozenset[str]) -> Any:
-        merged = merge([("run", structure_of(fetches, self.graph.leaf))])
-        names = [self.graph.resolve(leaf, "run").name for leaf in merged.leaves]
-        program = self.compile(names, fed)
-        values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
-        return merged.splits[0](values)
-
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that *who* can write a value.
 
@@ -220,35 +190,6 @@ class EmbeddedSession:
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out."""
         return self._values | {name: value.get() for name, value in self._live.items()}
-
-    def describe(self) -> dict[str, ValueRecord]:
-        """Return the dtype and shape of each variable by name; copy no value."""
-        return {name: ValueRecord.of(name, v) for name, v in self.variables().items()}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the value of each variable for a save, which reads it once."""
-        return self.variables()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the variables and inputs are all that this backend has."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing; see :meth:`state_dict`."""
-
-    def positions(self) -> dict[str, Any]:
-        """Return the position of each input, by name."""
-        return {name: source.state_dict() for name, source in self._inputs.items()}
-
-    def seek(self, positions: Mapping[str, Any]) -> None:
-        """Move the named inputs to positions; names that the graph lacks are ignored."""
-        for name, position in positions.items():
-            if name in self._inputs:
-                self._inputs[name].load_state_dict(position)
-
-    def pulled(self) -> int:
-        """Return how many values were pulled from inputs, those before a seek included."""
-        return sum(source.pulled for source in self._inputs.values())
 
     def remaining(self) -> int | None:
         """Return how many steps of a loop are left until an input ends, if known."""

@@ -7,6 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hookbus.backend.base import read
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.library import LiveValue, arm
 from hookbus.backend.program import Program, is_live
@@ -308,7 +309,7 @@ class ReportSession(EmbeddedSession):
             return super().run(fetches, feed_dict)
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         fed = frozenset(given).union(self.last.names())
-        return self._read(fetches, ChainMap(given, self.last), fed)
+        return read(self, fetches, ChainMap(given, self.last), fed)
 
 
 def _kind_of(live: LiveValue | None) -> NodeKind:

@@ -7,7 +7,7 @@ ops compute with what is inside. What hooks ask for arrives on the host in one t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -27,11 +27,10 @@ class Remote:
         return float(self.value)
 
 
-class NaiveSession:
+class NaiveSession(backend.SessionBase):
     """Runs a graph, op by op."""
 
-    label, xp, shares_step = "naive", np, False
-    preemption_errors = backend.PREEMPTION_ERRORS
+    label, xp = "naive", np
 
     def __init__(self, graph: hookbus.Graph) -> None:
         self.graph, self.global_step, self.version = graph, 0, 0
@@ -105,21 +104,6 @@ class NaiveSession:
             pulled.append((self._inputs[name], slots[slot]))
         return slots
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        feeds = backend.unite_feeds([("run", feed_dict)], self.graph.resolve)
-        merged = backend.merge([("run", backend.structure_of(fetches, self.graph.leaf))])
-        names = [self.graph.resolve(leaf).name for leaf in merged.leaves]
-        program = self.compile(names, frozenset(feeds))
-        values = self.execute(
-            program, feeds, {}, backend.RunOptions(), backend.RunMetadata()
-        )
-        return merged.splits[0](values)
-
-    def arm(self, fetches: Sequence[str]) -> None: ...
-
-    def take_reports(self, reports: Mapping[str, Any]) -> None:
-        raise hookbus.UsageError("this backend serves no custom loop")
-
     def check(self, name: str, value: Any, who: str) -> None:
         old = self._memory.get(name)
         if old is None or np.shape(old.value) != np.shape(value):
@@ -133,32 +117,6 @@ class NaiveSession:
 
     def variables(self) -> dict[str, Any]:
         return {name: copy.deepcopy(each.value) for name, each in self._memory.items()}
-
-    def describe(self) -> dict[str, backend.ValueRecord]:
-        return {
-            name: backend.ValueRecord.of(name, v) for name, v in self.variables().items()
-        }
-
-    snapshot: Callable[[NaiveSession], dict[str, Any]] = variables
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"transfers": self.transfers}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.transfers = state.get("transfers", 0)
-
-    def positions(self) -> dict[str, Any]:
-        return {name: each.state_dict() for name, each in self._inputs.items()}
-
-    def seek(self, positions: Mapping[str, Any]) -> None:
-        for name in positions.keys() & self._inputs.keys():
-            self._inputs[name].load_state_dict(positions[name])
-
-    def pulled(self) -> int:
-        return sum(each.pulled for each in self._inputs.values())
-
-    def remaining(self) -> int | None:
-        return None
 
     def close(self) -> None:
         self._closed = True

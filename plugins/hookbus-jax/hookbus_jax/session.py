@@ -16,21 +16,16 @@ from hookbus import (
     OpRecord,
     OutOfRangeError,
     SessionClosedError,
-    UsageError,
     WriteConflictError,
 )
 from hookbus.backend import (
-    PREEMPTION_ERRORS,
     Input,
-    Node,
     Program,
     RunMetadata,
     RunOptions,
+    SessionBase,
     ValueRecord,
-    merge,
     plan,
-    structure_of,
-    unite_feeds,
 )
 from hookbus_jax import values
 from hookbus_jax.compiled import CompiledPart
@@ -65,7 +60,7 @@ class Plan:
     donated: tuple[str, ...]
 
 
-class JaxSession:
+class JaxSession(SessionBase):
     """Runs a :class:`~hookbus_jax.JaxGraph`.
 
     All ops of a request that JAX can trace are one compiled function. Ops with
@@ -80,11 +75,10 @@ class JaxSession:
         graph: the graph to run; its initial values are copied.
     """
 
-    shares_step = False
+    graph: JaxGraph
 
     def __init__(self, graph: JaxGraph) -> None:
         self.graph = graph
-        self.preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
         self.global_step: int = graph.global_step.source
         self.version = 0
         self._closed = False
@@ -157,17 +151,6 @@ class JaxSession:
             program, variables, empty, parts, names, fetched, tuple(sorted(donated))
         )
 
-    def arm(self, fetches: Sequence[str]) -> None:
-        """Prepare nothing: this backend serves no custom loop."""
-
-    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Refuse reports.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError("this session has a graph, which takes no reports; use run()")
-
     def execute(
         self,
         program: Plan,
@@ -203,15 +186,6 @@ class JaxSession:
         self._commit(program, slots, updates)
         return made.pick_results(slots)
 
-    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Run part of the graph without calling hooks."""
-        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
-        merged = merge([("run", structure_of(fetches, self.graph.leaf))])
-        names = [self.graph.resolve(leaf, "run").name for leaf in merged.leaves]
-        program = self.compile(names, frozenset(feeds))
-        found = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
-        return merged.splits[0](found)
-
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that *who* can write a value.
 
@@ -245,26 +219,6 @@ class JaxSession:
     def snapshot(self) -> dict[str, Any]:
         """Return the value of each variable for a save, which reads it once."""
         return {name: self._forms[name].saved(v) for name, v in self._values.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the variables and inputs are all that this backend has."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing; see :meth:`state_dict`."""
-
-    def positions(self) -> dict[str, Any]:
-        """Return the position of each input, by name."""
-        return {name: source.state_dict() for name, source in self._inputs.items()}
-
-    def seek(self, positions: Mapping[str, Any]) -> None:
-        """Move the named inputs to positions; names that the graph lacks are ignored."""
-        for name in positions.keys() & self._inputs.keys():
-            self._inputs[name].load_state_dict(positions[name])
-
-    def pulled(self) -> int:
-        """Return how many values were pulled from inputs, those before a seek included."""
-        return sum(source.pulled for source in self._inputs.values())
 
     def remaining(self) -> int | None:
         """Return how many steps of a loop are left until an input ends, if known."""

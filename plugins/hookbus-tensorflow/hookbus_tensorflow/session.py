@@ -14,20 +14,16 @@ from hookbus import (
     GraphError,
     SessionClosedError,
     UnfedPlaceholderError,
-    UsageError,
     WriteConflictError,
 )
 from hookbus.backend import (
     PREEMPTION_ERRORS,
     EmbeddedSession,
-    Node,
     Program,
     RunMetadata,
     RunOptions,
+    SessionBase,
     ValueRecord,
-    merge,
-    structure_of,
-    unite_feeds,
 )
 from hookbus_tensorflow import ops
 from hookbus_tensorflow.context import TFContext, traced
@@ -65,7 +61,7 @@ class TFProgram:
     results: tuple[str, ...] | None
 
 
-class TFSession:
+class TFSession(SessionBase):
     """Runs a :class:`TFGraph` in a ``tf.compat.v1.Session``.
 
     TensorFlow orders reads and writes of variables as the graph says; so a variable that is
@@ -81,7 +77,8 @@ class TFSession:
         tf_session: the ``tf.compat.v1.Session``.
     """
 
-    shares_step = False
+    graph: TFGraph
+
     preemption_errors: tuple[type[Exception], ...] = (
         *PREEMPTION_ERRORS,
         tf.errors.AbortedError,
@@ -178,17 +175,6 @@ class TFSession:
             None if results == names else results,
         )
 
-    def arm(self, fetches: Sequence[str]) -> None:
-        """Prepare nothing: a graph serves no custom loop."""
-
-    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Refuse reports.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError("this session has a graph, which takes no reports; use run()")
-
     def execute(
         self,
         program: TFProgram,
@@ -276,16 +262,6 @@ class TFSession:
             self.write(given)
         return [found[name] for name in program.results or program.names]
 
-    def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
-        """Run part of the graph without calling hooks."""
-        graph = self.graph
-        feeds = unite_feeds([("run", feed_dict)], graph.resolve)
-        merged = merge([("run", structure_of(fetches, graph.leaf))])
-        names = [graph.resolve(leaf, "run").name for leaf in merged.leaves]
-        program = self.compile(names, frozenset(feeds))
-        values = self.execute(program, feeds, {}, RunOptions(), RunMetadata())
-        return merged.splits[0](values)
-
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that *who* can write a value.
 
@@ -332,13 +308,6 @@ class TFSession:
         """Return the value of each variable for a save, which reads it once."""
         return self.variables()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: variables and positions are all that can be saved."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing; see :meth:`state_dict`."""
-
     def positions(self) -> dict[str, Any]:
         """Return how many values each iterator has given, and the positions of inputs."""
         return {**self._iterators.positions(), **self._python.positions()}
@@ -351,9 +320,6 @@ class TFSession:
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""
         return self._iterators.given() + self._python.pulled()
-
-    def remaining(self) -> int | None:
-        """Return None: TensorFlow does not tell when an input ends."""
 
     def close(self) -> None:
         """Refuse further runs, and close TensorFlow's session."""

@@ -1,0 +1,94 @@
+"""Provides what is the same in the sessions of most backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hookbus.backend.inputs import Input
+from hookbus.backend.protocol import (
+    PREEMPTION_ERRORS,
+    RunMetadata,
+    RunOptions,
+    Session,
+    ValueRecord,
+)
+from hookbus.errors import UsageError
+from hookbus.graph.fetches import merge, structure_of, unite_feeds
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+
+
+def read(
+    session: Session, fetches: Any, feeds: Mapping[str, Any], fed: frozenset[str]
+) -> Any:
+    """Return the values of fetches; *fed* are the fed nodes, also those without a feed."""
+    merged = merge([("run", structure_of(fetches, session.graph.leaf))])
+    names = [session.graph.resolve(leaf, "run").name for leaf in merged.leaves]
+    program = session.compile(names, fed)
+    values = session.execute(program, feeds, {}, RunOptions(), RunMetadata())
+    return merged.splits[0](values)
+
+
+class SessionBase:
+    """The parts of a :class:`Session` that are the same in most backends.
+
+    A backend's session may inherit them, and override those that it does otherwise. This
+    one serves no custom loop, keeps nothing but variables and inputs, and does not know how
+    many steps are left.
+    """
+
+    graph: Graph
+    shares_step = False
+    preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
+    _inputs: Mapping[str, Input]
+
+    def arm(self, fetches: Sequence[str]) -> None:
+        """Prepare nothing for a step of a custom loop."""
+
+    def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Refuse reports.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("this session has a graph, which takes no reports; use run()")
+
+    def run(
+        self: Session, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None
+    ) -> Any:
+        """Run part of the graph without calling hooks."""
+        feeds = unite_feeds([("run", feed_dict)], self.graph.resolve)
+        return read(self, fetches, feeds, frozenset(feeds))
+
+    def describe(self: Session) -> dict[str, ValueRecord]:
+        """Return the dtype and shape of each variable by name."""
+        return {name: ValueRecord.of(name, v) for name, v in self.variables().items()}
+
+    def snapshot(self: Session) -> dict[str, Any]:
+        """Return the value of each variable for a save, which reads it once."""
+        return self.variables()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the variables and inputs are all that there is."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing; see :meth:`state_dict`."""
+
+    def positions(self) -> dict[str, Any]:
+        """Return the position of each input, by name."""
+        return {name: source.state_dict() for name, source in self._inputs.items()}
+
+    def seek(self, positions: Mapping[str, Any]) -> None:
+        """Move the named inputs to positions; names that the graph lacks are ignored."""
+        for name in positions.keys() & self._inputs.keys():
+            self._inputs[name].load_state_dict(positions[name])
+
+    def pulled(self) -> int:
+        """Return how many values were pulled from inputs, those before a seek included."""
+        return sum(source.pulled for source in self._inputs.values())
+
+    def remaining(self) -> int | None:
+        """Return None: how many steps are left until an input ends is not known."""
+        return None
