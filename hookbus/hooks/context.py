@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.errors import UsageError, WriteConflictError
+from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.hooks.hook import Kind, SessionRunArgs
 from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY, Stop
@@ -18,6 +18,9 @@ from hookbus.hooks.timer import pause
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
     from hookbus.graph.node import Node
+
+StopKind: TypeAlias = Literal["stopped", "preempted"]
+"""How a session may end because a hook asks for it."""
 
 
 @attrs.define(eq=False)
@@ -64,7 +67,11 @@ class Requests:
 
     @uninterrupted
     def request_stop(
-        self, who: str, why: str, run: SessionRunContext | None = None
+        self,
+        who: str,
+        why: str,
+        run: SessionRunContext | None = None,
+        kind: StopKind = "stopped",
     ) -> None:
         """Ask for the end of the session; the outcome names the first hook that asked.
 
@@ -72,14 +79,21 @@ class Requests:
             who: the plugin that asks.
             why: the reason, in words.
             run: the run through whose context it asks; None for a request outside a run.
+            kind: the kind of the outcome.
 
         Raises:
-            UsageError: the run is over, or the session serves no further request.
+            UsageError: the run is over, or the session serves no further request; or there
+                is no such kind.
         """
+        if kind not in get_args(StopKind):
+            raise UsageError(
+                f"hook {who!r} called run_context.request_stop(kind={kind!r}): expected "
+                f"'stopped' or 'preempted'{did_you_mean(str(kind), get_args(StopKind))}"
+            )
         with self._lock:
             self._admit(who, "run_context.request_stop()", run)
             if self.stop is None:
-                self.stop = Stop(who, why)
+                self.stop = Stop(who, why, kind)
 
     @uninterrupted
     def request_save(
@@ -142,13 +156,18 @@ class Requests:
             self.failed_stop = None
             self._settle()
 
+    def due_stop(self, began: int) -> Stop | None:
+        """Return the stop that is due after a run that began at *began*, and keep it."""
+        deferred = self.deferred_stop
+        if self.stop is None and deferred is not None and began >= deferred[1]:
+            return deferred[0]
+        return self.stop
+
     @uninterrupted
     def take_stop(self, began: int) -> Stop | None:
         """Return the stop that takes effect after a run that began at *began*."""
         with self._lock:
-            due, deferred = self.stop, self.deferred_stop
-            if due is None and deferred is not None and began >= deferred[1]:
-                due = deferred[0]
+            due = self.due_stop(began)
             if due is not None:
                 self.stop, self.deferred_stop, self.stopped = None, None, True
             return due
@@ -288,16 +307,25 @@ class SessionRunContext:
         requests = self._services.requests
         return requests.stopped or requests.stop is not None
 
-    def request_stop(self, reason: str = "asked to stop") -> None:
+    def request_stop(
+        self, reason: str = "asked to stop", kind: StopKind = "stopped"
+    ) -> None:
         """Ask for the end of the session after this run.
 
         All hooks still get this run's ``after_run``. The request cannot be withdrawn.
 
+        Args:
+            reason: the reason, in words, for the outcome.
+            kind: the kind of the outcome. ``preempted`` ends the session like SIGTERM: it
+                saves a checkpoint after this run, and its block exits with the code 75, so
+                that a scheduler starts the program again and the training continues.
+
         Raises:
-            UsageError: the run is over: it failed, or the session has served its requests.
+            UsageError: the run is over: it failed, or the session has served its requests;
+                or there is no such kind.
         """
         services = self._services
-        services.requests.request_stop(services.current_hook.name, reason, self)
+        services.requests.request_stop(services.current_hook.name, reason, self, kind)
 
     def request_save(self, why: str = "asked to save") -> None:
         """Ask for a checkpoint after the last ``after_run`` of this run.

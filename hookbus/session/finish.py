@@ -281,7 +281,9 @@ def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | No
             )
         )
     if unheard is None:
-        return None
+        # A hook has asked for the same as SIGTERM.
+        asked = outcome.kind == "preempted" and signals.received is None
+        return SignalExit() if asked and not inside_event() else None
     if not served and saver.ended is not None:
         # It arrived too late to end the session. The program never sees this end, so the
         # next session must continue from here.

@@ -69,7 +69,8 @@ class MonitoredSession:
             ``Recovery()``.
         exit_on_signal: whether leaving the block, or :meth:`close`, raises after a signal
             ended the session: KeyboardInterrupt after SIGINT, ``SystemExit(75)`` after
-            SIGTERM and SIGHUP. False continues behind the block. It does so too if the
+            SIGTERM and SIGHUP, or if a hook ended it as ``preempted``. False continues
+            behind the block. It does so too if the
             program has its own handler for the signal.
 
     Raises:

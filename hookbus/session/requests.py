@@ -5,7 +5,7 @@ from __future__ import annotations
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY
-from hookbus.hooks.signals import raise_put_off
+from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.session.state import Phase, SessionState
 
@@ -20,17 +20,24 @@ def act(
     A request for a checkpoint stays unless *saving*.
     """
     requests = state.requests
+    began = state.global_step - 1 if context is None else context.global_step
+    due = requests.due_stop(began)
+    if due is not None and due.kind == "preempted":
+        requests.request_save(due.who, due.why, context)
     commit(state)
     requested = requests.take_save() if saving else None
     if requested is not None:
         save(state, *requested, context)
         raise_put_off()
         commit(state)  # the assignments of after_save, and those before a refusal
-    began = state.global_step - 1 if context is None else context.global_step
     stop = requests.take_stop(began)
     if stop is not None:
         state.take_stop(stop)
     requests.served()
+    cut_short = state.stop is not None and state.stop.kind in KINDS.values()
+    if requested is not None and cut_short and state.custom_loop:
+        assert state.backend is not None
+        state.saver.seal(state.backend.session)
 
 
 def commit(state: SessionState) -> None:
@@ -51,8 +58,6 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
         state.requests.request_save(state.signals.name, _CAME, context)
     if state.requests.pending:
         act(state, context)
-    if signalled and state.custom_loop:
-        state.saver.seal(context.session)
     if state.recovering:
         assert state.backend is not None
         assert state.preemptions is not None
@@ -76,7 +81,6 @@ def heed_signal(state: SessionState) -> bool:
         assert state.backend is not None
         state.requests.request_save(state.signals.name, _CAME)
         act(state, state.last_step)
-        saver.seal(state.backend.session)
     return True
 
 

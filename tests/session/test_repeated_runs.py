@@ -80,7 +80,7 @@ def trace_of(hooks: list[Any], runs: list[Any], compiled: bool) -> list[Any]:
                     log.append(repr(session.run(fetches, feed_dict, options)))
                 except KeyError as error:
                     log.append(("error", str(error), [*error.__notes__]))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         log.append((type(error).__name__, str(error), getattr(error, "__notes__", None)))
     outcome = session.outcome
     log.append((outcome.kind, outcome.who, outcome.step))

@@ -104,7 +104,7 @@ def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> lis
                 except KeyError as error:
                     log.append(("error", str(error), getattr(error, "__notes__", None)))
                 log.append((number, session.global_step))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         log.append((type(error).__name__, str(error), getattr(error, "__notes__", None)))
     assert session.outcome is not None
     return [*log, session.outcome.kind, session.outcome.who, session.outcome.step]

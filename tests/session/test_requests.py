@@ -86,6 +86,9 @@ def fetches_and_feeds(_: Kept) -> SessionRunArgs:
 
 REQUESTS: dict[str, Callable[[Kept], object]] = {
     "run_context.request_stop": lambda kept: kept.context.request_stop("asked"),
+    'run_context.request_stop(kind="preempted")': lambda kept: kept.context.request_stop(
+        "asked", kind="preempted"
+    ),
     "run_context.request_save": lambda kept: kept.context.request_save("asked"),
     "run_context.assign": lambda kept: kept.context.assign({"v": 1.0}),
     "checkpoints.request_save": lambda kept: kept.checkpoints.request_save("asked"),
@@ -302,7 +305,9 @@ def effect_of(
         hooks.remove(plugin)
     graph = None if is_custom else graph_with_v()
     try:
-        with MonitoredSession(graph, hooks=hooks, config=config) as session:
+        with MonitoredSession(
+            graph, hooks=hooks, config=config, exit_on_signal=False
+        ) as session:
             for _ in range(4):
                 if is_custom:
                     one_epoch(session, kept, event, when)
@@ -343,7 +348,10 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
         return "raises"
     if request == "SessionRunArgs":
         return "in the run" if kept.results[run - 1] == 7.0 else "nothing"
-    if request == "run_context.request_stop":
+    if "preempted" in request and stopped == [run]:
+        last = latest_checkpoint(RUN)
+        assert (last.global_step, last.ended) == (run, "preempted")
+    if "request_stop" in request:
         return "after the run" if stopped == [run] else "nothing"
     return assigned(kept, *kept.asked) if "assign" in request else saved(kept, *kept.asked)
 

@@ -296,3 +296,96 @@ def test_a_training_that_was_killed_at_its_end_is_over_after_the_next_start():
     with saving(OverHook()):
         pass
     assert ended() == "stopped"
+
+
+class PreemptHook(SessionRunHook):
+    """Ends the session at a step as if a scheduler did."""
+
+    def __init__(self, at: int = 5, kind: Any = "preempted") -> None:
+        self.at, self.kind = at, kind
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.global_step == self.at:
+            run_context.request_stop("time is up", kind=self.kind)
+
+
+@pytest.mark.parametrize("graph", [None, "graph"])
+def test_a_hook_preempts_a_session_like_sigterm(graph):
+    """It saves after the step, its block exits with 75, and the next session resumes."""
+    with (
+        pytest.raises(SystemExit) as caught,
+        saving(PreemptHook(), graph=graph and make_graph()) as session,
+    ):
+        while not session.should_stop():
+            if graph:
+                session.run("train")
+                continue
+            with session.step():
+                pass
+    assert caught.value.code == 75
+    assert session.outcome == Outcome("preempted", "preempt", "time is up", 5)
+    assert (saved(), ended()) == ([0, 5], "preempted")
+
+
+def test_what_a_preempted_loop_does_behind_its_steps_is_not_saved():
+    """The checkpoint of the stop is the last: a resumed program does the rest again."""
+    state = {"done": 0}
+    with saving(PreemptHook(at=2), exit_on_signal=False) as session:
+        session.track(state=state)
+        for _ in session.iterate(range(9)):
+            with session.step():
+                pass
+        state["done"] = 1
+    with saving(exit_on_signal=False) as session:
+        assert session.track(state={"done": 7}) == {"done": 0}
+        assert session.global_step == 2
+
+
+def test_a_session_inside_an_event_does_not_exit_when_a_hook_preempts_it():
+    """The hook that opened it goes on, and the training with it."""
+    inner: list[Any] = []
+
+    class EvaluatesHook(SessionRunHook):
+        def after_run(self, run_context: Any) -> None:
+            with MonitoredSession(make_graph(), hooks=[PreemptHook(1)]) as session:
+                while not session.should_stop():
+                    session.run("train")
+            inner.append(session.outcome.kind)
+
+    with MonitoredSession(make_graph(), hooks=[EvaluatesHook()], config=OFF) as session:
+        session.run("train")
+    assert (inner, session.outcome.kind) == (["preempted"], "completed")
+
+
+def test_a_preemption_that_a_failed_run_asked_for_saves_when_the_run_is_repeated():
+    """The stop of the first attempt is kept; its checkpoint contains the whole run."""
+
+    class FailsHook(SessionRunHook):
+        failed = False
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if run_values.global_step == 3 and not self.failed:
+                self.failed = True
+                run_context.request_stop("time is up", kind="preempted")
+                raise AbortedError("the machine is lost")
+
+    graph, recovery = make_graph(), Recovery(first_wait=0.0)
+    hooks = FailsHook()
+    with saving(hooks, graph=graph, recovery=recovery, exit_on_signal=False) as session:
+        while not session.should_stop():
+            session.run("train")
+    assert session.outcome == Outcome("preempted", "fails", "time is up", 3)
+    assert (saved(), ended()) == ([0, 3], "preempted")
+
+
+def test_another_kind_of_stop_is_an_error_that_names_the_hook():
+    """A hook cannot claim that the training was completed."""
+    told = (
+        r"hook 'preempt' called run_context.request_stop\(kind='preemted'\): expected "
+        r"'stopped' or 'preempted'; did you mean 'preempted'\?"
+    )
+    with (
+        pytest.raises(hookbus.UsageError, match=told),
+        saving(PreemptHook(1, "preemted"), graph=make_graph()) as session,
+    ):
+        session.run("train")

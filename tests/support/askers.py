@@ -71,6 +71,8 @@ class Asker(SessionRunHook):
             raise KeyError(self.number)
         if self.style == "stops" and step == self.at:
             run_context.request_stop("asked")
+        if self.style == "preempts" and step == self.at:
+            run_context.request_stop("asked", kind="preempted")
         if self.style == "assigns" and step == self.at:
             run_context.assign({"w": np.ones(2) * self.number})
         if self.style == "fetches late":
@@ -101,6 +103,7 @@ STYLES = (
     "raises before",
     "raises after",
     "stops",
+    "preempts",
     "assigns",
     "fetches late",
 )
