@@ -541,3 +541,63 @@ def test_an_evaluation_that_a_signal_cut_short_does_not_count(own_handler, ctrl_
         with pytest.raises(KeyboardInterrupt):
             repeatedly(Kills(), eval_ops="shifted")
     assert kinds == ["end_of_input", "interrupted"]
+
+
+class AveragesHook(SessionRunHook):
+    """Averages w in training, and evaluates the average."""
+
+    def __init__(self) -> None:
+        self.average, self.kinds = 0.0, []
+
+    def after_run(self, run_context: Any) -> None:
+        self.average = (self.average + run_context.session.run("w")) / 2
+
+    def after_create_session(self, session: Any) -> None:
+        if "eval" in self.kinds:
+            session.write({"w": self.average})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average}
+
+    def load_state_dict(self, state: Any, kind: str) -> None:
+        self.average, self.kinds = state["average"], [*self.kinds, kind]
+
+
+class QuietHook(SessionRunHook):
+    """Has a state that concerns its training only."""
+
+    loaded = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.loaded = True
+
+
+def test_a_hook_of_an_evaluation_reads_what_it_saved_in_the_training(tmp_path):
+    """Only a hook that asks for it does, and the checkpoint stays as it is."""
+    config = Config(autoload=False, header=False)
+
+    def graph_of() -> Graph:
+        graph = Graph()
+        graph.variable("w", 0.0)
+        graph.train_op(lambda w: w + 8.0, name="train", updates="w")
+        return graph
+
+    for steps in (2, 3):
+        hook, quiet = AveragesHook(), QuietHook()
+        with MonitoredTrainingSession(
+            graph_of(), checkpoint_dir=tmp_path, hooks=[hook, quiet], config=config
+        ) as session:
+            for _ in range(steps):
+                session.run("train")
+    assert (hook.kinds, quiet.loaded, hook.average) == (["train"], True, 32.25)
+    path = tmp_path / "ckpt-5"
+    before = (path / "manifest.json").read_bytes()
+    hook, quiet = AveragesHook(), QuietHook()
+    value = evaluation.evaluate_once(
+        path, graph=graph_of(), final_ops="w", hooks=[hook, quiet], config=config
+    )
+    assert (value, hook.kinds, quiet.loaded) == (32.25, ["eval"], False)
+    assert (path / "manifest.json").read_bytes() == before

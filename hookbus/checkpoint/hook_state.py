@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -13,6 +13,7 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.error_policy import ErrorGuard
 from hookbus.checkpoint.codec import too_deep
 from hookbus.errors import CheckpointError, blame
+from hookbus.hooks.hook import Kind
 from hookbus.logs import log
 
 
@@ -43,10 +44,21 @@ class Stateful:
             self.guard.around("state_dict", self._keep_state)()
         return self._last
 
-    def load(self, state: Any, ended: str | None) -> None:
-        """Restore a state; *ended* is how the session that saved it ended, or None."""
-        parameters = inspect.signature(self.hook.load_state_dict).parameters
-        extra = {"ended": ended} if "ended" in parameters else {}
+    @property
+    def reads_in_evaluations(self) -> bool:
+        """Whether it gets its state in a session that does not train, too."""
+        return "kind" in self._parameters()
+
+    def load(self, state: Any, ended: str | None, kind: Kind = "train") -> None:
+        """Restore a state.
+
+        Args:
+            state: its state in a checkpoint.
+            ended: how the session that saved it ended, or None.
+            kind: the purpose of the session that restores it.
+        """
+        parameters, known = self._parameters(), {"ended": ended, "kind": kind}
+        extra = {name: value for name, value in known.items() if name in parameters}
 
         def load() -> bool:
             self._call("load_state_dict", state, **extra)
@@ -57,6 +69,9 @@ class Stateful:
             return
         self._last = (self.copied(state),)
         self._refused = not self.guard.around("load_state_dict", load)()
+
+    def _parameters(self) -> Collection[str]:
+        return inspect.signature(self.hook.load_state_dict).parameters.keys()
 
     def _keep_state(self) -> None:
         self._last = (self.copied(self._read()),)
@@ -127,3 +142,19 @@ def load_hooks(
             each.load(states[name], ended)
         else:
             log.info("the checkpoint has no state for this hook", hook=name)
+
+
+def load_evaluated(
+    hooks: Mapping[str, Stateful], states: Mapping[str, Any], ended: str | None, kind: Kind
+) -> None:
+    """Give the hooks of an evaluation that want it the state of their training.
+
+    Args:
+        hooks: the hooks that have a state, by name.
+        states: the states in the checkpoint that is evaluated, by name.
+        ended: how the session that saved them ended, or None.
+        kind: the purpose of the session: ``eval`` or ``predict``.
+    """
+    for name, each in hooks.items():
+        if name in states and each.reads_in_evaluations:
+            each.load(states[name], ended, kind)

@@ -15,7 +15,13 @@ from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
-from hookbus.checkpoint.hook_state import Stateful, load_hooks, stateful, states_of
+from hookbus.checkpoint.hook_state import (
+    Stateful,
+    load_evaluated,
+    load_hooks,
+    stateful,
+    states_of,
+)
 from hookbus.checkpoint.saver import Saver, continues_input
 from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
@@ -349,8 +355,12 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     hurry = state.signals.came
     call_interruptibly(creator.prepare, session, restored is not None, hurry)
     # 3. The states of hooks.
-    if restored is not None and training:
-        load_hooks(saver.hooks, restored.state.get("hooks", {}), restored.manifest.ended)
+    if restored is not None:
+        states, ended = restored.state.get("hooks", {}), restored.manifest.ended
+        if training:
+            load_hooks(saver.hooks, states, ended)
+        else:
+            load_evaluated(saver.hooks, states, ended, state.kind)
     state.bus.caller("after_create_session").collect(session, backend.coord)
     # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
