@@ -2,6 +2,8 @@
 
 from hookbus.backend.base import SessionBase as SessionBase
 from hookbus.backend.embedded import EmbeddedSession as EmbeddedSession
+from hookbus.backend.forks import ForkedInputs as ForkedInputs
+from hookbus.backend.forks import fork_inputs as fork_inputs
 from hookbus.backend.inputs import Input as Input
 from hookbus.backend.library import Library as Library
 from hookbus.backend.library import LiveValue as LiveValue

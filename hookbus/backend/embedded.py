@@ -6,9 +6,10 @@ import copy
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from hookbus.backend.base import SessionBase
+from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
 from hookbus.backend.library import LiveValue
 from hookbus.backend.program import Program, is_live, plan
@@ -35,6 +36,8 @@ from hookbus.graph.traversal import inputs_of, loop_ops
 _MOST_PROGRAMS = 1024
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)
 
+Other = TypeVar("Other", bound="EmbeddedSession")
+
 
 class EmbeddedSession(SessionBase):
     """Runs a Graph in this process: each op is a plain function call.
@@ -57,9 +60,7 @@ class EmbeddedSession(SessionBase):
         self._last: dict[str, Mapping[str, Any]] = {}
         self._compiled: dict[Program, Straight | None] = {}
         self._values = {
-            node.name: _frozen(copy.deepcopy(node.source))
-            for node in graph.variables
-            if not is_live(node)
+            node.name: _copied(node.source) for node in graph.variables if not is_live(node)
         }
         self._live: Mapping[str, LiveValue] = {
             node.name: node.source for node in graph.variables if is_live(node)
@@ -199,6 +200,34 @@ class EmbeddedSession(SessionBase):
         runs = min((left for left in known if left is not None), default=None)
         steps = sum(node.source.increment for node in trains)
         return runs * steps if runs is not None and steps else None
+
+    def fork(self, inputs: ForkedInputs = "copy") -> EmbeddedSession:
+        """Return an independent session of the same graph with the current values.
+
+        Raises:
+            UsageError: variables are in objects outside the session.
+            SessionClosedError: the session is closed.
+        """
+        if self._live:
+            raise UsageError(
+                "session.fork(): the values of "
+                f"{', '.join(map(repr, self._live))} are in objects of the program, and "
+                f"the backend {self.label!r} cannot copy these"
+            )
+        return self.fork_into(type(self)(self.graph), inputs)
+
+    def fork_into(self, other: Other, inputs: ForkedInputs) -> Other:
+        """Give *other*, a new session of the same graph, what this session has.
+
+        For the ``fork`` of a subclass, which copies what is in objects outside.
+        """
+        if self._closed:
+            _refuse_closed()
+        other._inputs = fork_inputs(self._inputs, inputs)
+        other._values = {name: _copied(value) for name, value in self._values.items()}
+        other._last = dict(self._last)
+        other.global_step, other.version = self.global_step, self.version
+        return other
 
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""
@@ -346,7 +375,7 @@ class EmbeddedSession(SessionBase):
     def _write(self, name: str, value: Any) -> None:
         live = self._live.get(name)
         if live is None:
-            self._values[name] = _frozen(copy.deepcopy(value))
+            self._values[name] = _copied(value)
         else:
             assert live.put is not None
             live.put(value)
@@ -400,6 +429,11 @@ def _explain(error: BaseException, operation: Operation) -> None:
 
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy that is a variable's alone."""
+    return _frozen(copy.deepcopy(value))
 
 
 def _frozen(value: Any) -> Any:

@@ -240,6 +240,26 @@ class Session(Protocol):
     def remaining(self) -> int | None:
         """Return how many steps of a loop are left until an input ends, if known."""
 
+    def fork(self, inputs: Literal["copy", "fresh"] = "copy") -> Session:
+        """Return an independent session of the same graph with the current values.
+
+        Neither session sees what the other one does. Random generators stay as they are;
+        runs of the fork draw from those of the process like any other run, so put them into
+        a block of :func:`hookbus.undisturbed` if they draw. Close the fork before the
+        session that it was made from.
+
+        A backend need not have this method.
+
+        Args:
+            inputs: ``copy`` (default): its inputs begin where those of this session are;
+                ``fresh``: at their beginning. :func:`hookbus.backend.fork_inputs` makes
+                them. They have no effect on generators.
+
+        Raises:
+            UsageError: the backend cannot do it, or *inputs* is something else.
+            SessionClosedError: the session is closed.
+        """
+
     def close(self) -> None:
         """Refuse further runs, and release what the session holds."""
 

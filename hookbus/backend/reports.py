@@ -9,6 +9,7 @@ from typing import Any
 
 from hookbus.backend.base import read
 from hookbus.backend.embedded import EmbeddedSession
+from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.library import LiveValue, arm
 from hookbus.backend.program import Program, is_live
 from hookbus.backend.protocol import RunMetadata, RunOptions
@@ -278,6 +279,21 @@ class ReportSession(EmbeddedSession):
                 self._kept.clear()
             self._kept[tuple(fetches)] = kept
         self._disarm = arm(kept)
+
+    def fork(self, inputs: ForkedInputs = "copy") -> EmbeddedSession:
+        """Return an independent session of a graph to which ops are added.
+
+        Raises:
+            UsageError: this is the session of a custom loop, or values are in objects of
+                the program.
+        """
+        if self._takes_reports:
+            raise UsageError(
+                "session.fork(): the program computes the steps of a custom loop, so a "
+                "fork could not run them; copy what the loop trains, for example with "
+                "copy.deepcopy()"
+            )
+        return super().fork(inputs)
 
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""

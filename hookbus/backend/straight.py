@@ -1,19 +1,22 @@
 """Compiles a program that repeats into one straight-line function.
 
 The function does what :meth:`EmbeddedSession.execute` does for a run that is not traced and
-that no hook assigns to: slots are local variables, and ops are called directly.
+that no hook assigns to: slots are local variables, and ops are called directly. A traceback
+shows the lines of generated source.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import linecache
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.generated import define
 from hookbus.backend.library import on_host
 from hookbus.backend.program import Call, Program
 from hookbus.graph.operation import Operation
@@ -22,6 +25,25 @@ Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Takes the feeds, runs and commits, and returns the values."""
 
 _NUMBERS = frozenset({bool, int, float, complex})
+_FILE = "<hookbus, compiled>"
+"""The file that all generated source seems to come from."""
+
+_lines: list[str] = []
+_MOST = 512
+
+
+def define(source: str, namespace: dict[str, Any]) -> None:
+    """Define the functions of some source in a namespace, which is also their globals."""
+    exec(_code_of(source), namespace)
+
+
+@functools.lru_cache(maxsize=_MOST)
+def _code_of(source: str) -> CodeType:
+    """Compile source, which gets lines of its own in the file."""
+    placed = "\n" * len(_lines) + source
+    _lines.extend(source.splitlines(keepends=True))
+    linecache.cache[_FILE] = len(_lines), None, _lines, _FILE
+    return compile(placed, _FILE, "exec")
 
 
 @attrs.frozen(eq=False)

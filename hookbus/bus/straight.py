@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.generated import define
-from hookbus.backend.straight import Straight
+from hookbus.backend.straight import Straight, define
 from hookbus.bus.caller import Caller, Implementation, Result
 from hookbus.bus.plan import RunPlan, RunRequest, is_plain
 from hookbus.errors import NoValueYetError

@@ -93,6 +93,16 @@ def run_on(session: MonitoredSession) -> None:
             pass
 
 
+def run_to_the_stop(session: MonitoredSession) -> None:
+    """Run steps until ``should_stop`` returns True."""
+    while not session.should_stop():
+        if session.graph is not None and "train" in session.graph:
+            session.run("train")
+            continue
+        with session.step():
+            pass
+
+
 def saved() -> list[int]:
     """Return the steps of the checkpoints."""
     return sorted(int(path.name[5:]) for path in Path("runs").glob("ckpt-*"))
@@ -312,16 +322,9 @@ class PreemptHook(SessionRunHook):
 @pytest.mark.parametrize("graph", [None, "graph"])
 def test_a_hook_preempts_a_session_like_sigterm(graph):
     """It saves after the step, its block exits with 75, and the next session resumes."""
-    with (
-        pytest.raises(SystemExit) as caught,
-        saving(PreemptHook(), graph=graph and make_graph()) as session,
-    ):
-        while not session.should_stop():
-            if graph:
-                session.run("train")
-                continue
-            with session.step():
-                pass
+    session = saving(PreemptHook(), graph=graph and make_graph())
+    with pytest.raises(SystemExit) as caught, session:
+        run_to_the_stop(session)
     assert caught.value.code == 75
     assert session.outcome == Outcome("preempted", "preempt", "time is up", 5)
     assert (saved(), ended()) == ([0, 5], "preempted")

@@ -118,6 +118,13 @@ class NaiveSession(backend.SessionBase):
     def variables(self) -> dict[str, Any]:
         return {name: copy.deepcopy(each.value) for name, each in self._memory.items()}
 
+    def fork(self, inputs: Any = "copy") -> NaiveSession:
+        other = NaiveSession(self.graph)
+        other._inputs = backend.fork_inputs(self._inputs, inputs)
+        other._memory, other._last = dict(self._memory), dict(self._last)
+        other.global_step, other.version = self.global_step, self.version
+        return other
+
     def close(self) -> None:
         self._closed = True
 

@@ -42,6 +42,7 @@ MUTANTS = {
     "PartialGraph": ("a_value_that_does_not_fit_is_refused", "all or none"),
     "UnreadGraph": ("a_written_value_is_read", "after write()"),
     "FlatGraph": ("describe_agrees_with_the_variables", "the shapes"),
+    "SiameseGraph": ("a_fork_is_independent", "whose forks have trained"),
     "StaleGraph": ("a_snapshot_has_the_variables", "a snapshot that was written"),
     "TakingGraph": ("an_ended_input_takes_nothing_from_the_others", "Put back"),
     "AbruptGraph": ("the_end_of_an_input_ends_the_session", "SessionClosedError"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookbus.backend.protocol import Session, ValueRecord
-from hookbus.errors import GraphError
+from hookbus.errors import GraphError, UsageError
 from hookbus.testing._backend.runner import (
     START,
     TIMES,
@@ -23,6 +23,8 @@ from hookbus.testing._backend.runner import (
 )
 from hookbus.testing.backend_model import BackendModel
 
+OPTIONAL = ("fork",)
+"""The methods of a session that a backend need not have."""
 HOST = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 
 
@@ -31,6 +33,8 @@ def test_it_has_every_member_of_a_session(model: BackendModel, opened: Opener) -
     session = opened(model.graph()).session
     for name, member in vars(Session).items():
         if name.startswith("_"):
+            continue
+        if name in OPTIONAL and not hasattr(session, name):
             continue
         if not hasattr(session, name):
             fail(f"the session has no {name}: see hookbus.backend.Session")
@@ -199,3 +203,35 @@ def test_a_snapshot_has_the_variables(model: BackendModel, opened: Opener) -> No
         expect(sorted(saved), ["n", "w"], "the names in snapshot()", "List all variables")
         other.session.write(saved)
         expect(other("n", "w"), run("n", "w"), "a snapshot that was written", "")
+
+
+def test_a_fork_is_independent(model: BackendModel, opened: Opener) -> None:
+    """fork() gives a session with the current values, and neither sees the other."""
+    run = opened(line(model))
+    names = ["train", "count"]
+    run(*names)
+    before, drawn = run.state, np.random.get_state()[1].tolist()
+    try:
+        other, fresh = (Runner(run.session.fork(i)) for i in ("copy", "fresh"))
+    except (AttributeError, UsageError):
+        return  # it need not have forks
+    for fork in (other, fresh):
+        expect(fork.state, before, "a fork", "Give it the current values")
+    for fork in (other, fresh):
+        for _ in range(TIMES):
+            fork(*names)
+    other.session.write({"w": array(7, 8)})
+    other("x", writes={"n": np.float32(9)})
+    expect(run.state, before, "a session whose forks have trained", "Share no value")
+    expect(fresh("x"), 4.0, "the input of a fork with inputs='fresh'", "It begins anew")
+    expect(other("x"), 6.0, "the input of a fork", "It begins where the first one is")
+    expect(run("x"), 2.0, "the input of a session with forks", "Share no input")
+    kept = other.state
+    for _ in range(TIMES):
+        run(*names)
+    expect(other.state, kept, "a fork whose first session goes on", "Share no value")
+    now = np.random.get_state()[1].tolist()
+    expect(now == drawn, True, "the random generator is as before", "Draw no number")
+    for fork in (other, fresh):
+        fork.session.close()
+    expect(run("w"), [16.0, 32.0], "w after forks are closed", "Close only the fork")

@@ -19,12 +19,14 @@ from hookbus import (
     WriteConflictError,
 )
 from hookbus.backend import (
+    ForkedInputs,
     Input,
     Program,
     RunMetadata,
     RunOptions,
     SessionBase,
     ValueRecord,
+    fork_inputs,
     plan,
 )
 from hookbus_jax import values
@@ -232,6 +234,22 @@ class JaxSession(SessionBase):
         left = [self._inputs[name].remaining() for name in feeding]
         runs = min((each for each in left if each is not None), default=None)
         return runs * steps if runs is not None and steps else None
+
+    def fork(self, inputs: ForkedInputs = "copy") -> JaxSession:
+        """Return an independent session of the same graph with the current values.
+
+        Raises:
+            UsageError: *inputs* is neither ``copy`` nor ``fresh``.
+            SessionClosedError: the session is closed.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        other = type(self)(self.graph)
+        other._inputs = fork_inputs(self._inputs, inputs)
+        other.write(self._values)  # copies, because a run may take the memory of its own
+        other._last = dict(self._last)
+        other.global_step, other.version = self.global_step, self.version
+        return other
 
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""

@@ -19,6 +19,7 @@ from hookbus import (
 from hookbus.backend import (
     PREEMPTION_ERRORS,
     EmbeddedSession,
+    ForkedInputs,
     Program,
     RunMetadata,
     RunOptions,
@@ -320,6 +321,35 @@ class TFSession(SessionBase):
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""
         return self._iterators.given() + self._python.pulled()
+
+    def fork(self, inputs: ForkedInputs = "copy") -> TFSession:
+        """Return an independent session of the same graph with the current values.
+
+        It is a new session of TensorFlow, so the random numbers of its ops begin anew, and
+        its iterators skip values to reach their positions.
+
+        Raises:
+            UsageError: a queue or another party's session belongs to it, which cannot be
+                copied; or *inputs* is neither ``copy`` nor ``fresh``.
+            SessionClosedError: the session is closed.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        graph = self.graph
+        queues = graph.tf_graph.get_collection(tf.compat.v1.GraphKeys.QUEUE_RUNNERS)
+        if queues or self._queues is None or graph.session_creator is not None:
+            raise UsageError(
+                "session.fork(): the backend 'TensorFlow' forks only sessions that hookbus "
+                "creates, of graphs without queues; evaluate from a checkpoint instead"
+            )
+        python = self._python.fork(inputs)
+        other = TFSession(graph)
+        other._python = python
+        other.write(self._fetch(self._variables) if self._variables else {})
+        other.global_step, other.version = self.global_step, self.version
+        if inputs == "copy":
+            other._iterators.seek(self._iterators.positions())
+        return other
 
     def close(self) -> None:
         """Refuse further runs, and close TensorFlow's session."""

@@ -9,7 +9,13 @@ from hookbus_stop_at_step import StopAtStepHook
 from hookbus_tensorflow import TFGraph
 
 import hookbus
-from hookbus import GraphError, MonitoredTrainingSession, SessionRunHook, UnknownNodeError
+from hookbus import (
+    GraphError,
+    MonitoredTrainingSession,
+    SessionRunHook,
+    UnknownNodeError,
+    UsageError,
+)
 from hookbus.backend import create_session
 
 v1 = tf.compat.v1
@@ -157,3 +163,40 @@ def test_hooks_watch_a_loss_that_is_a_number(tf_graph):
         assert TFGraph(other).metrics is None
     assert TFGraph(tf_graph).metrics.reads == ("loss",)
     assert TFGraph(tf_graph, feeds_all=False).metrics is None  # x might not be fed
+
+
+def summing(resource: bool, queue: bool = False) -> TFGraph:
+    """A graph whose train op adds 1, 2, 3 and so on to w."""
+    with tf.Graph().as_default() as graph:
+        values = v1.data.make_one_shot_iterator(tf.data.Dataset.range(1, 100))
+        x = tf.cast(values.get_next(), tf.float32)
+        w = v1.get_variable("w", initializer=0.0, use_resource=resource)
+        if queue:
+            v1.train.range_input_producer(3)
+        counts = v1.train.get_or_create_global_step().assign_add(1)
+        with tf.control_dependencies([counts]):
+            tf.identity(w.assign_add(x), name="train")
+    return TFGraph(graph)
+
+
+def test_a_fork_is_another_session_of_tensorflow(resource):
+    """It has the values, the step and the position; neither sees what the other does."""
+    session = create_session(summing(resource))
+    session.run("train")
+    session.run("train")
+    fork, fresh = session.fork(), session.fork("fresh")
+    assert (fork.global_step, fresh.global_step) == (2, 2)
+    assert (fork.run("train"), fresh.run("train")) == (6, 4)
+    assert (fork.global_step, session.global_step, session.run("w")) == (3, 2, 3)
+    fork.close()
+    fresh.close()
+    assert session.run("train") == 6
+
+
+def test_a_graph_with_queues_is_not_forked():
+    """What is in a queue cannot be copied."""
+    told = "TensorFlow' forks only sessions that hookbus creates, of graphs without queues"
+    session = create_session(summing(True, queue=True))
+    with pytest.raises(UsageError, match=told):
+        session.fork()
+    session.close()

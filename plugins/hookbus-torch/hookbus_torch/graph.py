@@ -12,6 +12,8 @@ from torch.nn import Module
 
 from hookbus import UsageError
 from hookbus.backend import (
+    EmbeddedSession,
+    ForkedInputs,
     LiveValue,
     Node,
     Operation,
@@ -21,6 +23,7 @@ from hookbus.backend import (
     RunMetadata,
     RunOptions,
 )
+from hookbus_torch.forks import HeldState
 from hookbus_torch.library import TorchLibrary
 from hookbus_torch.modules import evaluating
 
@@ -140,6 +143,22 @@ class TorchSession(ReportSession):
         calls = tuple((_without_history(call[0]), *call[1:]) for call in program.calls)
         return attrs.evolve(program, calls=calls)
 
+    def fork(self, inputs: ForkedInputs = "copy") -> EmbeddedSession:
+        """Return an independent session of the same graph with the current values.
+
+        The fork holds copies of what the tracked objects hold: parameters, gradients,
+        buffers, and the states of optimizers, schedulers and others. Its runs put them into
+        the objects, because ops name these, and take them out again; so do not run it in
+        another thread than the training. What a module keeps in other attributes is not
+        copied.
+
+        Raises:
+            UsageError: the graph serves a custom loop, or an object has no state.
+        """
+        if self._takes_reports:
+            return super().fork(inputs)  # refuses
+        return self.fork_into(ForkedTorchSession(self.graph), inputs)
+
     def execute(
         self,
         program: Program,
@@ -155,6 +174,50 @@ class TorchSession(ReportSession):
                     if isinstance(thing, Module):
                         stack.enter_context(evaluating(thing))
             return super().execute(program, feeds, writes, options, metadata)
+
+
+class ForkedTorchSession(TorchSession):
+    """A fork, whose state is in the objects of the graph while it does something.
+
+    Args:
+        graph: the graph of the session that is forked.
+    """
+
+    def __init__(self, graph: ReportGraph) -> None:
+        super().__init__(graph)
+        self._held = HeldState(graph.objects)
+
+    def execute(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once with the state of the fork."""
+        with self._held.in_place():
+            return super().execute(program, feeds, writes, options, metadata)
+
+    def check(self, name: str, value: Any, who: str) -> None:
+        """Check that a value can be written."""
+        with self._held.in_place():
+            super().check(name, value, who)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables of the fork new values."""
+        with self._held.in_place():
+            super().write(values)
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable of the fork by name."""
+        with self._held.in_place():
+            return super().variables()
+
+    def fork(self, inputs: ForkedInputs = "copy") -> EmbeddedSession:
+        """Return a fork of the fork."""
+        with self._held.in_place():
+            return super().fork(inputs)
 
 
 def _trains(operation: Operation) -> bool:

@@ -287,3 +287,82 @@ def test_an_estimator_trains_evaluates_and_predicts_with_a_torch_model(tmp_path)
     assert result["loss"] < 1e-3
     rows = estimator.predict(lambda: iter([torch.ones(2, 1)]))
     np.testing.assert_allclose([float(row[0]) for row in rows], [4, 4], atol=0.05)
+
+
+def everything_in(graph: TorchGraph) -> Any:
+    """What the objects of a graph hold, gradients included, as plain lists."""
+    optimizer = graph.objects["optimizer"].state_dict()["state"]
+    moments = {k: {n: v.tolist() for n, v in s.items()} for k, s in optimizer.items()}
+    parameters = graph.objects["model"].parameters()
+    return model_of(graph), moments, [p.grad.tolist() for p in parameters]
+
+
+def test_a_fork_trains_without_any_effect_on_the_training():
+    """It goes on as the training would, bit for bit, and the training as without it."""
+    plain, losses = build(), list[Any]()
+    with MonitoredSession(plain, config=QUIET) as session:
+        wanted = [session.run(["loss", "train"])[0] for _ in range(6)]
+    after_six, forked = everything_in(plain), build()
+
+    class ForksHook(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_values.global_step != 3:
+                return
+            before = everything_in(forked)
+            with hookbus.undisturbed():
+                fork = run_context.session.fork()
+                losses.extend(fork.run(["loss", "train"])[0] for _ in range(3))
+                weight = fork.run("model.0.weight")
+                assert weight.tolist() == after_six[0]["0.weight"]
+                assert fork.variables()["model.2.bias"].tolist() == after_six[0]["2.bias"]
+                second = fork.fork("fresh")
+                assert second.run("x").tolist() == DATA[0].tolist()
+                fork.write({"model.2.bias": torch.ones(1)})
+                assert second.run("model.2.bias").tolist() == after_six[0]["2.bias"]
+                assert fork.run("prediction", {"x": DATA[0]}).shape == (8, 1)
+                fork.close()
+            assert everything_in(forked) == before
+
+    with MonitoredSession(forked, hooks=[ForksHook()], config=QUIET) as session:
+        kept = [session.run(["loss", "train"])[0] for _ in range(6)]
+    assert torch.stack(losses).tolist() == torch.stack(wanted[3:]).tolist()
+    assert torch.stack(kept).tolist() == torch.stack(wanted).tolist()
+    assert everything_in(forked) == after_six
+
+
+def test_a_fork_that_cannot_copy_an_object_names_it():
+    """An object whose state nobody can exchange would be trained by both."""
+    graph = build()
+    graph.track(ticks=[1, 2])
+    with MonitoredSession(graph, config=QUIET) as session:
+        backend = session._state.backend.session
+        with pytest.raises(UsageError, match="the state of 'ticks', a list, cannot be ex"):
+            backend.fork()
+
+
+def test_a_fork_of_batch_norm_and_a_scheduler_leaves_them_alone():
+    """Buffers and schedulers belong to a fork as parameters do."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    graph = TorchGraph(model, optimizer, scheduler=scheduler)
+
+    @graph.train_op
+    def train():
+        model(DATA[0]).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+    def held() -> Any:
+        state = optimizer.state_dict()["param_groups"], scheduler.state_dict()
+        return repr((model.state_dict(), *state))
+
+    with MonitoredSession(graph, config=QUIET) as session:
+        session.run("train")
+        before = held()
+        fork = session._state.backend.session.fork()
+        fork.run("train")
+        assert held() == before
+        assert fork.run("model.1.num_batches_tracked").item() == 2
+        assert fork.run("optimizer.lr") == 0.125
+        assert optimizer.param_groups[0]["lr"] == 0.25
