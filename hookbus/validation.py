@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -197,3 +198,55 @@ def _parameters(fn: Callable[..., Any], argument: str) -> list[inspect.Parameter
         raise ArgumentTypeError(
             f"cannot read the parameters of {argument}: wrap {fn!r} in a function"
         ) from None
+
+
+_MOST_LEVELS = 50
+
+
+def plain_params(params: Any) -> dict[str, Any]:
+    """Return hyperparameters as dicts with str keys, lists, numbers, strings and None.
+
+    Args:
+        params: a mapping, or the arguments that a parser of ``argparse`` returned.
+
+    Raises:
+        ArgumentTypeError: it is something else, or holds something else.
+
+    >>> from argparse import Namespace
+    >>> plain_params(Namespace(lr=0.1, layers=(64, 10)))
+    {'lr': 0.1, 'layers': [64, 10]}
+    """
+    parser = sys.modules.get("argparse")  # only a program that parses imports it
+    is_parsed = parser is not None and isinstance(params, parser.Namespace)
+    given = vars(params) if is_parsed else params
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(
+            "session.record() takes a dict or the arguments of argparse, not "
+            f"{type(params).__name__}"
+        )
+    plain: dict[str, Any] = _plain(given, "params", 0)
+    return plain
+
+
+def _plain(value: Any, where: str, level: int) -> Any:
+    if level > _MOST_LEVELS:
+        raise ArgumentTypeError(f"session.record(): {where} is nested too deeply")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ArgumentTypeError(
+                    f"session.record(): {where} has the key {key!r}; expected a str"
+                )
+        return {k: _plain(v, f"{where}[{k!r}]", level + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        each = enumerate(value)
+        return [_plain(v, f"{where}[{i}]", level + 1) for i, v in each]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    item = getattr(value, "item", None)  # a number of NumPy
+    if item is not None and getattr(value, "shape", None) == ():
+        return _plain(item(), where, level + 1)
+    raise ArgumentTypeError(
+        f"session.record(): {where} is of type {type(value).__name__}; expected a number, "
+        "a str, None, or a list or dict of these. Leave it out, or give its str()"
+    )

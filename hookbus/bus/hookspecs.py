@@ -14,7 +14,8 @@ before all of them, when the plugin's settings are read.
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``logged``, ``measured`` and ``evaluated`` when a hook
-emits them, the last one also after ``session.evaluation()``.
+emits them, the last one also after ``session.evaluation()``; ``recorded`` when the program
+calls ``session.record()``.
 """
 
 from __future__ import annotations
@@ -167,6 +168,14 @@ def logged(values: Mapping[str, Any], global_step: int) -> None:
 @hookspec
 def measured(values: Mapping[str, float], global_step: int) -> None:
     """Called when a hook has measured scalars, for hooks that record them."""
+
+
+@hookspec
+def recorded(params: Mapping[str, Any], global_step: int) -> None:
+    """Called when the program has recorded hyperparameters, at its start and each resume.
+
+    *params* contains all of them, as dicts, lists, numbers, strings and None.
+    """
 
 
 @hookspec

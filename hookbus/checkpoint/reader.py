@@ -23,7 +23,7 @@ T = TypeVar("T")
 OnBad = Callable[[Path, str], None]
 _MOST_LOOKS = 100
 _OPTIONAL = frozenset(
-    {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend"}
+    {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend", "params"}
 )
 
 

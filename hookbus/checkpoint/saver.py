@@ -96,6 +96,8 @@ class Saver:
         last_path: the directory of that checkpoint.
         ended: how the session ended, once that is recorded in the checkpoint.
         is_displaced: whether the directory was replaced by that of another training.
+        params: the hyperparameters that the program has recorded, or those of the restored
+            checkpoint.
     """
 
     checkpoints: Checkpoints
@@ -108,6 +110,8 @@ class Saver:
     last_path: Path | None = None
     ended: str | None = None
     is_displaced: bool = False
+    params: Mapping[str, Any] = attrs.field(factory=dict)
+    _has_recorded: bool = False
     _saved_names: frozenset[str] | None = None
     _graph: Graph = attrs.field(factory=Graph)
     _owners: Mapping[str, str] = attrs.field(factory=dict)
@@ -128,6 +132,17 @@ class Saver:
         if self.checkpoints.directory is None:
             raise CheckpointError("the session has no checkpoint_dir to save into")
         return Store(self.checkpoints.directory)
+
+    def record(self, params: Mapping[str, Any]) -> None:
+        """Add hyperparameters; the first ones replace those of the restored checkpoint."""
+        before = self.params
+        if before and not self._has_recorded:
+            every = sorted(before.keys() | params.keys())
+            changed = [name for name in every if before.get(name) != params.get(name)]
+            if changed:
+                log.info("parameters differ from those of the checkpoint", changed=changed)
+        self.params = {**before, **params} if self._has_recorded else params
+        self._has_recorded = True
 
     def prepare(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
         """Check, before the first step, that saving will work.
@@ -396,6 +411,8 @@ class Saver:
         owners = {name: who for name, who in self._owners.items() if name in variables}
         state = {"variables": variables, "owners": owners, "tracked": tracked}
         state["hooks"], held = states_of(self.hooks), self._held
+        if self.params:
+            state["params"] = self.params
         own = session.state_dict()
         if own:
             state["backend"] = own
@@ -452,6 +469,8 @@ class Saver:
         session.load_state_dict(restored.state.get("backend", {}))
         session.write(saved)
         session.global_step = restored.manifest.global_step
+        if training and not self._has_recorded:
+            self.params = restored.state.get("params", {})
         if training and self.resumes_input(restored.manifest.ended):
             session.seek(restored.state.get("inputs", {}))
             if "passes" in restored.state:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -34,12 +35,17 @@ class Outcome:
         who: the plugin that stopped or failed it, or ``caller``.
         why: the reason, in words.
         step: the global step at the end.
+        params: the hyperparameters that ``session.record`` got, in this session or in the
+            one that it resumed.
     """
 
     kind: OutcomeKind
     who: str
     why: str
     step: int
+    params: Mapping[str, Any] = attrs.field(
+        factory=dict, repr=False, hash=False, kw_only=True
+    )
 
 
 def was_cut_short(ended: str | None) -> bool:

@@ -22,7 +22,7 @@ from hookbus.hooks.signals import raise_put_off
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.session.creators import ChiefSessionCreator
 from hookbus.session.finish import leave
-from hookbus.session.requests import act, act_after_run
+from hookbus.session.requests import act, act_after_run, record
 from hookbus.session.run import NO_FETCHES, HookedSession, PendingRun
 from hookbus.session.start import (
     begin,
@@ -279,6 +279,15 @@ class DrivenSession:
         self._check_created("track()")
         self._state.check_custom_loop("track()", "its variables are saved")
         return self._state.track(things)
+
+    def record(self, params: Any) -> None:
+        """Record hyperparameters; see :meth:`MonitoredSession.record`.
+
+        Raises:
+            ArgumentTypeError: something else is among them.
+        """
+        self._check_created("record()")
+        record(self._state, params)
 
     def before_step(self, fetches: Any = (), *, kind: Kind | None = None) -> StepRequest:
         """Call every ``before_run``; return what hooks want of the step.

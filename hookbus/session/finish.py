@@ -54,7 +54,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         outcome = clean_outcome(state.stop, state.input_end, state.global_step)
     else:
         outcome = failed_outcome(error, state.global_step, state.bus.current)
-    state.outcome = outcome
+    state.outcome = outcome = attrs.evolve(outcome, params=state.saver.params)
     failures: list[BaseException] = []
 
     def tell() -> None:
@@ -220,7 +220,7 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     if outcome.kind == "failed" and error is not None:
         # The error leaves the session, and whoever reports it shows its text.
         outcome = attrs.evolve(outcome, why=type(error).__name__)
-    log.info("session ended", **attrs.asdict(outcome), **extra)
+    log.info("session ended", **_told(outcome), **extra)
     if state.tracer is not None:
         state.tracer.report()
 
@@ -230,9 +230,18 @@ def _write_outcome(outcome: Outcome, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with replacing(directory / "outcome.json") as file:
-            file.write_text(json.dumps(attrs.asdict(outcome), indent=2) + "\n", "utf-8")
+            params = {"params": outcome.params} if outcome.params else {}
+            content = {**_told(outcome), **params}
+            file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     except OSError as error:
         log.warning("cannot write how the session ended", why=text_of(error))
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    """Return how the session ended, without the hyperparameters."""
+    told = attrs.asdict(outcome, recurse=False)
+    del told["params"]
+    return told
 
 
 def _raise_failures(failures: list[BaseException], of_threads: list[BaseException]) -> None:

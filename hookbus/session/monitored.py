@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.bus.straight import OTHER
@@ -29,7 +29,7 @@ from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import leave
 from hookbus.session.recovery import Recovery
-from hookbus.session.requests import act_after_run, heed_signal
+from hookbus.session.requests import act_after_run, heed_signal, record
 from hookbus.session.run import HookedSession
 from hookbus.session.start import (
     Done,
@@ -46,6 +46,9 @@ from hookbus.session.start import (
 from hookbus.session.state import RUNNING, Phase, SessionState
 from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn, end_epoch
 from hookbus.validation import check_name
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 
 class MonitoredSession:
@@ -362,6 +365,23 @@ class MonitoredSession:
         """
         self._check_custom_loop("track()")
         return self._state.track(things)
+
+    def record(self, params: Mapping[str, Any] | Namespace) -> None:
+        """Record the hyperparameters of the training, at its start and at each resume.
+
+        Hooks get them as ``recorded``. Checkpoints, the outcome and ``outcome.json``
+        contain them. Further calls add to them. A resumed session has those of the
+        checkpoint until its program records its own.
+
+        Args:
+            params: a dict of numbers, strings, None, and lists and dicts of these; or what
+                ``parse_args`` of ``argparse`` returned.
+
+        Raises:
+            ArgumentTypeError: something else is among them.
+            SessionClosedError: the session is closed.
+        """
+        record(self._state, params)
 
     def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
         """Iterate over the input of a custom loop; end when the session stops.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hookbus.errors import SessionClosedError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.session.state import Phase, SessionState
+from hookbus.validation import plain_params
 
 _CAME = "a signal came"
 
@@ -62,6 +66,24 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
         assert state.backend is not None
         assert state.preemptions is not None
         state.recovering = not state.preemptions.are_over(state.backend.session)
+
+
+def record(state: SessionState, params: Any) -> None:
+    """Record hyperparameters, tell the hooks, and serve what they ask for.
+
+    Raises:
+        ArgumentTypeError: they are not plain values.
+        SessionClosedError: the session is closed.
+    """
+    state.check_process()
+    if state.phase is Phase.CLOSED or state.backend is None:
+        raise SessionClosedError("record() on a closed session; create a new one")
+    saver = state.saver
+    saver.record(plain_params(params))
+    state.bus.caller("recorded").collect(saver.params, state.global_step)
+    inside = state.block is not None or state.bus.current.name is not NOBODY
+    if state.requests.pending and not inside:
+        act(state, None, saving=saver.tracking.is_complete and not saver.epochs.pending)
 
 
 def heed_signal(state: SessionState) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -130,6 +132,12 @@ class SummarySaverHook(SessionRunHook):
     def measured(self, values: Mapping[str, float], global_step: int) -> None:
         """Write the values that another hook has measured."""
         self._write({"scalar": values}, global_step)
+
+    @hookbus.hookimpl
+    def recorded(self, params: Mapping[str, Any], global_step: int) -> None:
+        """Write the hyperparameters as text."""
+        text = textwrap.indent(json.dumps(params, indent=2), "    ")  # Markdown's code
+        self._write({"text": {"hyperparameters": text}}, global_step)
 
     @hookbus.hookimpl
     def evaluated(

@@ -313,6 +313,8 @@ def effect_of(
                     one_epoch(session, kept, event, when)
                 else:
                     session.run("train")
+                if event == "recorded":
+                    session.record({"runs": kept.runs})
                 if session.should_stop():
                     break
             stopped = [session.global_step] if session.should_stop() else []

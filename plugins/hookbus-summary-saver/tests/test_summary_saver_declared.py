@@ -187,3 +187,12 @@ def test_a_hook_may_declare_in_a_custom_loop(read_back, order):
 
     custom_loop(*[Declares(), saver()][::order], steps=1, show=show)
     assert read_back() == {"ten": [(1, 30.0)], "x": [(1, 1.0)]}
+
+
+def test_recorded_hyperparameters_are_a_text(graph, read_all):
+    """TensorBoard shows them as a block of code, at the step of the start."""
+    with MonitoredSession(graph, hooks=[saver()], config=QUIET) as session:
+        session.record({"lr": 0.5})
+    (event,) = read_all().Tensors("hyperparameters")
+    assert event.step == 0
+    assert event.tensor_proto.string_val == [b'    {\n      "lr": 0.5\n    }']
