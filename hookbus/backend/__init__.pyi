@@ -11,6 +11,7 @@ from hookbus.backend.library import Loader as Loader
 from hookbus.backend.library import Packed as Packed
 from hookbus.backend.library import RandomSource as RandomSource
 from hookbus.backend.library import Tracked as Tracked
+from hookbus.backend.library import device_memory as device_memory
 from hookbus.backend.library import library_name as library_name
 from hookbus.backend.library import library_named as library_named
 from hookbus.backend.library import library_of as library_of

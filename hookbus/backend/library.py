@@ -181,6 +181,10 @@ class Library:
         """Return the generators that programs use without naming them, by name."""
         return {}
 
+    def device_memory(self) -> int | None:
+        """Return the bytes that this process uses on devices; None if that is not known."""
+        return None
+
     def loader(self, iterable: Any) -> Loader | None:
         """Return how an iterable draws random numbers; None treats it like any other."""
 
@@ -223,6 +227,16 @@ def libraries() -> Mapping[str, Library]:
         return {}
     entries = _entries(tuple(sys.path)).items()
     return {name: _loaded(entry) for name, entry in entries if name in sys.modules}
+
+
+def device_memory() -> dict[str, int]:
+    """Return the bytes in use on devices, by library, for those that know it.
+
+    Raises:
+        PluginError: the plugin of a library cannot be loaded.
+    """
+    used = {name: each.device_memory() for name, each in libraries().items()}
+    return {name: size for name, size in used.items() if size is not None}
 
 
 def knows_a_library() -> bool:

@@ -28,6 +28,8 @@ SETTINGS = {
     ],
     "stop-at-step": ["num_steps=4"],
     "summary-saver": ["output_dir=curves", "save_steps=2"],
+    "throughput": ["every_n_steps=2"],
+    "time-limit": ["limit=1h", "kind=stopped"],
 }
 """What each hook is given, so that it acts in the few steps that there are."""
 METRICS = """

@@ -107,6 +107,20 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--summary-saver-output-dir", "curves"],
         lambda _: any(Path("curves").glob("events.*")),
     ),
+    "throughput": (
+        ["--throughput", "5"],
+        lambda ran: "throughput step=6" in ran.stderr,
+    ),
+    "time-limit": (
+        [
+            "--time-limit",
+            "1s",
+            "--time-limit-margin",
+            "0.999s",
+            "--time-limit-kind=stopped",
+        ],
+        lambda ran: "who=time-limit" in ran.stderr,
+    ),
 }
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
 

@@ -220,6 +220,24 @@ def step_counter(kind: Kind, _: Path) -> None:
     assert heard.measured_ == [(step, {"global_step/sec"}) for step in (3, 5)]
 
 
+def throughput(kind: Kind, _: Path) -> None:
+    """It measures a step together with the one before, and tells all hooks."""
+    heard = _Heard()
+    train(kind, built_in("throughput", every_n_steps=2, batch_size=8), heard)
+    assert [step for step, _names in heard.measured_] == [3, 5]
+    wanted = {"steps_per_sec", "examples_per_sec", "input_wait"}
+    for _step, names in heard.measured_:
+        assert {f"throughput/{name}" for name in wanted} <= names
+
+
+def time_limit(kind: Kind, folder: Path) -> None:
+    """It ends the training after the step in which its time is over, saved."""
+    hook = built_in("time-limit", "1h", kind="stopped", margin=3600 - 1e-6)
+    trained = train(kind, hook, saving(folder), directory=folder)
+    assert (trained.outcome.who, trained.outcome.step) == ("time-limit", 1)
+    assert steps_in(folder)[-1] == 1
+
+
 def stop_at_checkpoint_step(kind: Kind, folder: Path) -> None:
     """It stops a worker when the chief has saved the last step."""
     train(kind, saving(folder), directory=folder, steps=4)
@@ -346,5 +364,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         stop_at_checkpoint_step,
         stop_at_step,
         summary_saver,
+        throughput,
+        time_limit,
     )
 }

@@ -30,6 +30,12 @@ class JaxLibrary(Library):
             )
         return None
 
+    def device_memory(self) -> int | None:
+        """Return the bytes in use on devices that count them; None if none does."""
+        stats = [each.memory_stats() for each in jax.local_devices()]
+        used = [int(each["bytes_in_use"]) for each in stats if each]
+        return sum(used) if used else None
+
     def pack(self, value: Any) -> Packed | None:
         """Return an array or a key as bytes on the host.
 

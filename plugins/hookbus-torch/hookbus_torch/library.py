@@ -49,6 +49,13 @@ class TorchLibrary(Library):
         """Return PyTorch's own generators: that of the CPU and those of its devices."""
         return generators.sources()
 
+    def device_memory(self) -> int | None:
+        """Return the bytes of all tensors on CUDA devices; None without such a device."""
+        cuda = torch.cuda
+        if not cuda.is_initialized():
+            return None
+        return sum(int(cuda.memory_allocated(n)) for n in range(cuda.device_count()))
+
     def loader(self, iterable: Any) -> Loader | None:
         """Return how a DataLoader draws random numbers."""
         return generators.loader(iterable)

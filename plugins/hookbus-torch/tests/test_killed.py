@@ -29,7 +29,8 @@ EPOCHS, BATCHES = 4, 6
 OBSERVERS = (
     "-p nan-tensor --logging-tensor loss,model:grad_norm,model.0:output,optimizer.lr "
     "--logging-tensor-every-n-iter 2 -p early-stopping --early-stopping-patience 1000 "
-    "--summary-saver-save-steps 2 --step-counter-every-n-steps 3"
+    "--summary-saver-save-steps 2 --step-counter-every-n-steps 3 --time-limit 1h "
+    "--throughput-every-n-steps 3 --throughput-batch-size 32"
 )
 
 
