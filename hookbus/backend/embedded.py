@@ -24,6 +24,7 @@ from hookbus.errors import (
     NoValueYetError,
     OutOfRangeError,
     SessionClosedError,
+    UsageError,
     WriteConflictError,
     add_note,
     blame,

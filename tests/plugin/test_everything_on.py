@@ -30,6 +30,8 @@ from hookbus_step_counter import StepCounterHook
 from hookbus_stop_at_checkpoint_step import StopAtCheckpointStepHook
 from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
+from hookbus_throughput import ThroughputHook
+from hookbus_time_limit import TimeLimitHook
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
 from hookbus.testing import Recorder, run_steps
@@ -206,6 +208,8 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         StopAtCheckpointStepHook("others", STEPS, 0),
         StopAtStepHook(last_step=STEPS),
         SummarySaverHook(save_steps=30, output_dir="curves"),
+        ThroughputHook(every_n_steps=20),
+        TimeLimitHook("1h"),
     ]
 
 

@@ -14,6 +14,7 @@ from hookbus import (
     GraphError,
     SessionClosedError,
     UnfedPlaceholderError,
+    UsageError,
     WriteConflictError,
 )
 from hookbus.backend import (
