@@ -38,8 +38,9 @@ written for TensorFlow still catches it.
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -377,6 +378,22 @@ def blame(error: BaseException, culprit: str, note: str, scope: object = None) -
         return
     add_note(error, note)
     _set_attribute(error, _CULPRITS, [*known, (scope, culprit)])
+
+
+@contextlib.contextmanager
+def blaming_writers(writes: Mapping[str, tuple[str, Any]]) -> Iterator[None]:
+    """Add a note to an error of a block that writes what hooks assign.
+
+    Args:
+        writes: maps each variable to the plugin that assigns it, and the value.
+    """
+    try:
+        yield
+    except Exception as error:
+        every = ", ".join(f"{name!r} by {who!r}" for name, (who, _) in writes.items())
+        who = next(iter(writes.values()))[0]
+        blame(error, who, f"raised while the session assigned {every}")
+        raise
 
 
 def culprit_of(error: BaseException, scope: object = None) -> str | None:

@@ -28,6 +28,7 @@ from hookbus.errors import (
     WriteConflictError,
     add_note,
     blame,
+    blaming_writers,
     text_of,
 )
 from hookbus.graph.graph import Graph
@@ -173,7 +174,7 @@ class EmbeddedSession(SessionBase):
             GraphError: the session has no such variable, the variable is a number or an
                 array and the value is not, or the shapes differ.
         """
-        if name not in self._values and name not in self._live:
+        if name not in self._values and self._live_value(name) is None:
             raise GraphError(f"{who} cannot write {name!r}: it is not a variable")
         self._check_value(name, value, who)
 
@@ -185,8 +186,7 @@ class EmbeddedSession(SessionBase):
         """
         for name, value in values.items():
             self.check(name, value, "write()")
-        for name, value in values.items():
-            self._write(name, value)
+        self._write(values)
         self.version += 1
 
     def variables(self) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class EmbeddedSession(SessionBase):
             if len(self._compiled) >= _MOST_PROGRAMS:
                 self._compiled.clear()
             self._compiled[program] = None
-        elif not self._live.keys() & program.writers.keys():
+        elif not any(map(self._live_value, program.writers)):
             self._compiled[program] = compile_program(
                 program,
                 {
@@ -358,11 +358,12 @@ class EmbeddedSession(SessionBase):
             self.version += 1
         for name, (who, value) in writes.items():
             self.check(name, value, repr(who))
-        for name, (_, value) in writes.items():
-            self._write(name, value)
+        if writes:
+            with blaming_writers(writes):
+                self._write({name: value for name, (_, value) in writes.items()})
         for name in updates:
-            if name in self._live:
-                self._write(name, updates[name])
+            if self._live_value(name) is not None:
+                self._write({name: updates[name]})
                 continue
             # Other code that holds the array, or a view of it, could change the variable.
             shared = _references(updates, name) > _SOLE
@@ -373,13 +374,19 @@ class EmbeddedSession(SessionBase):
         for slot, op in program.trained:
             self._last[op] = slots[slot]
 
-    def _write(self, name: str, value: Any) -> None:
-        live = self._live.get(name)
-        if live is None:
-            self._values[name] = _copied(value)
-        else:
-            assert live.put is not None
-            live.put(value)
+    def _write(self, values: Mapping[str, Any]) -> None:
+        """Write values that are checked."""
+        for name, value in values.items():
+            live = self._live_value(name)
+            if live is None:
+                self._values[name] = _copied(value)
+            else:
+                assert live.put is not None
+                live.put(value)
+
+    def _live_value(self, name: str) -> LiveValue | None:
+        """Return a variable that lives in an object outside the session."""
+        return self._live.get(name)
 
     def _check_writers(
         self, program: Program, writes: Mapping[str, tuple[str, Any]]
@@ -392,7 +399,7 @@ class EmbeddedSession(SessionBase):
             )
 
     def _check_value(self, name: str, value: Any, who: str) -> None:
-        live = self._live.get(name)
+        live = self._live_value(name)
         old = self._values[name] if live is None else live.get()
         if type(value) is not type(old) and isinstance(value, _NO_NUMBERS):
             raise GraphError(

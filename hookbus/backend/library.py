@@ -13,7 +13,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import attrs
 
@@ -76,6 +76,19 @@ class LiveValue:
     arm: Callable[[], Callable[[], None]] | None = None
 
 
+class LiveState(Protocol):
+    """The values inside an object that come and go, like the entries of a dict."""
+
+    def find(self, name: str) -> LiveValue | None:
+        """Return the value of a name; None if the object has no such value now."""
+
+    def values(self) -> dict[str, Any]:
+        """Return all values by name."""
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Write values by name, together."""
+
+
 @attrs.frozen(eq=False)
 class Tracked:
     """One tracked object.
@@ -88,6 +101,9 @@ class Tracked:
         source: the object as a random generator; None if it is not one.
         live: returns the values inside it that hooks can fetch or assign, by the part of
             their name behind the object's name, like ``.fc1.weight``.
+        write: writes numbers and arrays inside its state, each given with the keys that
+            lead to it. Hooks can then fetch and assign all of them. None leaves it to
+            *live*.
         evaluating: returns a context in which the object computes without any effect on
             the training, like a module in evaluation mode; None if it needs none.
     """
@@ -98,6 +114,7 @@ class Tracked:
     faults: Callable[[Any], Faults] = no_faults
     source: RandomSource | None = None
     live: Callable[[], Mapping[str, LiveValue]] = dict
+    write: Callable[[Sequence[tuple[tuple[Any, ...], Any]]], None] | None = None
     evaluating: Callable[[], AbstractContextManager[Any]] | None = None
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import keyword
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hookbus.backend.base import read
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
-from hookbus.backend.library import LiveValue, arm
+from hookbus.backend.library import LiveState, LiveValue, arm
 from hookbus.backend.program import Program, is_live
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.backend.random_state import preserved
 from hookbus.backend.straight import Straight
-from hookbus.errors import Undo, UnfedPlaceholderError, UsageError, did_you_mean
+from hookbus.errors import GraphError, Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import (
@@ -56,6 +57,7 @@ class ReportGraph(Graph):
         self._reported: set[str] = set()
         self.live: dict[str, LiveValue] = {}
         self.live_variables: dict[str, LiveValue] = {}
+        self.states: dict[str, LiveState] = {}
 
     @property
     def unsaved(self) -> frozenset[str]:
@@ -76,24 +78,71 @@ class ReportGraph(Graph):
             node = node.name  # what it stands for may have been tracked since
         if isinstance(node, str):
             name = plain_name(node)
-            live = self.live.get(name)
+            live = None if name in self else self.live_value(name)
             if name not in self and (live is not None or self.takes_reports):
                 self._reported.add(name)
                 return self._note(name, _kind_of(live), live)
         return super().resolve(node, asker)
 
-    def hold(self, values: Mapping[str, LiveValue]) -> None:
+    def hold(
+        self,
+        values: Mapping[str, LiveValue],
+        states: Mapping[str, LiveState] = MappingProxyType({}),
+    ) -> None:
         """Make values inside tracked objects known as nodes, by name.
 
         Hooks may have named such a node before the loop tracks the object.
+
+        Args:
+            values: those that the objects always have.
+            states: the objects whose values come and go, by their own name.
         """
         self.live.update(values)
+        self.states.update(states)
         variables = {name: live for name, live in values.items() if live.put is not None}
         self.live_variables.update(variables)
-        for name in values.keys() & self.nodes.keys():
-            node = self.resolve(name)
-            if node.kind == "placeholder":
-                self._note(name, _kind_of(values[name]), values[name], node.owner)
+        for name in [*self.nodes]:
+            self.is_held(name)
+
+    def live_value(self, name: str) -> LiveValue | None:
+        """Return a value inside a tracked object; None if there is no such value now."""
+        if name in self.live:
+            return self.live[name]
+        for tracked, state in self.states.items():
+            if name == tracked or name.startswith(f"{tracked}."):
+                found = state.find(name)
+                if found is not None:
+                    return found
+        return None
+
+    def variable_named(self, node: Node | str, asker: str) -> str:
+        """Return the name of a variable that *asker* may write.
+
+        Raises:
+            GraphError: no tracked object has it, or it cannot be written.
+        """
+        name = self.resolve(node, asker).name
+        is_report = self.takes_reports and self.resolve(name).kind == "placeholder"
+        if is_report and not self.is_held(name):
+            states = (each for state in self.states.values() for each in state.values())
+            near = did_you_mean(name, [*self.live_variables, *states])
+            raise GraphError(
+                f"{asker} writes {name!r}, which is not a variable{near}; the "
+                "variables of a custom loop are the numbers and arrays inside the objects "
+                "that it tracks"
+            )
+        return super().variable_named(name, asker)
+
+    def is_held(self, name: str) -> bool:
+        """Return whether a node that a step may report is inside a tracked object by now.
+
+        It is no placeholder any more then.
+        """
+        node = self.nodes[name]
+        live = self.live_value(name) if node.kind == "placeholder" else None
+        if live is not None:
+            self._note(name, _kind_of(live), live, node.owner)
+        return live is not None
 
     @property
     def metrics(self) -> Node | None:
@@ -120,7 +169,13 @@ class ReportGraph(Graph):
         return self._note(SUMMARIES, "op", collecting(self._declared, (reported,)))
 
     def _names(self) -> Iterable[str]:
-        return [*self.nodes, *self.live]
+        return [*self.nodes, *self.inside]
+
+    @property
+    def inside(self) -> list[str]:
+        """Return the names of the values inside tracked objects."""
+        states = (name for state in self.states.values() for name in state.values())
+        return [*self.live, *states]
 
 
 class Reports(dict[str, Any]):
@@ -247,10 +302,12 @@ class ReportSession(EmbeddedSession):
             if not self._takes_reports:
                 raise
             name = error.node
+            if self.graph.is_held(name):
+                return self.compile(fetches, feeds, host)
             raise UnfedPlaceholderError(self._unreported(name, feeds), name) from None
 
     def _unreported(self, name: str, feeds: frozenset[str]) -> str:
-        tracked = self.graph.live
+        tracked = self.graph.inside
         if self.last is self._nothing:
             near = did_you_mean(name, tracked)
             return (
@@ -279,6 +336,21 @@ class ReportSession(EmbeddedSession):
                 self._kept.clear()
             self._kept[tuple(fetches)] = kept
         self._disarm = arm(kept)
+
+    def variables(self) -> dict[str, Any]:
+        """Return the value of each variable by name, ``global_step`` left out.
+
+        Those of hooks, and the numbers and arrays inside tracked objects, under the names
+        that ``before_save`` has for them. A graph lists the variables of its objects.
+        """
+        found = super().variables()
+        for state in self.graph.states.values():
+            found.update(state.values())
+        return found
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the variables that are saved by name; tracked objects save the others."""
+        return super().variables()
 
     def fork(self, inputs: ForkedInputs = "copy") -> EmbeddedSession:
         """Return an independent session of a graph to which ops are added.
@@ -318,6 +390,24 @@ class ReportSession(EmbeddedSession):
         """Return a program that only computes as :class:`EmbeddedSession` does."""
         undoes = self._takes_reports and not program.pure
         return None if undoes else super().prepared(program)
+
+    def _live_value(self, name: str) -> LiveValue | None:
+        found = self._live.get(name)
+        return found if found is not None or not self.graph.states else self._found(name)
+
+    def _found(self, name: str) -> LiveValue | None:
+        live = None if name in self._values else self.graph.live_value(name)
+        return live if live is not None and live.put is not None else None
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        """Write values that are checked; those inside one object together."""
+        rest = dict(values)
+        for tracked, state in self.graph.states.items():
+            inside = [name for name in rest if f"{name}.".startswith(f"{tracked}.")]
+            found = {name: rest.pop(name) for name in inside if state.find(name)}
+            if found:
+                state.write(found)
+        super()._write(rest)
 
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Read the values reported last, or values derived from them."""

@@ -147,8 +147,9 @@ def before_save(
 def saving(session: Session, global_step: int) -> None:
     """Called when a checkpoint is about to be written and no hook has refused it.
 
-    A variable that is written or assigned here is saved with its new value. The states of
-    tracked objects were read before; the states of hooks are read afterwards.
+    A variable that is written or assigned here is saved with its new value, also inside a
+    tracked object. The states of tracked objects were read before otherwise; the states of
+    hooks are read afterwards.
     """
 
 

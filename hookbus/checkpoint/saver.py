@@ -15,11 +15,12 @@ from hookbus.backend.protocol import Session, ValueRecord
 from hookbus.checkpoint.codec import Codec, load_codec, too_deep
 from hookbus.checkpoint.hashing import CheckpointFiles
 from hookbus.checkpoint.hook_state import Stateful, states_of
+from hookbus.checkpoint.leaves import leaves
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.checkpoint.reader import NewestIn, Restored, read_checkpoint, read_newest
 from hookbus.checkpoint.store import Store, report_bad
-from hookbus.checkpoint.tracking import Tracking, leaves
+from hookbus.checkpoint.tracking import Tracking
 from hookbus.errors import (
     CheckpointDirectoryError,
     CheckpointError,
@@ -239,7 +240,8 @@ class Saver:
     def write(self, session: Session, snapshot: Snapshot, who: str, why: str) -> Path:
         """Write a checkpoint of the current step; return its directory.
 
-        Variables that were written since the snapshot are saved with their new values.
+        Variables that were written since the snapshot are saved with their new values,
+        also those inside tracked objects.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -248,8 +250,7 @@ class Saver:
         """
         self._check_process()
         if session.version != snapshot.version:
-            variables = self._saved(session.snapshot())
-            snapshot = attrs.evolve(snapshot, variables=variables)
+            snapshot = self.snapshot(session)
         self._renew_lock()
         step, (name, codec) = session.global_step, self._loaded_codec()
         contents = self._contents(session, snapshot)

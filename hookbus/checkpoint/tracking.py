@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hookbus.backend.library import (
@@ -19,6 +19,7 @@ from hookbus.backend.library import (
 )
 from hookbus.backend.random_state import RandomGenerators, sources
 from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
+from hookbus.checkpoint.leaves import Leaves, changed, put_in_place
 from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
 from hookbus.graph.node import plain_name
 
@@ -43,12 +44,22 @@ def tracked_as(name: str, thing: Any) -> Tracked:
         )
     stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
     if stateful and not isinstance(thing, type):
-        return Tracked(thing.state_dict, lambda state: _loaded(thing, state), thing)
+        return Tracked(
+            thing.state_dict,
+            lambda state: _loaded(thing, state),
+            thing,
+            write=lambda writes: thing.load_state_dict(changed(thing.state_dict(), writes)),
+        )
     if hasattr(thing, "bit_generator"):
         return _generator(name, thing)
     if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
         get, put = thing
-        return Tracked(get, lambda state: (put(state), get())[1], get())
+        return Tracked(
+            get,
+            lambda state: (put(state), get())[1],
+            get(),
+            write=lambda writes: put(changed(get(), writes)),
+        )
     if isinstance(thing, dict | list) or _is_array(thing):
         _check_trackable(name, thing)
         return Tracked(
@@ -56,6 +67,7 @@ def tracked_as(name: str, thing: Any) -> Tracked:
             lambda state: restored_in_place(thing, state),
             thing,
             lambda state: faults_of(name, thing, state),
+            write=lambda writes: put_in_place(thing, writes),
         )
     raise _untrackable(name, thing)
 
@@ -175,6 +187,14 @@ class Tracking:
             name + part: value
             for name in names
             for part, value in self._tracked[name].live().items()
+        }
+
+    def states(self, names: Iterable[str]) -> dict[str, Leaves]:
+        """Return what hooks read and write of tracked objects whose values may change."""
+        return {
+            name: Leaves(name, self._tracked[name].get, write)
+            for name in names
+            if (write := self._tracked[name].write) is not None
         }
 
     def check(self) -> None:
@@ -376,18 +396,6 @@ def _form(value: Any) -> str:
     if _is_array(value):
         return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
     return f"a {type(value).__name__}"
-
-
-def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers and arrays inside a state, each with its path as its name."""
-    if isinstance(state, Mapping):
-        for key, value in state.items():
-            yield from leaves(f"{name}.{key}", value)
-    elif isinstance(state, list | tuple):
-        for number, value in enumerate(state):
-            yield from leaves(f"{name}.{number}", value)
-    elif isinstance(state, float) or hasattr(state, "dtype"):
-        yield name, state
 
 
 def _loaded(thing: Any, state: Any) -> Any:

@@ -216,11 +216,12 @@ class Graph:
         """
         return self._add(name, "variable" if is_variable else "native", source)
 
-    def hold(self, values: Mapping[str, Any]) -> None:
+    def hold(self, values: Mapping[str, Any], states: Mapping[str, Any]) -> None:
         """Make values inside the objects that a custom loop tracks known, by name.
 
         Only the graph of a custom loop knows such nodes. *values* are
-        :class:`~hookbus.backend.LiveValue` objects.
+        :class:`~hookbus.backend.LiveValue` objects, and *states* finds those that come and
+        go.
         """
 
     def leaf(self, thing: Any) -> Node | None:

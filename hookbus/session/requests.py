@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus.errors import SessionClosedError
+from hookbus.errors import SessionClosedError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY
@@ -49,7 +49,9 @@ def commit(state: SessionState) -> None:
     assert state.backend is not None
     writes = state.requests.take_writes()
     if writes:
-        state.backend.session.write({name: value for name, (_, value) in writes.items()})
+        with blaming_writers(writes):
+            values = {name: value for name, (_, value) in writes.items()}
+            state.backend.session.write(values)
         for name, (who, _) in writes.items():
             log.debug("variable assigned", variable=name, by=who)
 

@@ -166,7 +166,7 @@ class SessionState:
         """Save objects of a custom loop; return the object, or for several a dict."""
         tracking, graph = self.saver.tracking, self.creator.graph
         values = tracking.add(things)
-        graph.hold(tracking.live(values))
+        graph.hold(tracking.live(values), tracking.states(values))
         return next(iter(values.values())) if len(values) == 1 else values
 
     def check_block(self, block: Block) -> None:

@@ -80,7 +80,7 @@ def test_a_hook_assigns_a_value_in_the_object(own, fetch, model, number):
     ("name", "message"),
     [
         ("model_calls", "writes 'model.calls', which is not a variable but a native value"),
-        ("model_bias", "writes 'model.bias', which is not a variable but a placeholder"),
+        ("model_bias", "writes 'model.bias', which is not a variable; did you mean"),
     ],
 )
 def test_a_hook_assigns_only_variables(own, model, number, name, message):
