@@ -13,6 +13,7 @@ from hookbus.backend.protocol import RunMetadata as RunMetadata
 from hookbus.backend.protocol import RunOptions as RunOptions
 from hookbus.backend.protocol import Session as Session
 from hookbus.backend.protocol import ValueRecord as ValueRecord
+from hookbus.backend.random_state import swapped as swapped
 from hookbus.backend.random_state import undisturbed as undisturbed
 from hookbus.bus.bus import Bus as Bus
 from hookbus.checkpoint.codec import Codec as Codec

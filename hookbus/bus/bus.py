@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakSet
 
 from hookbus.bus import hookspecs
-from hookbus.bus.caller import Caller, Implementation
+from hookbus.bus.caller import Caller
 from hookbus.bus.error_policy import RAISE, ErrorGuard, FailureLog, policy_of
 from hookbus.bus.observers import Observers
 from hookbus.bus.ordering import (
@@ -19,7 +20,7 @@ from hookbus.bus.ordering import (
     check_groups,
     check_names,
 )
-from hookbus.bus.registry import HookFunction, Registration, Registry
+from hookbus.bus.registry import HookFunction, Implementation, Registration, Registry
 from hookbus.bus.validation import check_object, fault_of, misspelt, unmarked
 from hookbus.errors import (
     ArgumentTypeError,
@@ -269,15 +270,34 @@ class Bus:
         Raises:
             PluginError: there is no such event, or it has other arguments.
         """
-        caller = self.caller(event)
+        results = self.caller(event).collect(*self._ordered(event, arguments))
+        return [answer for _, answer in results]
+
+    def around(self, event: str, **arguments: Any) -> AbstractContextManager[None]:
+        """Send an event around a block: wrappers of the event surround it.
+
+        Hooks that are no wrappers are called before the block. An error of the block goes
+        on, whatever the wrappers do.
+
+        Raises:
+            PluginError: there is no such event, or it has other arguments.
+
+        >>> bus = Bus()
+        >>> with bus.around("evaluating", session=None, name="val"):
+        ...     print("evaluated on the validation data")
+        evaluated on the validation data
+        """
+        return self.caller(event).around(*self._ordered(event, arguments))
+
+    def _ordered(self, event: str, arguments: Mapping[str, Any]) -> list[Any]:
+        """Return the arguments of an event in its order."""
         parameters = self._registry.parameters[event]
         if set(arguments) != set(parameters):
             raise PluginError(
                 f"event {event!r} takes {', '.join(parameters) or 'nothing'}, "
                 f"not {', '.join(arguments) or 'nothing'}"
             )
-        results = caller.collect(*[arguments[name] for name in parameters])
-        return [answer for _, answer in results]
+        return [arguments[name] for name in parameters]
 
     def _groups(self, event: str, kind: Kind) -> dict[str, str]:
         return {i.plugin: i.group for i in self.implementations(event, kind)}

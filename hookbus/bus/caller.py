@@ -7,17 +7,14 @@ answers carry the name of their plugin, and each hook can receive its own values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
-import attrs
-from pluggy import HookImpl
-
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.bus.error_policy import ErrorGuard
-from hookbus.bus.observers import Observers, is_passing_stop
-from hookbus.bus.registry import Registration
+from hookbus.bus.observers import Observers, Watch, is_passing_stop
+from hookbus.bus.registry import Bound, Implementation
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs
@@ -29,85 +26,12 @@ Result: TypeAlias = tuple[str, Any]
 Failure: TypeAlias = tuple[str, BaseException]
 """A plugin's name and the error that it raised."""
 
-Bound: TypeAlias = Callable[..., Any]
-"""A plugin's function that takes all arguments of its event."""
-
 Wrapper: TypeAlias = Generator[None, Any, Any]
 
 _OTHER_ANSWERS = frozenset(
     {"before_first_run", "planned_last_step", "before_save", "after_save"}
 )
 """The events of core whose answer is no request for fetches and feeds."""
-
-
-@attrs.frozen
-class Implementation:
-    """One plugin's function for one event.
-
-    Attributes:
-        plugin: the plugin's name.
-        label: its name in messages, with its distribution.
-        function: takes the arguments named in *parameters*, by position.
-        parameters: the names of the event's arguments that it takes without a default.
-        wrapper: whether it is a generator that wraps the others.
-        defaulted: the names of the event's arguments that it has a default for.
-        rank: ``tryfirst``, ``trylast`` or the empty string.
-        guard: suppresses its errors; None if they end the session.
-    """
-
-    plugin: str
-    label: str
-    function: Callable[..., Any]
-    parameters: tuple[str, ...]
-    wrapper: bool = False
-    defaulted: tuple[str, ...] = ()
-    rank: str = ""
-    guard: ErrorGuard | None = None
-
-    @classmethod
-    def of(
-        cls,
-        found: HookImpl,
-        member: Registration,
-        event_parameters: tuple[str, ...],
-        guard: ErrorGuard | None = None,
-    ) -> Implementation:
-        """Return a function that pluggy found in a registered plugin."""
-        return cls(
-            member.name,
-            member.label,
-            found.function,
-            tuple(found.argnames),
-            found.wrapper,
-            # A parameter with a default that the event does not have keeps its default.
-            tuple(name for name in found.kwargnames if name in event_parameters),
-            "tryfirst" if found.tryfirst else "trylast" if found.trylast else "",
-            guard,
-        )
-
-    @property
-    def group(self) -> str:
-        """The group in which it is called: its rank, separately for wrappers."""
-        return f"wrapper {self.rank}".strip() if self.wrapper else self.rank
-
-    def bind(self, event_parameters: tuple[str, ...]) -> Bound:
-        """Return a function that takes all arguments of the event by position."""
-        function, wanted = self.function, self.parameters
-        if wanted == event_parameters:
-            return function
-        places = tuple(event_parameters.index(name) for name in wanted)
-        if not self.defaulted and not places:
-            return lambda *_: function()
-        if not self.defaulted and len(places) == 1:
-            (only,) = places
-            return lambda *args: function(args[only])
-        if not self.defaulted:
-            return lambda *args: function(*[args[place] for place in places])
-        named = tuple((name, event_parameters.index(name)) for name in self.defaulted)
-        return lambda *args: function(
-            *[args[place] for place in places],
-            **{name: args[place] for name, place in named},
-        )
 
 
 class Caller:
@@ -175,6 +99,34 @@ class Caller:
             return self._collect(args)
         collect = partial(self._collect, args)
         return self._around(collect, args, lambda _: args, answers=True) or []
+
+    @contextlib.contextmanager
+    def around(self, *args: Any) -> Iterator[None]:
+        """Call all hooks with *args*, and do a block inside their wrappers.
+
+        An error of the block goes on, whatever the wrappers do.
+        """
+        watch = None if self.observers is None else self._watch(args)
+        timed = _call if watch is None else watch.timed
+        opened: list[tuple[str, Wrapper]] = []
+        failure: BaseException | None = None
+        own: BaseException | None = None
+        try:
+            timed(self._open_all, lambda _: args, opened)
+            timed(self._collect, args)
+        except BaseException as error:
+            failure = error
+        if failure is None:
+            try:
+                yield
+            except BaseException as error:
+                own = failure = error
+        _, failure = timed(self._leave_all, opened, None, failure, False)
+        failure = failure or own
+        if watch is not None:
+            watch.report(None if failure else [], failure)
+        if failure is not None:
+            raise failure
 
     def resume(
         self, args: tuple[Any, ...], departure: tuple[int, list[Result], Any]
@@ -368,8 +320,12 @@ class Caller:
         """
         if self.observers is None:
             return self._wrap(inside, args_of, answers)
-        watch = self.observers.watch(None, self._event, self._parameters, args)
-        return watch.through(self._wrap, (inside, args_of, answers))
+        return self._watch(args).through(self._wrap, (inside, args_of, answers))
+
+    def _watch(self, args: tuple[Any, ...]) -> Watch:
+        """Return what times and reports the whole event."""
+        assert self.observers is not None
+        return self.observers.watch(None, self._event, self._parameters, args)
 
     def _wrap(
         self,
@@ -381,18 +337,37 @@ class Caller:
         result: Any = None
         failure: BaseException | None = None
         try:
-            for name, call in self._wrappers:
-                wrapper = self._open(name, call, args_of(name))
-                if wrapper is not None:
-                    opened.append((name, wrapper))
+            self._open_all(args_of, opened)
             result = inside()
         except BaseException as error:
             failure = error
-        for name, wrapper in reversed(opened):
-            result, failure = self._leave(name, wrapper, result, failure, answers)
+        result, failure = self._leave_all(opened, result, failure, answers)
         if failure is not None:
             raise failure
         return result
+
+    def _open_all(
+        self,
+        args_of: Callable[[str], tuple[Any, ...] | None],
+        opened: list[tuple[str, Wrapper]],
+    ) -> None:
+        """Run all wrappers up to their yields; add them to *opened*."""
+        for name, call in self._wrappers:
+            wrapper = self._open(name, call, args_of(name))
+            if wrapper is not None:
+                opened.append((name, wrapper))
+
+    def _leave_all(
+        self,
+        opened: Sequence[tuple[str, Wrapper]],
+        result: Any,
+        failure: BaseException | None,
+        answers: bool,
+    ) -> tuple[Any, BaseException | None]:
+        """Run wrappers to their ends; return the result and error after them."""
+        for name, wrapper in reversed(opened):
+            result, failure = self._leave(name, wrapper, result, failure, answers)
+        return result, failure
 
     def _open(self, name: str, call: Bound, args: tuple[Any, ...] | None) -> Wrapper | None:
         """Run a wrapper up to its yield; return None if it is left out."""
@@ -477,6 +452,10 @@ class Caller:
         )
         self.blame(error, name)
         return error
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 def _reach_nobody(*_: Any) -> None:

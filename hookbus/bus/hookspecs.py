@@ -13,9 +13,9 @@ before all of them, when the plugin's settings are read.
 ``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
-loop has gone through its input once; ``logged``, ``measured`` and ``evaluated`` when a hook
-emits them, the last one also after ``session.evaluation()``; ``recorded`` when the program
-calls ``session.record()``.
+loop has gone through its input once; ``evaluating`` around each evaluation; ``logged``,
+``measured`` and ``evaluated`` when a hook emits them, the last one also after
+``session.evaluation()``; ``recorded`` when the program calls ``session.record()``.
 """
 
 from __future__ import annotations
@@ -185,6 +185,16 @@ def epoch_ended(session: Session, epoch: int, global_step: int) -> None:
 
     *epoch* is the number of the pass, from 0. A loop that leaves a pass early, or that is
     stopped in it, does not call it.
+    """
+
+
+@hookspec
+def evaluating(session: Session, name: str | None) -> None:
+    """Called around each evaluation of the model: a wrapper surrounds it.
+
+    *session* is the backend session whose variables are evaluated: the training's own, or
+    in ``train_and_evaluate`` that of the evaluation. *name* is that of the evaluation. A
+    hook that is no wrapper is called before the evaluation.
     """
 
 

@@ -6,12 +6,12 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import pluggy
 
-from hookbus.bus.error_policy import ErrorPolicy
+from hookbus.bus.error_policy import ErrorGuard, ErrorPolicy
 from hookbus.errors import PluginError
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import LIFECYCLE, PROJECT, hookimpl
@@ -88,6 +88,80 @@ class HookFunction:
             return tuple(inspect.signature(self.function).parameters.values())
         except (TypeError, ValueError):
             return ()
+
+
+Bound: TypeAlias = Callable[..., Any]
+"""A plugin's function that takes all arguments of its event."""
+
+
+@attrs.frozen
+class Implementation:
+    """One plugin's function for one event.
+
+    Attributes:
+        plugin: the plugin's name.
+        label: its name in messages, with its distribution.
+        function: takes the arguments named in *parameters*, by position.
+        parameters: the names of the event's arguments that it takes without a default.
+        wrapper: whether it is a generator that wraps the others.
+        defaulted: the names of the event's arguments that it has a default for.
+        rank: ``tryfirst``, ``trylast`` or the empty string.
+        guard: suppresses its errors; None if they end the session.
+    """
+
+    plugin: str
+    label: str
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    wrapper: bool = False
+    defaulted: tuple[str, ...] = ()
+    rank: str = ""
+    guard: ErrorGuard | None = None
+
+    @classmethod
+    def of(
+        cls,
+        found: pluggy.HookImpl,
+        member: Registration,
+        event_parameters: tuple[str, ...],
+        guard: ErrorGuard | None = None,
+    ) -> Implementation:
+        """Return a function that pluggy found in a registered plugin."""
+        return cls(
+            member.name,
+            member.label,
+            found.function,
+            tuple(found.argnames),
+            found.wrapper,
+            # A parameter with a default that the event does not have keeps its default.
+            tuple(name for name in found.kwargnames if name in event_parameters),
+            "tryfirst" if found.tryfirst else "trylast" if found.trylast else "",
+            guard,
+        )
+
+    @property
+    def group(self) -> str:
+        """The group in which it is called: its rank, separately for wrappers."""
+        return f"wrapper {self.rank}".strip() if self.wrapper else self.rank
+
+    def bind(self, event_parameters: tuple[str, ...]) -> Bound:
+        """Return a function that takes all arguments of the event by position."""
+        function, wanted = self.function, self.parameters
+        if wanted == event_parameters:
+            return function
+        places = tuple(event_parameters.index(name) for name in wanted)
+        if not self.defaulted and not places:
+            return lambda *_: function()
+        if not self.defaulted and len(places) == 1:
+            (only,) = places
+            return lambda *args: function(args[only])
+        if not self.defaulted:
+            return lambda *args: function(*[args[place] for place in places])
+        named = tuple((name, event_parameters.index(name)) for name in self.defaulted)
+        return lambda *args: function(
+            *[args[place] for place in places],
+            **{name: args[place] for name, place in named},
+        )
 
 
 class Registry(pluggy.PluginManager):

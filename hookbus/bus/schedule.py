@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hookbus.bus.caller import Caller, Implementation
+from hookbus.bus.caller import Caller
+from hookbus.bus.registry import Implementation
 from hookbus.errors import PluginError, blame
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.timer import Due

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 import attrs
 
 from hookbus.backend.straight import Straight, define
-from hookbus.bus.caller import Caller, Implementation, Result
+from hookbus.bus.caller import Caller, Result
 from hookbus.bus.plan import RunPlan, RunRequest, is_plain
+from hookbus.bus.registry import Implementation
 from hookbus.errors import NoValueYetError
 from hookbus.graph.fetches import Split, Structure
 from hookbus.graph.node import Node

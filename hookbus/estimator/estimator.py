@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from hookbus.backend.protocol import Session
 from hookbus.backend.random_state import undisturbed
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import NewestIn, latest_checkpoint, variables_at
@@ -236,11 +238,13 @@ class Estimator:
         hooks: Iterable[Any] | None,
         name: str | None,
         automatic: Sequence[ImpliedPlugin] = (),
+        around: Callable[[Session], AbstractContextManager[Any]] = nullcontext,
     ) -> EvaluateMetricsHook:
         """Evaluate a checkpoint, for :meth:`evaluate` and ``train_and_evaluate``.
 
-        The plugins in *automatic* take part; without any, no result is written. The other
-        arguments are those of :meth:`evaluate`.
+        The plugins in *automatic* take part; without any, no result is written. *around*
+        returns the block in which a session is evaluated. The other arguments are those of
+        :meth:`evaluate`.
 
         Returns:
             The hook that has the metrics and knows how the evaluation ended.
@@ -257,6 +261,7 @@ class Estimator:
                 eval_ops=updates,
                 final_ops={key: metrics[key].value for key in sorted(metrics)},
                 name=name,
+                around=around,
             )
             if steps is None:
                 check_ends("evaluate() without steps", creator.graph, updates)

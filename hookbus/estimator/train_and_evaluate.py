@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,12 @@ class EvaluateListener(CheckpointSaverListener):
             return  # the checkpoint was not saved
         self._last, self._evaluated = time.monotonic(), step
         done = estimator.evaluate_at(
-            newest.path, spec.input_fn, spec.steps, spec.hooks, spec.name
+            newest.path,
+            spec.input_fn,
+            spec.steps,
+            spec.hooks,
+            spec.name,
+            around=partial(self.training.around_evaluation, spec.name),
         )
         if done.cut_short:
             return  # metrics of a part of the batches are not those of the model

@@ -29,6 +29,10 @@ class CurrentHook:
 
     name: str = NOBODY
 
+    def spelled(self) -> str:
+        """Return who asks now, in the words of messages."""
+        return "the caller" if self.name == NOBODY else f"hook {self.name!r}"
+
 
 @attrs.define(eq=False)
 class Requests:

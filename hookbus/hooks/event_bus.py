@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import attrs
@@ -49,6 +50,9 @@ class EventBus(Protocol):
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""
+
+    def around(self, event: str, **arguments: Any) -> AbstractContextManager[None]:
+        """Send an event around a block: wrappers of the event surround it."""
 
     def observe(self, callback: Callable[[Call], object]) -> Callable[[], None]:
         """Report every call to *callback* from now on; return a function that stops it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from hookbus.backend.random_state import unswapped
 from hookbus.errors import SessionClosedError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
@@ -127,20 +129,10 @@ def save(
         )
         return
     state.backend.settle()
-    snapshot, veto = saver.snapshot(session), bus.caller("before_save")
-    if saver.is_safe(session, snapshot):
+    with unswapped(session):
+        path = _write(state, who, why, context)
+    if path is None:
         return
-    if not veto.reaches_nobody:
-        refusals = veto.collect(session, snapshot.values(), step, context)
-        if refusals:
-            refuser, reason = refusals[0]
-            log.warning("checkpoint refused", step=step, by=refuser, why=reason)
-            requests.take_save()  # the refusal is also the answer to these requests
-            return
-    bus.caller("saving").collect(session, step)
-    commit(state)
-    requests.take_save()  # who asked meanwhile gets this checkpoint
-    path = saver.write(session, snapshot, who, why)
     answers = bus.caller("after_save").collect(session, step, path)
     if not answers:
         return
@@ -151,3 +143,26 @@ def save(
         log.info(
             "a stop is ignored: no run came before the checkpoint", by=who, why=str(reason)
         )
+
+
+def _write(
+    state: SessionState, who: str, why: str, context: SessionRunContext | None
+) -> Path | None:
+    """Write a checkpoint; return its directory, or None if none is written."""
+    assert state.backend is not None
+    session, saver, bus = state.backend.session, state.saver, state.bus
+    requests, step = state.requests, session.global_step
+    snapshot, veto = saver.snapshot(session), bus.caller("before_save")
+    if saver.is_safe(session, snapshot):
+        return None
+    if not veto.reaches_nobody:
+        refusals = veto.collect(session, snapshot.values(), step, context)
+        if refusals:
+            refuser, reason = refusals[0]
+            log.warning("checkpoint refused", step=step, by=refuser, why=reason)
+            requests.take_save()  # the refusal is also the answer to these requests
+            return None
+    bus.caller("saving").collect(session, step)
+    commit(state)
+    requests.take_save()  # who asked meanwhile gets this checkpoint
+    return saver.write(session, snapshot, who, why)

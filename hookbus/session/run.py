@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.backend.random_state import swaps_of
 from hookbus.backend.straight import Run, Straight
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
@@ -88,6 +89,7 @@ class HookedSession:
         self.requests = requests
         self.current_hook = bus.current
         self.emit = bus.emit
+        swaps_of(session).asker = bus.current.spelled
         self.epoch = epoch
         self.bus = bus
         self._signals = signals

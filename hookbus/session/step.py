@@ -6,6 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import attrs
@@ -14,7 +15,7 @@ from hookbus.backend.protocol import Session
 from hookbus.backend.reports import Reports
 from hookbus.bus.schedule import Group
 from hookbus.bus.straight import Steady, StraightRun
-from hookbus.errors import Undo, UsageError
+from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import Kind
@@ -399,7 +400,7 @@ class Evaluation:
         self.metrics: dict[str, float] = {}
         self._state = state
         self._sums: dict[str, tuple[float, float]] = {}
-        self._aside: Undo | None = None
+        self._inside: ExitStack | None = None
 
     def report(self, /, *, weight: float = 1.0, **values: Any) -> None:
         """Add values to the means.
@@ -413,7 +414,7 @@ class Evaluation:
             UsageError: a value is not a number, the weight is negative or not finite, or
                 the block is not entered.
         """
-        if self._aside is None:
+        if self._inside is None:
             raise UsageError("call report() inside the block of its evaluation")
         counts = scalar_in(weight)
         if counts is None or not 0 <= counts < math.inf:
@@ -429,17 +430,23 @@ class Evaluation:
     def __enter__(self) -> Evaluation:
         state = self._state
         state.check_block("evaluation")
-        state.usable("aux")
+        backend = state.usable("aux")
         self._sums, self.metrics = {}, {}
-        self._aside, state.block = state.saver.tracking.aside(), "evaluation"
+        with ExitStack() as inside:
+            inside.enter_context(state.saver.tracking.aside())
+            if not state.saver.epochs.resuming:
+                session, name = backend.session, self.name
+                around = state.bus.around("evaluating", session=session, name=name)
+                inside.enter_context(around)
+            self._inside = inside.pop_all()
+        state.block = "evaluation"
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        aside, self._aside = self._aside, None
+        inside, self._inside = self._inside, None
         state, state.block = self._state, None
-        if aside is not None:
-            with aside:
-                pass
+        if inside is not None:
+            inside.__exit__(kind, error, trace)
         epochs = state.saver.epochs
         repeats = epochs.resuming
         epochs.mark()

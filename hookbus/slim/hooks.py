@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,7 +46,7 @@ class StopAfterNEvalsHook(SessionRunHook):
     log_progress: bool = True
     done: int = attrs.field(default=0, init=False)
 
-    def after_create_session(self) -> None:
+    def after_create_session(self, session: Session) -> None:  # noqa: ARG002
         """Start counting: a preemption loses what the runs before it gathered."""
         self.done = 0
 
@@ -73,6 +74,12 @@ class EvaluationEmitter(SessionRunHook):
     def addhooks(self, bus: Bus) -> None:
         """Keep the bus."""
         self._bus = bus
+
+    def around_evaluation(
+        self, name: str | None, session: Session
+    ) -> AbstractContextManager[None]:
+        """Return a block around an evaluation, which hooks get as ``evaluating``."""
+        return self._bus.around("evaluating", session=session, name=name)
 
     def emit_evaluated(
         self, metrics: Mapping[str, float], step: int, name: str | None

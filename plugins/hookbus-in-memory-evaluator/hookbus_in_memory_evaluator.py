@@ -134,7 +134,9 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
     def _metrics(self, session: Session) -> dict[str, float]:
         version = session.version
-        with hookbus.undisturbed(session):
+        assert self._bus is not None
+        around = self._bus.around("evaluating", session=session, name=self.name)
+        with hookbus.undisturbed(session), around:
             metrics = self.evaluate(session)
         if session.version != version:
             raise UsageError(

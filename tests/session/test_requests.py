@@ -107,6 +107,7 @@ class OwnEvents:
 EMITTED: dict[str, dict[str, Any]] = {
     "logged": {"values": {}, "global_step": 0},
     "measured": {"values": {}, "global_step": 0},
+    "evaluating": {"session": None, "name": None},
     "evaluated": {"metrics": {}, "global_step": 0, "name": None},
     "rendered": {},
 }
@@ -337,7 +338,8 @@ def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> N
             step.report(x=7.0)
             if event == "cancelled" and kept.runs == 2:
                 step.cancel()
-    if (event, when, kept.runs) == ("evaluated", "between steps", 2):
+    evaluates = event in ("evaluating", "evaluated")
+    if evaluates and (when, kept.runs) == ("between steps", 2):
         with session.evaluation() as evaluation:
             evaluation.report(loss=1.0)
 
