@@ -178,7 +178,9 @@ def swaps_of(session: Session) -> Swaps:
 
 
 @contextlib.contextmanager
-def swapped(session: Session, values: Mapping[Node | str, Any]) -> Iterator[None]:
+def swapped(
+    session: Session, values: Mapping[str, Any] | Mapping[Node, Any]
+) -> Iterator[None]:
     """Give variables other values in a block, like averages for an evaluation.
 
     The values are visible at once, and the old ones are restored even after an error.

@@ -284,13 +284,21 @@ class Caller:
             self.blame(error, name)
             raise error
 
-    def _call(self, name: str, call: Bound, args: tuple[Any, ...]) -> Any:
+    def _call(
+        self,
+        name: str,
+        call: Bound,
+        args: tuple[Any, ...],
+        passing: BaseException | None = None,
+    ) -> Any:
+        """Call a hook; *passing* is the error of others that may go through it."""
         current, before = self.current, self.current.name
         current.name = name
         try:
             return call(*args)
         except BaseException as error:
-            self.blame(error, name)
+            if error is not passing:
+                self.blame(error, name)
             raise
         finally:
             current.name = before
@@ -432,7 +440,7 @@ class Caller:
                 if failure is None:
                     self._call(name, wrapper.send, (result,))
                 else:
-                    self._call(name, wrapper.throw, (failure,))
+                    self._call(name, wrapper.throw, (failure,), failure)
             except RuntimeError as error:
                 if not is_passing_stop(error, failure):
                     raise

@@ -7,6 +7,7 @@ import pytest
 from hookbus import PluginError, hookimpl
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration
+from hookbus.errors import culprit_of
 
 
 class Wraps:
@@ -81,6 +82,7 @@ def test_an_error_of_the_block_goes_on(observed, error):
     ):
         raise error
     assert caught.value is error
+    assert culprit_of(error) is None
     if isinstance(error, ArithmeticError):
         assert seen[2:] == ["b failed", "a after"]
 

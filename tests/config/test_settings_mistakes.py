@@ -25,6 +25,7 @@ from hookbus_step_counter import StepCounterHook
 from hookbus_stop_at_checkpoint_step import StopAtCheckpointStepHook
 from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
+from hookbus_weight_average import WeightAverageHook
 
 from hookbus import ArgumentTypeError, HookbusError, SessionRunHook, UsageError
 from hookbus.testing import Recorder, run_steps
@@ -48,6 +49,7 @@ HOOKS: dict[str, tuple[type, dict[str, Any]]] = {
     ),
     "stop-at-step": (StopAtStepHook, {"last_step": 9}),
     "summary-saver": (SummarySaverHook, {"save_steps": 1, "output_dir": "curves"}),
+    "weight-average": (WeightAverageHook, {}),
 }
 """Plugin to its class and to settings that are enough."""
 

@@ -32,6 +32,7 @@ from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
 from hookbus_throughput import ThroughputHook
 from hookbus_time_limit import TimeLimitHook
+from hookbus_weight_average import WeightAverageHook
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
 from hookbus.testing import Recorder, run_steps
@@ -210,6 +211,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         SummarySaverHook(save_steps=30, output_dir="curves"),
         ThroughputHook(every_n_steps=20),
         TimeLimitHook("1h"),
+        WeightAverageHook(0.9, every_n_steps=20),
     ]
 
 

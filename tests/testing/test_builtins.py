@@ -30,6 +30,7 @@ SETTINGS = {
     "summary-saver": ["output_dir=curves", "save_steps=2"],
     "throughput": ["every_n_steps=2"],
     "time-limit": ["limit=1h", "kind=stopped"],
+    "weight-average": ["decay=0.5"],
 }
 """What each hook is given, so that it acts in the few steps that there are."""
 METRICS = """

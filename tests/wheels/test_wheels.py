@@ -121,6 +121,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ],
         lambda ran: "who=time-limit" in ran.stderr,
     ),
+    "weight-average": (
+        ["--weight-average", "0.5", "--weight-average-variables", "none_such"],
+        lambda ran: "weight-average: there is no variable 'none_such'" in ran.stderr,
+    ),
 }
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
 

@@ -19,6 +19,7 @@ import structlog
 
 from hookbus.discovery import installed_plugins
 from hookbus.errors import TrainingError, UsageError
+from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.testing._backend.kinds import Cut, Kind, train
@@ -46,6 +47,15 @@ class _Heard(SessionRunHook):
     @hookimpl
     def evaluated(self, metrics: Mapping[str, Any], global_step: int) -> None:
         self.evaluated_.append((global_step, plain(metrics)))
+
+
+class _Names(SessionRunHook):
+    """Lists the variables."""
+
+    found: tuple[str, ...] = ()
+
+    def after_run(self, run_context: SessionRunContext) -> None:
+        self.found = tuple(run_context.session.variables())
 
 
 def built_in(plugin: str, *args: Any, **settings: Any) -> Any:
@@ -280,6 +290,23 @@ def summary_saver(kind: Kind, folder: Path) -> None:
     assert summaries_in(folder)["loss"] == {1: 3.0, 3: 1.5, 5: 1.125}
 
 
+def weight_average(kind: Kind, folder: Path) -> None:
+    """It averages what the training has after each step, cut and resumed."""
+    names = _Names()
+    train(kind, names, steps=1)
+    # A custom loop may track an object that contains it.
+    (name,) = [name for name in names.found if name.rpartition(".")[2] == "w"][:1]
+
+    def hooks() -> list[Any]:
+        return [built_in("weight-average", 0.5, variables=[name]), saving(folder)]
+
+    with pytest.raises(Cut):
+        train(kind, *hooks(), directory=folder, cut=3)
+    average, saver = hooks()
+    assert train(kind, average, saver, directory=folder, steps=5).w == 15
+    assert plain(average.averages) == {name: 11}
+
+
 def summaries_in(folder: Path) -> dict[str, dict[int, float]]:
     """Return what TensorBoard reads in a folder: the scalars of each tag, by step."""
     seen: dict[str, dict[int, float]] = {}
@@ -366,5 +393,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         summary_saver,
         throughput,
         time_limit,
+        weight_average,
     )
 }

@@ -1,0 +1,116 @@
+"""Averages the weights of a training, and has evaluations use the averages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+import hookbus
+from hookbus import (
+    Due,
+    Session,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    UsageError,
+)
+
+
+def _up_to_one(hook: Any, field: attrs.Attribute[Any], value: Any) -> None:
+    hookbus.numeric(least=0)(hook, field, value)
+    if value is not None and value >= 1:
+        raise UsageError(f"invalid {field.name}={value}; expected a number below 1")
+
+
+@attrs.define(eq=False)
+class WeightAverageHook(SessionRunHook):
+    """Keeps averages of variables, and swaps them in for each evaluation.
+
+    The training does not see them. Evaluations are those that emit ``evaluating``.
+
+    Args:
+        decay: how much of the average each update keeps, at least 0 and below 1: an
+            exponential moving average (EMA). None weights all updates equally, as in
+            stochastic weight averaging (SWA; Izmailov et al., 2018).
+        start_step: the global step after which the averages begin.
+        every_n_steps: global steps between two updates.
+        variables: the names of the variables; by default all arrays of floating point.
+
+    Raises:
+        UsageError: a number is out of range, or there is no variable of a given name.
+    """
+
+    decay: float | None = attrs.field(default=0.999, validator=_up_to_one)
+    start_step: int = attrs.field(default=0, validator=hookbus.numeric(least=0))
+    every_n_steps: int = attrs.field(default=1, validator=hookbus.numeric(above=0))
+    variables: Sequence[str] = ()
+    averages: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _updates: int = attrs.field(default=0, init=False)
+
+    def begin(self) -> None:
+        """Forget the averages of an earlier session."""
+        self.averages, self._updates = {}, 0
+
+    @hookbus.hookimpl
+    def next_due(self, global_step: int) -> Due:
+        """Wait for the next update."""
+        done = self._periods(global_step)
+        return Due(step=self.start_step + (done + 1) * self.every_n_steps)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Update the averages with the values after the step."""
+        before, now = run_context.global_step, run_values.global_step
+        if self._periods(now) > self._periods(before):
+            self._update(run_context.session)
+
+    @hookbus.hookimpl(wrapper=True)
+    def evaluating(self, session: Session) -> Iterator[None]:
+        """Evaluate with the averages."""
+        here = session.variables() if self.averages else {}
+        shown = {name: value for name, value in self.averages.items() if name in here}
+        with hookbus.swapped(session, shown):
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages and the number of updates."""
+        return {"updates": self._updates, "averages": dict(self.averages)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the averages of the checkpoint."""
+        self._updates, self.averages = state["updates"], dict(state["averages"])
+
+    def _periods(self, step: int) -> int:
+        """Return how many updates are due up to a global step."""
+        return max(step - self.start_step, 0) // self.every_n_steps
+
+    def _update(self, session: Session) -> None:
+        values, done = session.variables(), self._updates
+        names = self.variables or [n for n, value in values.items() if _is_weight(value)]
+        for name in names:
+            if name not in values:
+                raise UsageError(
+                    f"weight-average: there is no variable {name!r}; the variables are "
+                    f"{', '.join(map(repr, values)) or 'none'}"
+                )
+            value, average = values[name], self.averages.get(name)
+            if average is None:
+                self.averages[name] = copy.deepcopy(value)
+                continue
+            move = getattr(average, "to", None)  # a tensor of a checkpoint is on the host
+            average = average if move is None else move(value.device)
+            if self.decay is None:
+                self.averages[name] = average + (value - average) / (done + 1)
+            else:
+                self.averages[name] = average * self.decay + value * (1 - self.decay)
+        self._updates = done + 1
+
+
+def _is_weight(value: Any) -> bool:
+    """Return whether a value is an array of floating point, of any library."""
+    kind, shape = str(getattr(value, "dtype", "")), getattr(value, "shape", ())
+    return "float" in kind and len(shape) > 0

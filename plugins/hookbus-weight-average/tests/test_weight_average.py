@@ -1,0 +1,241 @@
+"""The plugin weight-average: equal to a loop by hand, and invisible to the training."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
+from hookbus_weight_average import WeightAverageHook
+
+from hookbus import (
+    Config,
+    Graph,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SessionRunHook,
+    UsageError,
+    hookimpl,
+    swapped,
+)
+from hookbus.checkpoint.reader import read_checkpoint
+
+OFF = Config(autoload=False)
+STEPS = 20
+SETTINGS = [
+    {"decay": 0.9},
+    {"decay": 0.99, "start_step": 5, "every_n_steps": 3},
+    {"decay": None, "start_step": 4},
+]
+
+
+def stepped(w):
+    """Do a step of a training whose arithmetic rounds."""
+    return (w * np.float32(0.97) + np.float32(0.1) / (1 + w * w)).astype(np.float32)
+
+
+def by_hand(decay=0.999, start_step=0, every_n_steps=1, steps=STEPS):
+    """Return the weights and the average of a plain loop, of each step."""
+    w, average, n, seen = np.linspace(-1, 1, 5, dtype=np.float32), None, 0, []
+    for step in range(1, steps + 1):
+        w = stepped(w)
+        if step > start_step and (step - start_step) % every_n_steps == 0:
+            if average is None:
+                average = w
+            elif decay is None:
+                average = average + (w - average) / (n + 1)
+            else:
+                average = average * decay + w * (1 - decay)
+            n += 1
+        seen.append((w.tobytes(), w.tobytes() if average is None else average.tobytes()))
+    return seen
+
+
+class Evaluated(SessionRunHook):
+    """Keeps what evaluations saw."""
+
+    def __init__(self):
+        self.seen = []
+
+    def look(self, session):
+        value = session.variables()["m.w"]
+        self.seen.append((session.global_step, value.tobytes()))
+        return {"norm": float((value * value).sum())}
+
+
+class Killed(Exception):
+    """Ends a session without an end."""
+
+
+def train(kind, hooks, directory=None, fails_at=None):
+    """Train in a graph or in a custom loop; return the last weights."""
+    reads = {"reads": {"w": "m.w"}}
+    graph, model = None, {"w": np.linspace(-1, 1, 5, dtype=np.float32), "rate": 0.5}
+    if kind == "graph":
+        graph = Graph()
+        graph.variable("m.w", model["w"])
+        graph.train_op(stepped, updates="m.w", name="train", **reads)
+    with MonitoredTrainingSession(
+        graph,
+        checkpoint_dir=directory,
+        hooks=hooks,
+        save_checkpoint_steps=3,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=OFF,
+    ) as session:
+        if kind == "loop":
+            session.track(m=model)
+        while session.global_step < STEPS:
+            if session.global_step == fails_at:
+                raise Killed
+            if kind == "graph":
+                session.run("train")
+                continue
+            with session.step():
+                model["w"][:] = stepped(model["w"])
+    return session, model["w"]
+
+
+@pytest.mark.parametrize("kind", ["graph", "loop"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_it_is_a_loop_by_hand(kind, settings):
+    """Evaluations see the averages bit for bit, and the training goes on as without."""
+    looks = Evaluated()
+    average = WeightAverageHook(**settings)
+    evaluator = InMemoryEvaluatorHook(looks.look, every_n_iter=1)
+    after = []
+
+    class Looks(SessionRunHook):
+        def after_run(self, run_context):
+            after.append(run_context.session.variables()["m.w"].tobytes())
+
+    train(kind, [average, evaluator, Looks()])
+    seen = dict(looks.seen)
+    expected = by_hand(**settings)
+    assert [seen[step] for step in range(1, STEPS + 1)] == [each for _, each in expected]
+    assert after == [weights for weights, _ in expected]
+    assert average.averages.keys() == {"m.w"}
+
+
+@pytest.mark.parametrize("kind", ["graph", "loop"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_training_that_was_cut_short_has_the_same_averages(kind, settings, tmp_path):
+    """Whatever the step: the checkpoint has the averages of its step."""
+    expected = by_hand(**settings)[-1][1]
+    for step in (1, 7, 16):
+        directory = tmp_path / str(step)
+        with pytest.raises(Killed):
+            train(kind, [WeightAverageHook(**settings)], directory, step)
+        resumed = WeightAverageHook(**settings)
+        train(kind, [resumed], directory)
+        assert resumed.averages["m.w"].tobytes() == expected
+
+
+SCRIPT = """
+import os, signal, sys
+import numpy as np
+from hookbus import Config, MonitoredTrainingSession
+from hookbus_weight_average import WeightAverageHook
+
+average, model = WeightAverageHook(0.9), {"w": np.ones(3, np.float32)}
+with MonitoredTrainingSession(
+    checkpoint_dir="run",
+    hooks=[average],
+    save_checkpoint_steps=4,
+    config=Config(autoload=False),
+) as session:
+    session.track(m=model)
+    while session.global_step < 20:
+        with session.step():
+            model["w"] = model["w"] * np.float32(0.93) + np.float32(0.01)
+        if str(session.global_step) in sys.argv[1:]:
+            os.kill(os.getpid(), signal.SIGKILL)
+print(model["w"].tobytes().hex(), average.averages["m.w"].tobytes().hex())
+"""
+
+
+def test_a_killed_process_has_the_same_averages(tmp_path):
+    """It is killed at two steps, the first with no checkpoint of its own."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    def run(folder, *at):
+        return subprocess.run(
+            [sys.executable, "-c", SCRIPT, *at],
+            cwd=tmp_path / folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    for step in ("3", "10"):
+        assert run("a", step).returncode == -signal.SIGKILL
+    assert (tmp_path / "a" / "run" / "ckpt-8").exists()
+    resumed, plain = run("a"), run("b")
+    assert resumed.returncode == plain.returncode == 0, resumed.stderr
+    assert resumed.stdout == plain.stdout
+
+
+def test_a_checkpoint_has_the_weights_of_the_training(tmp_path):
+    """The averages are in it as the state of the hook alone."""
+    _, w = train("loop", [WeightAverageHook(0.5)], tmp_path)
+    state = read_checkpoint(tmp_path / f"ckpt-{STEPS}").state
+    assert state["tracked"]["m"]["w"].tobytes() == w.tobytes()
+    assert state["hooks"]["weight-average"]["updates"] == STEPS
+
+
+def test_it_averages_what_variables_names():
+    """A number is averaged if it is named; a wrong name is an error with the right ones."""
+    hook = WeightAverageHook(0.5, variables=["m.rate"])
+    train("loop", [hook])
+    assert hook.averages == {"m.rate": 0.5}
+    with pytest.raises(UsageError) as caught:
+        train("loop", [WeightAverageHook(variables=["m.rat"])])
+    assert str(caught.value) == (
+        "weight-average: there is no variable 'm.rat'; the variables are 'm.w', 'm.rate'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decay": 1.0}, "invalid decay=1.0; expected a number below 1"),
+        ({"decay": -0.1}, "decay"),
+        ({"every_n_steps": 0}, "every_n_steps"),
+        ({"start_step": -1}, "start_step"),
+    ],
+)
+def test_a_number_is_in_range(settings, message):
+    """The error names the setting."""
+    with pytest.raises(UsageError, match=message):
+        WeightAverageHook(**settings)
+
+
+def test_another_hook_that_swaps_the_weights_is_an_error():
+    """It names both hooks."""
+
+    class Zeros(SessionRunHook):
+        @hookimpl(wrapper=True)
+        def evaluating(self, session):
+            with swapped(session, {"m.w": 0 * session.variables()["m.w"]}):
+                yield
+
+    evaluator = InMemoryEvaluatorHook(lambda session: {"x": 1.0}, every_n_iter=2)
+    with pytest.raises(RuntimeError) as caught:
+        train("loop", [WeightAverageHook(), Zeros(), evaluator])
+    assert "hook 'weight-average' and hook 'zeros'" in str(caught.value) or (
+        "hook 'zeros' and hook 'weight-average'" in str(caught.value)
+    )
+
+
+def test_an_evaluation_before_the_first_update_sees_the_weights():
+    """There is nothing to swap."""
+    with MonitoredSession(hooks=[WeightAverageHook()], config=OFF) as session:
+        model = session.track(m={"w": np.ones(1)})
+        with session.evaluation() as evaluation:
+            evaluation.report(w=model["w"][0])
+    assert evaluation.metrics == {"w": 1.0}
