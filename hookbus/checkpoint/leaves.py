@@ -11,7 +11,7 @@ import attrs
 
 from hookbus.backend.library import Library, LiveValue, library_of
 from hookbus.backend.random_state import same
-from hookbus.errors import GraphError, NoValueYetError
+from hookbus.errors import GraphError, NoValueYetError, UsageError
 
 Path: TypeAlias = tuple[Any, ...]
 """The keys and indices that lead from a state to a value inside it."""
@@ -182,7 +182,10 @@ def _live(
     library: Library | None, value: Any, name: str = ""
 ) -> Callable[[Any], None] | None:
     """Return what writes into a value of a library in place; None if nothing can."""
-    tracked = None if library is None else library.tracked(name, value)
+    try:
+        tracked = None if library is None else library.tracked(name, value)
+    except UsageError:  # the values of the library do not change
+        return None
     live = None if tracked is None else tracked.live().get("")
     return None if live is None else live.put
 

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,15 +96,16 @@ def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> lis
         save_checkpoint_steps=5,
         config=QUIET,
     )
-    number = 0
+    number, w = 0, np.zeros(2)
     try:
         with session:
+            session.track(w=w)
             for number, what in enumerate(session.iterate(steps)):
                 try:
                     do(session, what, log, 0.5 + number * (what == "another value"))
                 except KeyError as error:
                     log.append(("error", str(error), getattr(error, "__notes__", None)))
-                log.append((number, session.global_step))
+                log.append((number, session.global_step, w.tolist()))
     except (Exception, SystemExit) as error:
         log.append((type(error).__name__, str(error), getattr(error, "__notes__", None)))
     assert session.outcome is not None

@@ -53,7 +53,12 @@ class JaxLibrary(Library):
         return values.unpack(packed)
 
     def placed(self, value: Any, like: Any) -> Any:
-        """Return a restored array on the devices of the array that it replaces."""
-        if not isinstance(value, jax.Array) or not isinstance(like, jax.Array):
+        """Return a new array on the devices of the array that it replaces.
+
+        What a hook assigns may be an array of another library.
+        """
+        if not isinstance(like, jax.Array):
             return value
+        if not isinstance(value, jax.Array):
+            value = jax.numpy.asarray(value, like.dtype)
         return values.placed(value, like)
