@@ -162,10 +162,11 @@ def _fitted(name: str, value: Any, old: Any) -> Any:
     if library is not None:
         new = copy.deepcopy(old)
         put = _live(library, new, name)
-        if put is None:
-            return library.placed(value, old)
-        put(value)
-        return new
+        if put is not None:
+            put(value)
+            return new
+        new = library.placed(value, old)
+        return new if new.dtype == old.dtype else new.astype(old.dtype)
     if _kind_of(value) > _kind_of(old):
         raise GraphError(
             f"{name!r} has the dtype {getattr(old, 'dtype', 'float')} and cannot take the "

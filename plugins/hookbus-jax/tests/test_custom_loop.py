@@ -16,6 +16,7 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
     UsageError,
+    swapped,
 )
 from hookbus.testing._backend.kinds import Cut
 from tests.support.kinds import QUIET
@@ -172,3 +173,25 @@ def test_restored_arrays_are_where_those_of_the_loop_are(tmp_path):
             with session.step():
                 state["spread"] = state["spread"] + 1
     assert state["spread"].tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("given", [jnp.full(2, 9.0), np.full(2, 9.0)])
+def test_a_hook_assigns_arrays_and_swaps_them(given):
+    """The dict gets a new array of the dtype of the old one, which stays as it was."""
+    state = {"w": jnp.zeros(2, jnp.float32), "inside": [jnp.ones(1)]}
+    old, seen = state["w"], []
+
+    class Assigns(SessionRunHook):
+        def after_run(self, run_context):
+            with swapped(run_context.session, {"state.inside.0": np.full(1, 5.0)}):
+                seen.append(state["inside"][0].tolist())
+            run_context.assign({"state.w": given})
+
+    with MonitoredTrainingSession(hooks=[Assigns()], config=QUIET) as session:
+        session.track(state=state)
+        with session.step():
+            pass
+    assert (seen, state["inside"][0].tolist()) == ([[5.0]], [1.0])
+    assert isinstance(state["w"], jax.Array)
+    assert (state["w"].tolist(), state["w"].dtype) == ([9.0, 9.0], jnp.float32)
+    assert old.tolist() == [0.0, 0.0]
