@@ -311,7 +311,14 @@ def test_all_that_is_declared_is_shown(both):
 
     events = EventAccumulator(str(both.folder / "curves")).Reload()
     tags = events.Tags()
-    assert {"loss", "accuracy", "shown/loss", "global_step/sec"} == set(tags["scalars"])
+    assert set(tags["scalars"]) == {
+        "loss",
+        "accuracy",
+        "shown/loss",
+        "global_step/sec",
+        "throughput/input_wait",
+        "throughput/steps_per_sec",
+    }
     assert tags["histograms"] == ["shown/weights"]
     assert tags["images"] == ["shown/picture"]
     assert tags["tensors"] == ["shown/words"]
