@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 import hookbus
-from hookbus import (
-    RunOptions,
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-    UsageError,
-)
+from hookbus import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookbus.backend import device_memory
+
+_ABOVE_0, _LEAST_0 = hookbus.numeric(above=0), hookbus.numeric(least=0)
 
 
 @attrs.define(eq=False)
 class ThroughputHook(SessionRunHook):
     """Logs the speed of training, and emits it as ``measured`` for other hooks.
 
-    The first run starts the clock. A measurement takes two runs: the time between them, and
-    in the inputs of the second one, is the time waited for input. No other run is noticed.
+    A measurement takes two runs: the time between them, and in the inputs of the second
+    one, is the time waited for input. No other run is noticed.
 
     Args:
         every_n_steps: steps between two measurements.
-        every_n_secs: seconds between two measurements. In code, also give
-            ``every_n_steps=None``.
+        every_n_secs: seconds between two; in code, also give ``every_n_steps=None``.
         batch_size: the examples in a step: a number, or the name of a node or reported
-            value that is this number, or whose first axis is the batch. None measures
-            steps only.
+            value that is this number, or whose first axis is the batch.
 
     Raises:
         UsageError: neither or both periods are given, or a number is not above 0.
@@ -41,11 +33,8 @@ class ThroughputHook(SessionRunHook):
 
     exclusive_settings = (("every_n_steps", "every_n_secs"),)
     only_observes = True
-
-    every_n_steps: int | None = attrs.field(default=100, validator=hookbus.numeric(above=0))
-    every_n_secs: float | None = attrs.field(
-        default=None, validator=hookbus.numeric(least=0)
-    )
+    every_n_steps: int | None = attrs.field(default=100, validator=_ABOVE_0)
+    every_n_secs: float | None = attrs.field(default=None, validator=_LEAST_0)
     batch_size: int | str | None = None
     _request: SessionRunArgs = attrs.field(init=False)
     _last: tuple[float, int] | None = attrs.field(default=None, init=False)
@@ -56,16 +45,13 @@ class ThroughputHook(SessionRunHook):
 
     def __attrs_post_init__(self) -> None:
         if (self.every_n_steps is None) == (self.every_n_secs is None):
-            raise UsageError(
+            raise hookbus.UsageError(
                 "exactly one of every_n_steps and every_n_secs should be provided."
             )
-        if not isinstance(self.batch_size, str):
-            hookbus.numeric(above=0)(
-                self, attrs.fields(type(self)).batch_size, self.batch_size
-            )
         named = self.batch_size if isinstance(self.batch_size, str) else None
-        # The record of a traced run tells how long its inputs took.
-        self._request = SessionRunArgs(named, options=RunOptions(trace_level=1))
+        if named is None:
+            _ABOVE_0(self, attrs.fields(type(self)).batch_size, self.batch_size)
+        self._request = SessionRunArgs(named, options=hookbus.RunOptions(trace_level=1))
 
     def after_create_session(self) -> None:
         """Start the clock with the next run."""
@@ -76,13 +62,12 @@ class ThroughputHook(SessionRunHook):
         """Wait for the run before the next measurement, or for the measurement."""
         if self._last is None or self._is_next:
             return hookbus.Due(runs=1)
-        if self.every_n_steps is not None:
-            wait = self.every_n_steps - self._increment
-            return hookbus.Due(self._last[1] + max(wait, 1))
-        return hookbus.Due(time=self._last[0] + (self.every_n_secs or 0.0))
+        if self.every_n_steps is None:
+            return hookbus.Due(time=self._last[0] + (self.every_n_secs or 0.0))
+        return hookbus.Due(self._last[1] + self.every_n_steps - self._increment)
 
     def before_run(self) -> SessionRunArgs | None:
-        """Ask for what the measurement needs, if this run is measured."""
+        """Ask for the record of a measured run, which tells how long its inputs took."""
         self._entered = time.monotonic()
         return self._request if self._is_next else None
 
@@ -97,50 +82,39 @@ class ThroughputHook(SessionRunHook):
         if self._last is None:
             self._last = now, step
         elif self._is_next:
-            values = self._measured(now, step, run_values)
-            hookbus.log.info("throughput", step=step, **_short(values))
+            values = self._measured(now, run_values)
+            shown = {name: float(f"{value:.4g}") for name, value in values.items()}
+            hookbus.log.info("throughput", step=step, **shown)
             named = {f"throughput/{name}": value for name, value in values.items()}
             run_context.emit("measured", values=named, global_step=step)
             self._last = time.monotonic(), step
-        self._left = time.monotonic()
-        if self.every_n_steps is not None:
-            self._is_next = step + self._increment >= self._last[1] + self.every_n_steps
-        else:
-            self._is_next = self._left >= self._last[0] + (self.every_n_secs or 0.0)
+        self._left, self._is_next = time.monotonic(), False
+        due = self.next_due()
+        self._is_next = step >= due.step or self._left >= due.time
 
     @hookbus.hookimpl
     def after_save(self) -> None:
         """Forget when the last run ended: the time of a save is not waited for input."""
         self._left = None
 
-    def _measured(
-        self, now: float, step: int, run_values: SessionRunValues
-    ) -> dict[str, float]:
+    def _measured(self, now: float, run_values: SessionRunValues) -> dict[str, float]:
         assert self._last is not None
-        seconds, steps = now - self._last[0], step - self._last[1]
+        seconds, steps = now - self._last[0], run_values.global_step - self._last[1]
         values = {"steps_per_sec": steps / seconds} if seconds else {}
-        size: float | None = None
-        if isinstance(self.batch_size, str):
+        size: Any = self.batch_size
+        if isinstance(size, str):
             size = _size_of(run_values.results)
-        elif self.batch_size is not None:
-            size = self.batch_size
         if size is not None and values:
             values["examples_per_sec"] = values["steps_per_sec"] * size
         if self._left is not None:
             inputs = [op for op in run_values.run_metadata.ops if op.kind == "input"]
             waited = self._entered - self._left + sum(op.seconds for op in inputs)
             values["input_wait"] = min(waited / max(now - self._left, 1e-9), 1.0)
-        memory = device_memory()
-        if memory:
-            values["device_memory"] = float(sum(memory.values()))
-        return values
+        memory = sum(device_memory().values())
+        return {**values, "device_memory": float(memory)} if memory else values
 
 
 def _size_of(value: Any) -> float:
     """Return the length of the first axis; of a number, the number."""
     number = hookbus.number_in(value) if getattr(value, "shape", ()) == () else None
     return len(value) if number is None else number
-
-
-def _short(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(f"{value:.4g}") for name, value in values.items()}

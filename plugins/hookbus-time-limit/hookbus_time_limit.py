@@ -26,8 +26,7 @@ def seconds_in(value: str | float) -> float:
     >>> seconds_in("11h30m"), seconds_in("90s"), seconds_in("P1DT2H"), seconds_in("2.5")
     (41400.0, 90.0, 93600.0, 2.5)
     """
-    text = str(value).strip().lower()
-    match = _PLAIN.fullmatch(text) or _ISO.fullmatch(text)
+    match = _PLAIN.fullmatch(text := str(value).strip().lower()) or _ISO.fullmatch(text)
     parts = zip(match.groups(), _SECONDS, strict=True) if match else ()
     total = sum(float(number) * unit for number, unit in parts if number)
     if re.fullmatch(_NUMBER, text):
@@ -44,11 +43,8 @@ def seconds_in(value: str | float) -> float:
 class TimeLimitHook(SessionRunHook):
     """Asks to stop so early before a time limit that a step and a checkpoint fit in.
 
-    The time runs from the beginning of the session, on a clock that nobody sets.
-
     Args:
-        limit: how long the session may take: seconds, or text like ``11h30m``, ``90s`` or
-            ``PT11H30M``.
+        limit: how long the session may take: seconds, or text like ``90s``, ``PT11H30M``.
         kind: ``preempted`` ends the session like SIGTERM: saved, with exit code 75, so that
             a scheduler starts the program again. ``stopped`` ends the training.
         margin: the time before the limit that is kept free, like *limit*; by default twice
@@ -70,7 +66,7 @@ class TimeLimitHook(SessionRunHook):
     _trained: tuple[float, int] | None = attrs.field(default=None, init=False)
     _step_time: float = attrs.field(default=0.0, init=False)
     _save_time: float = attrs.field(default=0.0, init=False)
-    _save_began: float | None = attrs.field(default=None, init=False)
+    _save_began: float = attrs.field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._seconds = seconds_in(self.limit)
@@ -81,8 +77,7 @@ class TimeLimitHook(SessionRunHook):
             )
         if self._margin is not None and self._margin >= self._seconds:
             raise UsageError(
-                f"invalid margin={self.margin!r}. TimeLimitHook expects a time below the "
-                "limit."
+                f"invalid margin={self.margin!r}. TimeLimitHook expects less than limit."
             )
 
     @hookbus.hookimpl(tryfirst=True)
@@ -118,11 +113,8 @@ class TimeLimitHook(SessionRunHook):
     @hookbus.hookimpl(trylast=True)
     def after_save(self) -> None:
         """Note how long the save took."""
-        if self._save_began is not None:
-            self._save_time = max(self._save_time, time.monotonic() - self._save_began)
-            self._save_began = None
+        self._save_time = max(self._save_time, time.monotonic() - self._save_began)
 
     def _end(self) -> float:
         learned = 2 * self._save_time + self._step_time
-        margin = learned if self._margin is None else self._margin
-        return self._began + self._seconds - margin
+        return self._began + self._seconds - (self._margin or learned)

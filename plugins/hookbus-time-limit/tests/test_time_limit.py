@@ -62,7 +62,7 @@ def test_what_is_no_time_is_an_error(text):
     [
         (
             {"margin": "1h"},
-            "invalid margin='1h'. TimeLimitHook expects a time below the lim",
+            "invalid margin='1h'. TimeLimitHook expects less than limit.",
         ),
         ({"kind": "failed"}, "invalid kind='failed'. TimeLimitHook expects preempted or s"),
     ],
