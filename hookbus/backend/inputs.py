@@ -277,12 +277,14 @@ class EpochIterator:
         self._started = self._complete = self._done = self._marks = 0
         self._source: Input | None = None
         self._active = self._left = False
+        self._wraps = False
 
     def iterate(
         self,
         iterable: Iterable[Any],
         should_stop: Callable[[], bool],
         ended: Callable[[int], None],
+        wrap: Callable[[Any], Any] | None = None,
     ) -> Iterator[Any]:
         """Yield the values of one pass from its position on, until *should_stop*.
 
@@ -290,6 +292,8 @@ class EpochIterator:
             iterable: the input.
             should_stop: whether the session stops.
             ended: is called with the number of the pass when it has ended by itself.
+            wrap: returns what to yield in place of a value. It may draw random numbers or
+                change the state of hooks, so the step of a wrapped value must be done.
 
         Raises:
             UsageError: another pass is still open.
@@ -308,7 +312,7 @@ class EpochIterator:
             return
         source = self._start(number, iterable)
         was_over = source.ended
-        self._active = True
+        self._active, self._wraps = True, wrap is not None
         try:
             while True:
                 try:
@@ -316,7 +320,7 @@ class EpochIterator:
                 except OutOfRangeError:
                     break
                 self._marks = 0
-                yield value
+                yield value if wrap is None else wrap(value)
                 self._marks = 0
                 if should_stop():
                     return
@@ -338,7 +342,14 @@ class EpochIterator:
     def pending(self) -> bool:
         """Whether a pulled value would be lost if its step were not done."""
         source = self._source
-        return source is not None and source.pulled > self._done and source.gives_once
+        if source is None or source.pulled <= self._done:
+            return False
+        return self._wraps or source.gives_once
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether hooks have wrapped a value whose step is not done yet."""
+        return self._wraps and self.pending
 
     @property
     def resuming(self) -> bool:
@@ -367,7 +378,9 @@ class EpochIterator:
         ):
             self.arrive()
         source = self._source
-        return source is not None and source.pulled > self._done and source.gives_once
+        if source is None or source.pulled <= self._done:
+            return False
+        return self._wraps or source.gives_once
 
     def step_done(self) -> None:
         """Note that the step of the last value was done."""

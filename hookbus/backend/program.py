@@ -103,7 +103,10 @@ def plan(
     """
     # Without a plugin for a library that has values elsewhere, all are on the host.
     moved = len(host) if knows_a_library() else 0
-    return _Planner(graph, feeds).plan((*fetches, *host), moved)
+    wanted = tuple(
+        name if name == XP else graph.fetched(name) for name in (*fetches, *host)
+    )
+    return _Planner(graph, feeds).plan(wanted, moved)
 
 
 def _moving(pick: Pick, moved: int) -> Pick:
@@ -198,7 +201,7 @@ class _Planner:
         operation = node.source
         if name not in self._fed and isinstance(operation, Operation):
             if not is_train_output(node) or operation.name in self._running:
-                return operation
+                return self._graph.wired(operation)
             self._read_last(name, operation)
             return None
         if name not in self._fed and is_live(node):

@@ -12,7 +12,7 @@ from hookbus.backend.base import read
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.library import LiveState, LiveValue, arm
-from hookbus.backend.program import Program, is_live
+from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.backend.random_state import preserved
 from hookbus.backend.straight import Straight
@@ -27,13 +27,16 @@ from hookbus.graph.node import (
     metrics_of,
     plain_name,
 )
+from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
+from hookbus.graph.wraps import wrapper
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COMPUTED = ("op", "input", "placeholder")
 """Kinds of nodes that a session computes or is fed; a custom loop has none of its own."""
 _MOST_KEPT = 1024
+_NO_OPTIONS = RunOptions()
 _NOTHING: dict[str, Any] = {}
 _COLLECTED = frozenset({METRICS, _REPORTED_SUMMARIES})
 """Nodes whose values are computed from the reports of a step."""
@@ -68,7 +71,10 @@ class ReportGraph(Graph):
     def takes_reports(self) -> bool:
         """Whether a custom loop computes the steps: only hooks have added nodes to it."""
         return not any(
-            node.kind in _COMPUTED and node.owner is None and name not in self._reported
+            node.kind in _COMPUTED
+            and node.owner is None
+            and name not in self._reported
+            and getattr(node.source, "wraps", None) is None
             for name, node in self.nodes.items()
         )
 
@@ -83,6 +89,31 @@ class ReportGraph(Graph):
                 self._reported.add(name)
                 return self._note(name, _kind_of(live), live)
         return super().resolve(node, asker)
+
+    def check_wrap(self, node: Node, who: str) -> None:
+        """Check that *who* can wrap a node.
+
+        Raises:
+            GraphError: its value lives in an object, which the code of the loop reads.
+        """
+        if node.name in self.live:
+            raise GraphError(
+                f"{who} cannot wrap {node.name!r}: it lives in an object, and the code of "
+                "the training reads it there; wrap an input or a placeholder"
+            )
+        super().check_wrap(node, who)
+
+    def wired(self, operation: Operation) -> Operation:
+        """Return an op as a run calls it.
+
+        In a custom loop, a wrap applies to an input of the loop. A report of that name has
+        the wrapped value already.
+        """
+        return operation if self.takes_reports else super().wired(operation)
+
+    def fetched(self, name: str) -> str:
+        """Return the name of the node whose value a fetch of a node gets."""
+        return name if self.takes_reports else super().fetched(name)
 
     def hold(
         self,
@@ -284,6 +315,7 @@ class ReportSession(EmbeddedSession):
         self._live = graph.live_variables
         self._kept: dict[tuple[str, ...], list[LiveValue]] = {}
         self._disarm = arm(())
+        self._wrapping: dict[str, Program] = {}
 
     def compile(
         self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
@@ -324,6 +356,33 @@ class ReportSession(EmbeddedSession):
     def take_reports(self, reports: Any) -> None:
         """Take the reports of the step that has just ended."""
         self.last = reports
+
+    def wrapped(self, name: str, value: Any) -> Any:
+        """Return a value of an input of the loop as the wraps of its name make it.
+
+        They are part of the training: the numbers that they draw stay drawn.
+
+        Raises:
+            UnfedPlaceholderError: a wrap reads what only a later step reports.
+        """
+        program = self._wrapping.get(name)
+        if program is None:
+            program = self._wrapping[name] = self._plan_wraps(name)
+        found = super().execute(program, {name: value}, {}, _NO_OPTIONS, RunMetadata())
+        return found[0]
+
+    def _plan_wraps(self, name: str) -> Program:
+        for wrap in self.graph.wraps[name]:
+            try:
+                program = plan(self.graph, [wrap], frozenset([name]))
+            except UnfedPlaceholderError as error:
+                raise UnfedPlaceholderError(
+                    f"{wrapper(self.graph.resolve(wrap).owner)} wraps {name!r} and reads "
+                    f"{error.node!r}, which a step reports only after it got the value; "
+                    "read 'global_step', or what lives in a tracked object",
+                    error.node,
+                ) from None
+        return program
 
     def arm(self, fetches: Sequence[str]) -> None:
         """Have tracked objects keep the values that hooks will ask for after the step."""

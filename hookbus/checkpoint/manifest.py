@@ -13,7 +13,7 @@ import hashlib
 import json
 import reprlib
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,9 @@ def _below(limit: int) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
     return check
 
 
-def _names_to(kind: type) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+def _names_to(
+    kind: type | tuple[type, ...],
+) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
     """Return a validator for mappings from names to values of one type."""
 
     def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -85,6 +87,7 @@ class Manifest:
         why: the reason that this plugin gave.
         versions: the versions of core, backend and plugins.
         ended: the kind of outcome if the session ended here, or None.
+        wraps: the names of the ops that wrapped a node, in order, by the node's name.
         format: the version of this layout.
     """
 
@@ -95,6 +98,9 @@ class Manifest:
     files: Mapping[str, FileRecord] = attrs.field(validator=_names_to(FileRecord))
     versions: Mapping[str, str] = attrs.field(validator=_names_to(str))
     ended: str | None = attrs.field(default=None, validator=_one_of(str, type(None)))
+    wraps: Mapping[str, Sequence[str]] = attrs.field(
+        factory=dict, validator=_names_to((list, tuple))
+    )
     format: int = attrs.field(default=FORMAT, validator=_below(2**63))
 
     def text(self) -> str:

@@ -257,7 +257,8 @@ class Saver:
         # As long as nothing is trained, the session before is the one that ended here.
         again = (step, session.version) == (self.last_step, self._last_version)
         ended = self._last_manifest.ended if again and self._last_manifest else None
-        manifest = Manifest(step, name, who, str(why), {}, dict(self.versions), ended)
+        versions, wraps = dict(self.versions), self._graph.wraps
+        manifest = Manifest(step, name, who, str(why), {}, versions, ended, wraps)
         path, manifest = self.store.write(manifest, partial(codec.write, contents))
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
         self._last_version, self._last_files = session.version, manifest.files

@@ -34,6 +34,14 @@ from hookbus.graph.node import (
 )
 from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
 from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
+from hookbus.graph.wraps import (
+    Wraps,
+    check_wrappable,
+    checked,
+    reaches,
+    value_parameter,
+    wrapper,
+)
 
 _MOST_LISTED = 50
 """The number of nodes that a message lists."""
@@ -82,6 +90,7 @@ class Graph:
         self._nodes: dict[str, Node] = {}
         self._declared: dict[str, tuple[SummaryKind, str]] = {}
         self._unsaved: set[str] = set()
+        self._wraps = Wraps()
         self._finalized = False
         self._sessions = 0
         self._owner: Callable[[], str | None] = lambda: None
@@ -129,6 +138,11 @@ class Graph:
         return {
             node.name: node.owner for node in self._nodes.values() if node.owner is not None
         }
+
+    @property
+    def wraps(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the ops that wrap a node, in order, by the node's name."""
+        return self._wraps.names
 
     @property
     def declared(self) -> Mapping[str, tuple[SummaryKind, str]]:
@@ -377,6 +391,108 @@ class Graph:
             in_loop=self._owner() is None if in_loop is None else in_loop,
         )
 
+    @overload
+    def wrap(
+        self,
+        node: Node | str,
+        fn: Callable[..., Any],
+        *,
+        reads: Mapping[str, Node | str] | None = None,
+    ) -> Node: ...
+    @overload
+    def wrap(
+        self, node: Node | str, *, reads: Mapping[str, Node | str] | None = None
+    ) -> Callable[[Callable[..., Any]], Node]: ...
+    def wrap(
+        self,
+        node: Node | str,
+        fn: Callable[..., Any] | None = None,
+        *,
+        reads: Mapping[str, Node | str] | None = None,
+    ) -> Node | Callable[[Callable[..., Any]], Node]:
+        """Let the readers of a node see what a function makes of it; also a decorator.
+
+        Every op that reads the node and every fetch of it gets what *fn* returns, also if
+        the node is fed. If there are several wraps, each gets the value of the one before
+        it; those of hooks follow the order of the hooks.
+
+        A variable keeps its own value: only ops see the wrapped one. Fetches, hooks that
+        assign it and checkpoints have the variable's.
+
+        A wrap is part of the training: the random numbers that *fn* draws advance the
+        generators, and a resumed session draws the same ones.
+
+        In the graph of a custom loop, the wrap applies to the values of
+        ``session.iterate(..., name=NAME)``, where *node* is NAME.
+
+        Args:
+            node: the node to wrap: a placeholder, input, variable, op or output.
+            fn: gets the value by its first parameter; its other parameters name nodes, as
+                in :meth:`op`. It returns a value of the same shape and dtype, or the same
+                nesting of such values.
+            reads: parameter to node, for parameters whose name is not that of the node.
+
+        Returns:
+            The op of the wrap. Its name is ``NODE:PLUGIN``.
+
+        Raises:
+            GraphFinalizedError: the graph is finalized.
+            UnknownNodeError: there is no such node, or a parameter names none.
+            GraphError: the node cannot be wrapped: it is a train op or ``global_step``, or
+                what *fn* reads is computed from the node.
+        """
+        self._check_open(node, "wrap")
+        if fn is None:
+            return partial(self.wrap, node, reads=reads)
+        owner = self._owner()
+        who = wrapper(owner)
+        found = self.resolve(node, f"the wrap of {who}" if owner else who)
+        self.check_wrap(found, who)
+        name = self._wraps.new_name(found.name, owner, fn, self._nodes)
+        value, before = value_parameter(name, fn, reads or {}), self._wraps.last(found.name)
+        given = self._reads(name, fn, {**(reads or {}), value: before})
+        call = by_position(fn, [parameter for parameter, _ in given])
+        operation = Operation(
+            name,
+            checked(call, found.name, who),
+            tuple(read for _, read in given),
+            wraps=found.name,
+        )
+        added = self._add_op(operation)
+        self._wraps.add(found.name, name)
+        for read in operation.reads[1:]:
+            start = self._wraps.last(read)
+            if reaches(start, name, lambda each: self.resolve(each).reads):
+                del self._nodes[name]
+                self._wraps.keep(self._nodes)
+                raise GraphError(
+                    f"{who} wraps {found.name!r} and reads {read!r}, which is computed "
+                    f"from {found.name!r}; read nodes that do not depend on it"
+                )
+        return added
+
+    def check_wrap(self, node: Node, who: str) -> None:
+        """Check that *who* can wrap a node.
+
+        A graph of another backend overrides this for nodes whose readers it does not know.
+
+        Raises:
+            GraphError: the node cannot be wrapped, see :meth:`wrap`.
+        """
+        check_wrappable(node, who)
+
+    def wired(self, operation: Operation) -> Operation:
+        """Return an op as a run calls it: it reads the wrapped values of nodes."""
+        return self._wraps.wired(operation)
+
+    def fetched(self, name: str) -> str:
+        """Return the name of the node whose value a fetch of a node gets.
+
+        It is that of its last wrap, if it has any and is not a variable.
+        """
+        last = self._wraps.last(name)
+        return name if last != name and self.resolve(name).kind == "variable" else last
+
     def __contains__(self, name: object) -> bool:
         return name in self._nodes or (isinstance(name, str) and bool(self.find(name)))
 
@@ -447,7 +563,13 @@ class Graph:
         return found.name
 
     def finalize(self) -> None:
-        """Refuse nodes and summaries from now on."""
+        """Refuse nodes, wraps and summaries from now on.
+
+        Raises:
+            GraphError: a train op would write the wrapped value of a variable back.
+        """
+        if not self._finalized:
+            self._wraps.check_updates(self._nodes)
         self._finalized = True
 
     def adding(self, owner: Callable[[], str | None]) -> Undo:
@@ -469,8 +591,8 @@ class Graph:
     def leave(self) -> None:
         """Undo what sessions did to the graph, when the last one has ended.
 
-        Nodes and summaries added since the first session began vanish, and so does the
-        finalization.
+        Nodes, wraps and summaries added since the first session began vanish, and so does
+        the finalization.
         """
         self._sessions -= 1
         if self._sessions == 0:
@@ -478,6 +600,7 @@ class Graph:
             for name in self._nodes.keys() - names:
                 del self._nodes[name]
             self._unsaved &= names
+            self._wraps.keep(names)
             for name in self._declared.keys() - summaries:
                 del self._declared[name]
 
@@ -543,12 +666,13 @@ class Graph:
                 "after_create_session"
             )
 
-    def _check_open(self, what: object) -> None:
+    def _check_open(self, what: object, act: str = "add") -> None:
         if self._finalized:
-            name = what if isinstance(what, str) else getattr(what, "__name__", "op")
+            named = what.name if isinstance(what, Node) else what
+            name = named if isinstance(named, str) else getattr(what, "__name__", "op")
             raise GraphFinalizedError(
-                f"cannot add {name!r}: the graph is finalized. Add nodes before the "
-                "session is made, or in a hook's begin()"
+                f"cannot {act} {name!r}: the graph is finalized. {act.capitalize()} nodes "
+                "before the session is made, or in a hook's begin()"
             )
 
     def _add(self, name: str, kind: NodeKind, source: Any = None) -> Node:

@@ -52,11 +52,13 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         """The names of the nodes that its value is computed from; its op for an output.
 
-        The source of a native node may have them as its attribute ``reads``.
+        An op that reads a wrapped node reads the last of its wraps. The source of a native
+        node may have the names as its attribute ``reads``.
         """
         if self.kind == "output":
             return (self.source.name,)
-        names = getattr(self.source, "reads", ()) if self.kind in ("op", "native") else ()
+        source = self.graph.wired(self.source) if self.kind == "op" else self.source
+        names = getattr(source, "reads", ()) if self.kind in ("op", "native") else ()
         return tuple(name for name in names if name != XP)
 
     @property

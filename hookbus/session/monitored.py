@@ -383,7 +383,7 @@ class MonitoredSession:
         """
         record(self._state, params)
 
-    def iterate(self, iterable: Iterable[Any]) -> Iterator[Any]:
+    def iterate(self, iterable: Iterable[Any], *, name: str | None = None) -> Iterator[Any]:
         """Iterate over the input of a custom loop; end when the session stops.
 
         Checkpoints contain the position: a loop that was killed starts from the beginning,
@@ -392,8 +392,13 @@ class MonitoredSession:
         Args:
             iterable: yields the same values in every run of the program; shuffle inside
                 it.
+            name: the name under which hooks may wrap the values, with
+                :meth:`Graph.wrap`; without one, no hook can. A value that a hook has
+                wrapped gets its step even after a signal.
         """
         self._check_custom_loop("iterate()")
+        if name is not None and not isinstance(name, str):
+            raise ArgumentTypeError(f"the name of iterate() must be a str, given: {name!r}")
         if self._state.block == "evaluation":
             raise UsageError(
                 "iterate() inside evaluation(): iterate over the data without the session, "
@@ -405,7 +410,10 @@ class MonitoredSession:
             )
         state = self._state
         return state.saver.epochs.iterate(
-            iterable, self._should_stop, lambda epoch: end_epoch(state, epoch)
+            iterable,
+            self._should_stop,
+            lambda epoch: end_epoch(state, epoch),
+            state.wrapping(name),
         )
 
     def step(self, *, kind: Kind | None = None) -> Step:

@@ -156,6 +156,8 @@ def settle(state: SessionState) -> None:
     saved_names, graph = creator.scaffold.saved_names, creator.graph
     state.saver.checkpoints.settle()
     state.saver.prepare(saved_names, graph)
+    for node, wraps in graph.wraps.items():
+        log.debug("node wrapped", node=node, by=", ".join(wraps))
 
 
 def enter_session(state: SessionState) -> None:

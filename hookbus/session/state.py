@@ -7,8 +7,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from weakref import WeakSet
 
 import attrs
@@ -26,7 +26,9 @@ from hookbus.errors import (
     SessionStoppedError,
     UsageError,
     culprit_of,
+    did_you_mean,
 )
+from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome, Stop
@@ -41,6 +43,9 @@ from hookbus.logs import log
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions
 from hookbus.session.run import HookedSession
+
+if TYPE_CHECKING:
+    from hookbus.backend.reports import ReportSession
 
 Block: TypeAlias = Literal["step", "evaluation"]
 """A block of a custom loop: the method of the session that makes it."""
@@ -88,6 +93,7 @@ class SessionState:
         custom_loop: whether the caller computes the steps, without a graph.
         block: the block of a custom loop that is entered; None between two blocks.
         last_step: the context of the last step of a custom loop.
+        input_names: the names that a custom loop gave to its inputs.
         thread: the number of the thread that opened it.
         shows_backend: whether the caller sees errors of the backend and its threads, as
             in a SingularMonitoredSession.
@@ -134,6 +140,7 @@ class SessionState:
     outcome: Outcome | None = None
     block: Block | None = None
     last_step: SessionRunContext | None = None
+    input_names: set[str] = attrs.field(factory=set)
     thread: int = attrs.field(factory=threading.get_ident)
 
     @property
@@ -168,6 +175,37 @@ class SessionState:
         values = tracking.add(things)
         graph.hold(tracking.live(values), tracking.states(values))
         return next(iter(values.values())) if len(values) == 1 else values
+
+    def wrapping(self, name: str | None) -> Callable[[Any], Any] | None:
+        """Return what wraps the values of an input of a custom loop; None for nothing."""
+        if name is None:
+            return None
+        self.input_names.add(name)
+        if name not in self.creator.graph.wraps:
+            return None
+        assert self.backend is not None
+        session = cast("ReportSession", self.backend.session)
+        return functools.partial(session.wrapped, name)
+
+    def check_wraps(self) -> None:
+        """Warn of wraps that no input of the custom loop uses.
+
+        Raises:
+            GraphError: one wraps what lives in a tracked object.
+        """
+        graph, names = self.creator.graph, self.input_names
+        for name, wraps in graph.wraps.items():
+            if name in names:
+                continue
+            owners = [graph.resolve(each).owner for each in wraps]
+            graph.check_wrap(graph.resolve(name), wrapper(owners[0]))
+            near = did_you_mean(name, names) or f"; use session.iterate(..., name={name!r})"
+            log.warning(
+                "a wrap has no effect",
+                node=name,
+                by=", ".join(owner or "the user" for owner in owners),
+                why=f"no input of the loop has this name{near}",
+            )
 
     def check_block(self, block: Block) -> None:
         """Raise UsageError if a block of a custom loop cannot be entered inside another."""

@@ -201,6 +201,7 @@ class Step:
                 heed_signal(state)
             backend = state.usable(kind)
         if not saver.tracking.is_complete:
+            state.check_wraps()
             saver.tracking.check()
             saver.restore_awaited()
             saver.note_restored(backend.session)
@@ -208,7 +209,8 @@ class Step:
             session = backend.session
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
-            is_first = session.global_step == state.first_step
+            # What has wrapped the first value would be saved as it is after that.
+            is_first = session.global_step == state.first_step and not saver.epochs.wrapped
             saves = is_first or not (must_be_done or saver.is_saved(session))
             act(state, None, saving=saves)
         return backend

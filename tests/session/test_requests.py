@@ -54,6 +54,7 @@ class Kept:
     Attributes:
         context: of the current run, or of the last one, maybe of an earlier session.
         checkpoints: of the session, or of an earlier one.
+        graph: of the session, as a hook may know it from its constructor.
         bus: of the session.
         phase: where the session is: opening, running or closing.
         runs: how many runs began.
@@ -62,12 +63,14 @@ class Kept:
         results: of the one who asked, in each run.
         inside: the value of v in the last after_run of each run.
         before: the same for the beginning of each run.
+        wrapped: the value of an op that reads v, in each run.
         saved: the step of each checkpoint that was written after the request.
         is_saving: whether a checkpoint is being written.
     """
 
     context: Any = None
     checkpoints: Any = None
+    graph: Graph | None = None
     bus: Any = None
     phase: str = "opening"
     runs: int = 0
@@ -76,12 +79,18 @@ class Kept:
     results: list[Any] = attrs.Factory(list)
     before: list[float] = attrs.Factory(list)
     inside: list[float] = attrs.Factory(list)
+    wrapped: list[float] = attrs.Factory(list)
     saved: list[int] = attrs.Factory(list)
     is_saving: bool = False
 
 
 def fetches_and_feeds(_: Kept) -> SessionRunArgs:
     return SessionRunArgs("x", {"x": 7.0})
+
+
+def wraps(kept: Kept) -> None:
+    assert kept.graph is not None
+    kept.graph.wrap("v", lambda v: v + 5.0)
 
 
 REQUESTS: dict[str, Callable[[Kept], object]] = {
@@ -93,6 +102,7 @@ REQUESTS: dict[str, Callable[[Kept], object]] = {
     "run_context.assign": lambda kept: kept.context.assign({"v": 1.0}),
     "checkpoints.request_save": lambda kept: kept.checkpoints.request_save("asked"),
     "SessionRunArgs": fetches_and_feeds,
+    "graph.wrap": wraps,
 }
 
 
@@ -125,8 +135,8 @@ class FirstHook(SessionRunHook):
         bus.add_events(OwnEvents)
 
     @hookimpl(tryfirst=True)
-    def begin(self, checkpoints: Any) -> None:
-        self.kept.checkpoints = checkpoints
+    def begin(self, checkpoints: Any, graph: Graph) -> None:
+        self.kept.checkpoints, self.kept.graph = checkpoints, graph
         checkpoints.enable(self.directory, max_to_keep=None)
 
     @hookimpl(tryfirst=True)
@@ -265,6 +275,7 @@ def graph_with_v() -> Graph:
     graph.variable("v", 0.0)
     graph.variable("n", 0)
     graph.placeholder("x")
+    graph.op(lambda v: v, name="seen")
     graph.train_op(lambda n: n + 1, name="train", updates="n")
     return graph
 
@@ -304,7 +315,7 @@ def effect_of(
         module.events[event] = getattr(plugin, event)
         config = config.with_plugins(module.__name__)
         hooks.remove(plugin)
-    graph = None if is_custom else graph_with_v()
+    graph = kept.graph = None if is_custom else graph_with_v()
     try:
         with MonitoredSession(
             graph, hooks=hooks, config=config, exit_on_signal=False
@@ -313,7 +324,7 @@ def effect_of(
                 if is_custom:
                     one_epoch(session, kept, event, when)
                 else:
-                    session.run("train")
+                    kept.wrapped.append(session.run(["seen", "train"])[0])
                 if event == "recorded":
                     session.record({"runs": kept.runs})
                 if session.should_stop():
@@ -352,6 +363,8 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
         return "raises"
     if request == "SessionRunArgs":
         return "in the run" if kept.results[run - 1] == 7.0 else "nothing"
+    if request == "graph.wrap":
+        return "each run" if kept.wrapped == [5.0] * 4 else "nothing"
     if "preempted" in request and stopped == [run]:
         last = latest_checkpoint(RUN)
         assert (last.global_step, last.ended) == (run, "preempted")
@@ -430,9 +443,11 @@ def test_a_request_has_the_effect_that_the_table_states(
 
 @pytest.mark.parametrize(
     ("event", "when", "request_", "cell"),
-    [row for row in TABLE if row[2] != "run_context.assign" and row[3] != "raises"][
-        :: cases(3, 1)
-    ],
+    [
+        row
+        for row in TABLE
+        if row[2] not in ("run_context.assign", "graph.wrap") and row[3] != "raises"
+    ][:: cases(3, 1)],
 )
 def test_the_table_holds_for_a_custom_loop(event, when, request_, cell, effect):
     """There the block of a step is the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.errors import SessionClosedError, WriteConflictError
+from hookbus.errors import GraphError, SessionClosedError, WriteConflictError
 from hookbus.testing._backend.runner import (
     START,
     TIMES,
@@ -232,3 +232,24 @@ def test_a_traced_run_has_metadata(model: BackendModel, opened: Opener) -> None:
         )
         kept = list(plain.ops), plain.native
         expect(kept, ([], None), "the metadata of a run that is not traced", "Leave it")
+
+
+def test_readers_of_a_wrapped_node_get_the_wrapped_value(
+    model: BackendModel, opened: Opener
+) -> None:
+    """Ops and fetches get what wraps return, fed or not; or the graph refuses wraps."""
+    graph = line(model)
+    model.placeholder(graph, "p")
+    model.op(graph, "z", ["y", "p"])
+    try:
+        graph.wrap("y", lambda y: y + y)
+        graph.wrap("y", lambda y, other: y + 1 + other, reads={"other": "n"})
+        graph.wrap("p", lambda p: p + p)
+    except GraphError:
+        return
+    run, advice = opened(graph), "Plan runs with hookbus.backend.plan()"
+    for _ in range(TIMES):
+        found = run("y", "z", feeds={"p": array(1, 1)})
+        expect(found, [[5, 9], [7, 11]], "y and y + p, both wrapped", advice)
+        fed = run("z", feeds={"p": array(1, 1), "y": array(0, 0)})
+        expect(fed, [3, 3], "y + p, with y fed", advice)

@@ -106,6 +106,29 @@ class JaxGraph(Graph):
             return partial(self.train_op, host=host, **options)
         return self._placed(super().train_op(fn, **options), host)
 
+    def wrap(
+        self,
+        node: Any,
+        fn: Callable[..., Any] | None = None,
+        *,
+        host: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Let the readers of a node see what a function makes of it; also a decorator.
+
+        Args:
+            node: the node, or its name.
+            fn: the function, as in :meth:`Graph.wrap`; JAX must be able to trace it.
+            host: as in :meth:`op`.
+            options: as in :meth:`Graph.wrap`.
+
+        Raises:
+            GraphError: as :meth:`Graph.wrap`.
+        """
+        if fn is None:
+            return partial(self.wrap, node, host=host, **options)
+        return self._placed(super().wrap(node, fn, **options), host)
+
     def _placed(self, node: Any, host: bool) -> Any:
         if host:
             self._host.add(node.name)

@@ -216,6 +216,18 @@ class TFGraph(Graph):
         self._declare_summaries()
         super().finalize()
 
+    def check_wrap(self, node: Node, who: str) -> None:
+        """Refuse wraps.
+
+        Raises:
+            GraphError: always.
+        """
+        raise GraphError(
+            f"{who} cannot wrap {node.name!r}: TensorFlow computes its graph in one call, "
+            "and the readers of a tensor are fixed; build what the wrap does into the "
+            "tf.Graph, or feed the node"
+        )
+
     def enter(self) -> None:
         """Remember whether the ``tf.Graph`` is finalized, when its first session begins."""
         if self._open == 0:
@@ -437,6 +449,7 @@ class _PythonPart:
         self.nodes = nodes
         self.resolve = whole.resolve
         self.leaf = whole.leaf
+        self.wired, self.fetched = whole.wired, whole.fetched
 
 
 def _checked(tf_graph: Any) -> Any:

@@ -239,3 +239,21 @@ def test_without_tensorflow_the_import_says_what_to_install(monkeypatch):
         ImportError, match=r"hookbus-tensorflow needs TensorFlow, which.*: pip install"
     ):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_a_wrap_is_refused():
+    """TensorFlow has fixed what reads a tensor; the error names the plugin."""
+
+    class Clips(hookbus.SessionRunHook):
+        def begin(self, graph):
+            graph.wrap("loss", lambda loss: loss)
+
+    with tf.Graph().as_default() as tf_graph:
+        tf.constant(1.0, name="loss")
+    with pytest.raises(GraphError) as caught:
+        hookbus.MonitoredSession(TFGraph(tf_graph), hooks=[Clips()], config=QUIET)
+    assert str(caught.value) == (
+        "plugin 'clips' cannot wrap 'loss': TensorFlow computes its graph in one call, and "
+        "the readers of a tensor are fixed; build what the wrap does into the tf.Graph, or "
+        "feed the node"
+    )

@@ -1,0 +1,215 @@
+"""Wraps nodes: the ops that read a node see what functions of hooks make of its value."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus.errors import GraphError
+from hookbus.graph.node import GLOBAL_STEP, Node
+from hookbus.graph.operation import Operation
+
+_NUMBERS = ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "complex128"))
+
+
+class Wraps:
+    """The wraps of a graph: for each wrapped node, the ops that wrap it, in order.
+
+    The first one reads the node, each further one reads the one before it, and whoever
+    reads the node reads the last one instead.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    @property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the ops that wrap a node, in order, by the node's name."""
+        return dict(self._names)
+
+    def last(self, node: str) -> str:
+        """Return the name of the op whose value readers of a node get, or the node's."""
+        return self._names.get(node, (node,))[-1]
+
+    def new_name(
+        self,
+        node: str,
+        owner: str | None,
+        fn: Callable[..., Any],
+        taken: Container[str],
+    ) -> str:
+        """Return a new name for a wrap of a node: ``NODE:PLUGIN``, maybe with a number."""
+        given = owner or getattr(fn, "__name__", "<lambda>")
+        first = f"{node}:{'wrap' if given == '<lambda>' else given}"
+        further = (f"{first}-{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([first], further) if name not in taken)
+
+    def check_updates(self, nodes: Mapping[str, Node]) -> None:
+        """Check that no train op would write the wrapped value of a variable back.
+
+        Raises:
+            GraphError: one reads a wrapped variable that it updates.
+        """
+        for node in nodes.values():
+            for variable in self._names.keys() & set(node.updates):
+                if variable in node.source.reads:
+                    who = wrapper(nodes[self.last(variable)].owner)
+                    raise GraphError(
+                        f"{who} cannot wrap variable {variable!r}: op {node.label} reads "
+                        "and updates it, so it would write the wrapped value back; compute "
+                        f"in another op what depends on {variable!r}, and wrap that"
+                    )
+
+    def add(self, node: str, name: str) -> None:
+        """Add the op *name* behind the other wraps of a node."""
+        self._names[node] = (*self._names.get(node, ()), name)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget the wraps whose ops are not among *names*."""
+        kept = {
+            node: tuple(name for name in every if name in names)
+            for node, every in self._names.items()
+        }
+        self._names = {node: every for node, every in kept.items() if every}
+
+    def wired(self, operation: Operation) -> Operation:
+        """Return an op that reads the wrapped values of the nodes it reads."""
+        if not self._names or self._names.keys().isdisjoint(operation.reads):
+            return operation
+        # The value that a wrap gets is that of the wrap before it.
+        kept = 1 if operation.wraps is not None else 0
+        reads = (*operation.reads[:kept], *map(self.last, operation.reads[kept:]))
+        return attrs.evolve(operation, reads=reads)
+
+
+def wrapper(owner: str | None) -> str:
+    """Return who wraps a node, for messages: the plugin *owner*, or the user."""
+    return "a wrap" if owner is None else f"plugin {owner!r}"
+
+
+def check_wrappable(node: Node, who: str) -> None:
+    """Check that *who* can wrap a node.
+
+    Raises:
+        GraphError: it is the global step, a train op, a wrap, or has several outputs.
+    """
+    source = node.source
+    if node.name == GLOBAL_STEP:
+        instead = "the session counts it; wrap a node that reads it"
+    elif node.kind == "op" and source.trains:
+        instead = (
+            "it is a train op, and what it writes into variables cannot be wrapped; wrap a "
+            "node that it reads"
+        )
+    elif node.kind == "op" and source.wraps is not None:
+        instead = f"it is itself a wrap; wrap {source.wraps!r} again, and the wraps compose"
+    elif node.kind == "op" and source.outputs:
+        outputs = ", ".join(repr(output) for _, output in source.outputs)
+        instead = f"it has several outputs; wrap one of them: {outputs}"
+    else:
+        return
+    raise GraphError(f"{who} cannot wrap {node.name!r}: {instead}")
+
+
+def value_parameter(name: str, fn: Callable[..., Any], reads: Mapping[str, Any]) -> str:
+    """Return the parameter of a wrapping function that gets the value: its first one.
+
+    Raises:
+        GraphError: it takes none, or *reads* names it.
+    """
+    try:
+        parameters = [*inspect.signature(fn).parameters]
+    except (TypeError, ValueError):
+        parameters = [""]  # reads_of() says so
+    if not parameters:
+        raise GraphError(
+            f"op {name!r}: the function takes no parameter; the first one gets the value "
+            "of the wrapped node"
+        )
+    if parameters[0] in reads:
+        raise GraphError(
+            f"op {name!r}: reads= names {parameters[0]!r}, the first parameter, which gets "
+            "the value of the wrapped node"
+        )
+    return parameters[0]
+
+
+def checked(call: Callable[..., Any], node: str, who: str) -> Callable[..., Any]:
+    """Return a function of a wrap that refuses a value unlike the one it gets.
+
+    Args:
+        call: the function; its first argument is the value.
+        node: the name of the wrapped node, for the message.
+        who: whose wrap it is, for the message.
+    """
+
+    def wrapping(value: Any, *others: Any) -> Any:
+        returned = call(value, *others)
+        if returned is not value:
+            _check_form(value, returned, node, who)
+        return returned
+
+    return wrapping
+
+
+def _check_form(value: Any, returned: Any, where: str, who: str) -> None:
+    parts = _parts(value)
+    others = _parts(returned)
+    if parts is not None and others is not None and parts.keys() == others.keys():
+        for key, part in parts.items():
+            _check_form(part, others[key], f"{where}[{key!r}]", who)
+        return
+    was, form = _form(value), _form(returned)
+    if was != form:
+        raise GraphError(
+            f"{who} wraps {where.partition('[')[0]!r} and returned {form} instead of {was}"
+            f"{f' for {where}' if '[' in where else ''}; a wrap keeps shape and dtype"
+        )
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return the parts of a dict, list or tuple by their place; None for other values."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(enumerate(value)) if isinstance(value, list | tuple) else None
+
+
+def _form(value: Any) -> str:
+    """Return the dtype and shape of a value; a Python number is like an array of its kind.
+
+    >>> _form(1.5), _form({"x": 1})
+    ('float64 ()', "a dict of ['x']")
+    """
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        return f"{dtype} {tuple(getattr(value, 'shape', ()))}"
+    for kind, name in _NUMBERS:
+        if isinstance(value, kind):
+            return f"{name} ()"
+    parts = _parts(value)
+    if isinstance(value, Mapping):
+        return f"a dict of {sorted(map(str, value))}"
+    return f"a {type(value).__name__}" + ("" if parts is None else f" of {len(parts)}")
+
+
+def reaches(start: str, goal: str, reads: Callable[[str], Iterable[str]]) -> bool:
+    """Return whether one node is another one, or computed from it.
+
+    Args:
+        start: the name of the node to begin with.
+        goal: the name to look for.
+        reads: returns the names of the nodes that a node reads.
+    """
+    found, waiting = {start}, [start]
+    while waiting:
+        new = set(reads(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return goal in found
