@@ -6,32 +6,13 @@ A graph holds no values; a session does.
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
-from hookbus.errors import (
-    DuplicateNodeError,
-    FetchTypeError,
-    GraphError,
-    GraphFinalizedError,
-    Undo,
-    UnknownNodeError,
-    did_you_mean,
-    spelled,
-)
-from hookbus.graph.fetches import leaves_of, structure_of
-from hookbus.graph.node import (
-    GLOBAL_STEP,
-    METRICS,
-    SUMMARIES,
-    Node,
-    NodeKind,
-    metrics_of,
-    owned_by,
-    plain_name,
-)
+from hookbus.errors import DuplicateNodeError, GraphError, spelled
+from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of
+from hookbus.graph.nodes import NodeTable, checked_name
 from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
 from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
 from hookbus.graph.wraps import (
@@ -42,9 +23,6 @@ from hookbus.graph.wraps import (
     value_parameter,
     wrapper,
 )
-
-_MOST_LISTED = 50
-"""The number of nodes that a message lists."""
 
 
 class _OpOptions(TypedDict, total=False):
@@ -63,7 +41,7 @@ class _TrainOpOptions(_OpOptions, total=False):
     in_loop: bool | None
 
 
-class Graph:
+class Graph(NodeTable):
     """Nodes under names: placeholders, variables, inputs and ops.
 
     Every graph has the variable ``global_step``, an int on the host that the session
@@ -87,26 +65,13 @@ class Graph:
     backend: str | Callable[[Any], Any] = "hookbus.backend.embedded:EmbeddedSession"
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
+        super().__init__()
         self._declared: dict[str, tuple[SummaryKind, str]] = {}
         self._unsaved: set[str] = set()
         self._wraps = Wraps()
-        self._finalized = False
         self._sessions = 0
-        self._owner: Callable[[], str | None] = lambda: None
         self._before: tuple[bool, frozenset[str], frozenset[str]]
-        self.global_step = self._add(GLOBAL_STEP, "variable", 0)
         self.summary: Summaries[Node | str] = Summaries(self._summarize)
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name, in the order in which they were added."""
-        return dict(self._nodes)
-
-    @property
-    def finalized(self) -> bool:
-        """Whether nodes can no longer be added."""
-        return self._finalized
 
     @property
     def takes_reports(self) -> bool:
@@ -131,13 +96,6 @@ class Graph:
     def unsaved(self) -> frozenset[str]:
         """The names of the variables that checkpoints do not hold."""
         return frozenset(self._unsaved)
-
-    @property
-    def owners(self) -> Mapping[str, str]:
-        """The plugin that owns each node added by a hook, by the node's name."""
-        return {
-            node.name: node.owner for node in self._nodes.values() if node.owner is not None
-        }
 
     @property
     def wraps(self) -> Mapping[str, tuple[str, ...]]:
@@ -238,21 +196,6 @@ class Graph:
         go.
         """
 
-    def leaf(self, thing: Any) -> Node | None:
-        """Return the node that an object stands for in fetches and feeds, or None.
-
-        A graph of another backend overrides this for objects like its own tensors. Nodes
-        and names are never asked about.
-        """
-
-    def find(self, name: str) -> Node | None:  # noqa: ARG002 (for subclasses)
-        """Return the node that the backend itself has under a name, or None.
-
-        A graph of another backend overrides this if it need not list its nodes. It makes
-        each of them once. Nodes that are added are never asked about.
-        """
-        return None
-
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:
         """Add a node that takes its next value from an iterator, once a run.
 
@@ -310,7 +253,7 @@ class Graph:
         self._check_open(name or fn)
         if fn is None:
             return partial(self.op, name=name, reads=reads, outputs=outputs, pure=pure)
-        name = _name(name or name_of(fn), "a node's name")
+        name = checked_name(name or name_of(fn), "a node's name")
         keys = _names_of(f"op {name!r}: outputs", outputs)
         pairs = tuple((key, f"{name}.{key}") for key in keys)
         return self._add_function(name, fn, reads, outputs=pairs, pure=pure)
@@ -370,7 +313,7 @@ class Graph:
                 increment=increment,
                 in_loop=in_loop,
             )
-        name = _name(name or name_of(fn), "a node's name")
+        name = checked_name(name or name_of(fn), "a node's name")
         if not isinstance(increment, int) or increment < 0:
             raise GraphError(
                 f"op {name!r}: increment is {increment!r}; expected an integer of at "
@@ -493,75 +436,6 @@ class Graph:
         last = self._wraps.last(name)
         return name if last != name and self.resolve(name).kind == "variable" else last
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._nodes or (isinstance(name, str) and bool(self.find(name)))
-
-    def resolve(self, node: Node | str, asker: str = "") -> Node:
-        """Return a node by its name; return a node of this graph as it is.
-
-        Args:
-            node: a node of this graph, a name, or an object that stands for a node (see
-                :meth:`leaf`).
-            asker: who needs the node, for the error message.
-
-        Raises:
-            UnknownNodeError: the graph has no such node; close matches are listed.
-            GraphError: the node belongs to another graph.
-        """
-        by = _wanted_by(asker)
-        if not isinstance(node, Node | str):
-            node = self.leaf(node) or node
-        if isinstance(node, Node):
-            if self._known(node.name) is not node:
-                raise GraphError(f"{node!r} belongs to another graph{by}")
-            return node
-        name = plain_name(node) if isinstance(node, str) else None
-        found = self._known(name) if name is not None else None
-        if found is None:
-            hint = did_you_mean(name or "", self._names()) or _listing(self._nodes)
-            raise UnknownNodeError(f"the graph has no node {spelled(node)}{by}{hint}")
-        return found
-
-    def resolve_all(self, fetches: Any, asker: str = "") -> list[Node]:
-        """Return the nodes of a nesting of nodes and names, in its order.
-
-        Args:
-            fetches: what a run could fetch; None for nothing.
-            asker: who needs the nodes, for the error message.
-
-        Raises:
-            FetchTypeError: a part of the nesting cannot be fetched.
-            UnknownNodeError, GraphError: as in :meth:`resolve`.
-        """
-        if fetches is None:
-            return []
-        try:
-            leaves = leaves_of(structure_of(fetches, self.leaf))
-        except FetchTypeError as error:
-            raise FetchTypeError(f"{error}{_wanted_by(asker)}") from None
-        return [self.resolve(leaf, asker) for leaf in leaves]
-
-    def variable_named(self, node: Node | str, asker: str) -> str:
-        """Return the name of a variable that *asker* may write.
-
-        Raises:
-            UnknownNodeError: there is no such node.
-            GraphError: the node is not a variable, or is ``global_step``.
-        """
-        found = self.resolve(node, asker)
-        if found.kind != "variable":
-            kind = "native value" if found.kind == "native" else found.kind
-            raise GraphError(
-                f"{asker} writes {found.name!r}, which is not a variable but "
-                f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-            )
-        if found is self.global_step:
-            raise GraphError(
-                f"{asker} writes 'global_step', which the session counts itself; "
-                "use train_op(increment=...)"
-            )
-        return found.name
-
     def finalize(self) -> None:
         """Refuse nodes, wraps and summaries from now on.
 
@@ -571,15 +445,6 @@ class Graph:
         if not self._finalized:
             self._wraps.check_updates(self._nodes)
         self._finalized = True
-
-    def adding(self, owner: Callable[[], str | None]) -> Undo:
-        """Give the nodes that the block adds the owner that *owner* returns."""
-        before, self._owner = self._owner, owner
-
-        def undo() -> None:
-            self._owner = before
-
-        return Undo(undo)
 
     def enter(self) -> None:
         """Remember the graph as it is, when its first session begins."""
@@ -639,7 +504,7 @@ class Graph:
 
     def _summarize(self, kind: SummaryKind, name: str, node: Node | str) -> None:
         self._check_open(f"{kind} summary {name}")
-        name = _name(name, "a summary's name")
+        name = checked_name(name, "a summary's name")
         if name in self._declared:
             raise DuplicateNodeError(
                 f"the graph has a {self._declared[name][0]} summary {name!r} already"
@@ -647,17 +512,9 @@ class Graph:
         found = self.resolve(node, f"the {kind} summary {name!r}")
         self._declared[name] = kind, found.name
 
-    def _known(self, name: str) -> Node | None:
-        """Return the node of a name: one that was added, or one of the backend's own."""
-        return self._nodes.get(name) or self.find(name)
-
     def _metrics(self) -> Iterable[str]:
         """Return the names of the nodes that hooks watch by default, besides scalars."""
         return metrics_of(self)
-
-    def _names(self) -> Iterable[str]:
-        """Return the names that can be resolved, to find one that is close to a slip."""
-        return self._nodes
 
     def _check_finalized(self) -> None:
         if not self._finalized:
@@ -666,71 +523,11 @@ class Graph:
                 "after_create_session"
             )
 
-    def _check_open(self, what: object, act: str = "add") -> None:
-        if self._finalized:
-            named = what.name if isinstance(what, Node) else what
-            name = named if isinstance(named, str) else getattr(what, "__name__", "op")
-            raise GraphFinalizedError(
-                f"cannot {act} {name!r}: the graph is finalized. {act.capitalize()} nodes "
-                "before the session is made, or in a hook's begin()"
-            )
-
-    def _add(self, name: str, kind: NodeKind, source: Any = None) -> Node:
-        self._check_open(name)
-        name = _name(name, "a node's name")
-        if name == XP:
-            raise DuplicateNodeError(
-                f"{XP!r} is reserved: an op's parameter of this name gets the backend's "
-                "array namespace; call the node something else"
-            )
-        other = self._known(name)
-        if other is not None:
-            raise DuplicateNodeError(
-                f"the graph has a node {name!r} already: {other!r}{owned_by(other.owner)}"
-            )
-        return self._note(name, kind, source, self._owner())
-
-    def _note(
-        self, name: str, kind: NodeKind, source: Any = None, owner: str | None = None
-    ) -> Node:
-        node = self._nodes[name] = Node(name, kind, source, self, owner)
-        return node
-
-    def _add_op(self, operation: Operation) -> Node:
-        added: list[Node] = []
-        try:
-            added.append(self._add(operation.name, "op", operation))
-            for _, output in operation.outputs:
-                added.append(self._add(output, "output", operation))
-        except GraphError:
-            for node in added:
-                del self._nodes[node.name]
-            raise
-        return added[0]
-
-
-def _listing(names: Iterable[str]) -> str:
-    """Return the names of a graph's nodes for a message, up to fifty of them."""
-    first, more = [*itertools.islice(names, _MOST_LISTED)], "..."
-    rest = [] if len(first) < _MOST_LISTED else [more]
-    return f"; it has {', '.join([*map(repr, first), *rest])}"
-
-
-def _wanted_by(asker: str) -> str:
-    return f" (wanted by {asker})" if asker else ""
-
-
-def _name(name: Any, what: str) -> str:
-    plain = plain_name(name) if isinstance(name, str) else ""
-    if not plain:
-        raise GraphError(f"{what} is {spelled(name)}; expected a non-empty str")
-    return plain
-
 
 def _names_of(what: str, given: Any) -> tuple[str, ...]:
     """Return the names that an argument gives, one or several."""
     every = (given,) if isinstance(given, str) else _tuple(what, given)
-    return tuple(_name(name, f"{what}: a name") for name in every)
+    return tuple(checked_name(name, f"{what}: a name") for name in every)
 
 
 def _tuple(what: str, given: Any) -> tuple[Any, ...]:
