@@ -71,6 +71,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--global-step-waiter", "7", "--global-step-waiter-checkpoint-dir", "chief"],
         lambda ran: "wait_until_step=7 now=7" in ran.stderr,
     ),
+    "gradient-accumulation": (
+        ["--gradient-accumulation", "4", "--gradient-accumulation-gradients", "loss"],
+        lambda ran: json.loads(ran.stdout or "{}").get("steps") == 5,
+    ),
     "in-memory-evaluator": (
         ["--in-memory-evaluator", "metrics:weight"],
         lambda ran: "evaluated step=0" in ran.stderr,

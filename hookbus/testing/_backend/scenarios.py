@@ -18,7 +18,7 @@ import pytest
 import structlog
 
 from hookbus.discovery import installed_plugins
-from hookbus.errors import TrainingError, UsageError
+from hookbus.errors import GraphError, TrainingError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
@@ -146,6 +146,21 @@ def global_step_waiter(kind: Kind, folder: Path) -> None:
     assert train(kind, built_in("global-step-waiter", 3, folder), steps=2).w == 3
     with pytest.raises(UsageError, match="would wait for step 5 forever"):
         train(kind, built_in("global-step-waiter", 5))
+
+
+def gradient_accumulation(kind: Kind, folder: Path) -> None:
+    """It trains on the mean of two runs, a cut or not, or refuses the session."""
+
+    def hooks() -> list[Any]:
+        return [built_in("gradient-accumulation", 2, gradients="x"), saving(folder)]
+
+    try:
+        with pytest.raises(Cut):
+            train(kind, *hooks(), directory=folder, cut=3)
+    except (GraphError, UsageError):
+        return  # what trains is code that no hook can wrap
+    trained = train(kind, *hooks(), directory=folder)
+    assert (trained.outcome.step, trained.w) == (6, sum(range(13)) / 2)
 
 
 def in_memory_evaluator(kind: Kind, folder: Path) -> None:
@@ -382,6 +397,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         feed_fn,
         final_ops,
         global_step_waiter,
+        gradient_accumulation,
         in_memory_evaluator,
         logging_tensor,
         nan_tensor,

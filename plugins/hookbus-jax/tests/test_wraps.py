@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hookbus_gradient_accumulation import GradientAccumulationHook
 from hookbus_jax import JaxGraph
 
 from hookbus import GraphError, MonitoredSession, SessionRunHook
@@ -102,3 +103,22 @@ def test_a_wrap_keeps_shape_and_dtype_of_each_leaf():
         "plugin 'wrap' wraps 'gradient' and returned bfloat16 (2,) instead of float32 (2,) "
         "for gradient['w']; a wrap keeps shape and dtype"
     )
+
+
+def test_gradients_are_accumulated_as_by_hand():
+    """The same plugin as with NumPy, with trees of arrays."""
+    xs, runs = [np.float32([1.0, n / 7]) for n in range(6)], 3
+    hook = GradientAccumulationHook(runs, gradients="gradient")
+    with MonitoredSession(descent(), hooks=[hook], config=QUIET) as session:
+        for x in xs:
+            session.run("train", {"x": x})
+        found, steps = session.run("params"), session.global_step
+    slope = jax.jit(jax.grad(lambda p, x: ((p["w"] * x).sum() + p["b"]) ** 2))
+    params = {"w": jnp.ones(2), "b": jnp.zeros(())}
+    for group in (xs[:3], xs[3:]):
+        sums = slope(params, group[0])
+        for x in group[1:]:
+            sums = jax.tree.map(jnp.add, sums, slope(params, x))
+        params = jax.tree.map(lambda p, g: p - 0.5 * (g / runs), params, sums)
+    assert steps == 2
+    assert jax.tree.map(np.array_equal, found, params) == {"w": True, "b": True}
