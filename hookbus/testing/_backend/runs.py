@@ -243,7 +243,7 @@ def test_readers_of_a_wrapped_node_get_the_wrapped_value(
     model.op(graph, "z", ["y", "p"])
     try:
         graph.wrap("y", lambda y: y + y)
-        graph.wrap("y", lambda y, other: y + 1 + other, reads={"other": "n"})
+        graph.wrap("y", lambda y, step: y + 1 + step, reads={"step": "global_step"})
         graph.wrap("p", lambda p: p + p)
     except GraphError:
         return
