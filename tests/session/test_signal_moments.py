@@ -171,7 +171,8 @@ def test_a_signal_at_any_moment_loses_nothing(number, letter, times, delay, chil
     code, output, error, told = process.finished()
     preempted = number == signal.SIGTERM
     assert code == (75 if preempted else 2), error
-    assert told[-1:] == "e"
+    # Between two runs, no run is left that could save before the end.
+    assert told.endswith(("e", "esS"))
     assert "x" not in told
     assert outcome()["kind"] == ("preempted" if preempted else "interrupted")
     assert outcome()["who"] == number.name
