@@ -61,7 +61,7 @@ class TimeLimitHook(SessionRunHook):
     kind: Literal["preempted", "stopped"] = "preempted"
     margin: str | float | None = None
     _seconds: float = attrs.field(init=False)
-    _margin: float | None = attrs.field(init=False)
+    _kept_free: float | None = attrs.field(init=False)
     _began: float = attrs.field(default=0.0, init=False)
     _trained: tuple[float, int] | None = attrs.field(default=None, init=False)
     _step_time: float = attrs.field(default=0.0, init=False)
@@ -70,12 +70,12 @@ class TimeLimitHook(SessionRunHook):
 
     def __attrs_post_init__(self) -> None:
         self._seconds = seconds_in(self.limit)
-        self._margin = None if self.margin is None else seconds_in(self.margin)
+        self._kept_free = None if self.margin is None else seconds_in(self.margin)
         if self.kind not in ("preempted", "stopped"):
             raise UsageError(
                 f"invalid kind={self.kind!r}. TimeLimitHook expects preempted or stopped."
             )
-        if self._margin is not None and self._margin >= self._seconds:
+        if self._kept_free is not None and self._kept_free >= self._seconds:
             raise UsageError(
                 f"invalid margin={self.margin!r}. TimeLimitHook expects less than limit."
             )
@@ -117,4 +117,4 @@ class TimeLimitHook(SessionRunHook):
 
     def _end(self) -> float:
         learned = 2 * self._save_time + self._step_time
-        return self._began + self._seconds - (self._margin or learned)
+        return self._began + self._seconds - (self._kept_free or learned)
