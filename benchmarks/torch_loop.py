@@ -279,7 +279,7 @@ def _do(steps: Steps, count: int) -> float:
 
 
 def work_of(seconds: float) -> Callable[[], float]:
-    """Return a computation that takes about so long."""
+    """Return a computation with which a step takes about so long."""
     left, right = torch.rand(64, 64), torch.rand(64, 64)
 
     def repeat(times: int) -> float:
@@ -288,10 +288,26 @@ def work_of(seconds: float) -> Callable[[], float]:
             torch.mm(left, right)
         return time.perf_counter() - began
 
-    repeat(1000)
-    each = min(repeat(1000) for _ in range(5)) / 1000
-    times = max(1, round((seconds - 20e-6) / each))
-    return lambda: repeat(times)
+    model = torch.nn.Linear(8, 8, bias=False)
+    times = 1
+
+    def once() -> float:
+        return repeat(times)
+
+    step = Task(model, once, 1, Path()).step
+    while (taken := _shortest(step)) < seconds:
+        times += max(1, round(times * min(1.0, 0.9 * (seconds - taken) / taken)))
+    return once
+
+
+def _shortest(step: Callable[[], object]) -> float:
+    """Return the seconds of a short step among many."""
+    times = []
+    for _ in range(50):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return statistics.quantiles(times, n=4)[0]
 
 
 @contextlib.contextmanager
