@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,31 +48,31 @@ class Stderr:
 
     def write(self, text: str) -> int:
         """Write to the current ``sys.stderr``."""
-        with _dropping_lines():
+        try:
             sys.stderr.write(text)
+        except OSError as error:
+            _drop_line(error)
         return len(text)
 
     def flush(self) -> None:
         """Flush the current ``sys.stderr``."""
-        with _dropping_lines():
+        try:
             sys.stderr.flush()
+        except OSError as error:
+            _drop_line(error)
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
         return sys.stderr.isatty()
 
 
-@contextlib.contextmanager
-def _dropping_lines() -> Iterator[None]:
+def _drop_line(error: OSError) -> None:
     """Drop a line that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EIO:  # the terminal is gone
-            with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-                # Otherwise Python tries to write the line once more when it ends, and exits
-                # with 120 in place of the program's code.
-                os.dup2(nowhere.fileno(), sys.stderr.fileno())
+    if error.errno == errno.EIO:  # the terminal is gone
+        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+            # Otherwise Python tries to write the line once more when it ends, and exits
+            # with 120 in place of the program's code.
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def configure(log_format: str, level: int = LEVEL) -> None:
@@ -94,7 +94,7 @@ def configure(log_format: str, level: int = LEVEL) -> None:
             _console(colors) if console else structlog.processors.JSONRenderer(_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=Stderr()),
+        logger_factory=structlog.WriteLoggerFactory(file=Stderr()),
         cache_logger_on_first_use=False,
     )
 
@@ -186,8 +186,8 @@ def _structlog() -> Any:
 @functools.cache
 def _unconfigured() -> Any:
     structlog = _structlog()
-    return structlog.wrap_logger(
-        structlog.PrintLogger(Stderr()),
+    logger = structlog.wrap_logger(
+        structlog.WriteLogger(Stderr()),
         wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
         processors=[
             structlog.processors.add_log_level,
@@ -195,6 +195,7 @@ def _unconfigured() -> Any:
             _console(colors=False),
         ],
     )
+    return logger.bind()
 
 
 log = Logger()

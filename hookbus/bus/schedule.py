@@ -116,11 +116,12 @@ class Schedule:
         self.runs += 1
         if (
             as_before
-            and group is self.idle
             and self.version == self.bus.version
             and (self.next_time == math.inf or time.monotonic() < self.next_time)
-        ):
+        ):  # as expected when it began
             self.at = step
+            for name in group.due:
+                self._waiting[name].knows = self.runs
             return group
         self._follow_bus()
         due = self._due(step if as_before else math.inf).due
@@ -202,8 +203,8 @@ class Schedule:
 
     def _note_next(self) -> None:
         waiting = self._waiting.values()
-        self.next_step = min((each.step for each in waiting), default=math.inf)
-        self.next_time = min((each.time for each in waiting), default=math.inf)
+        self.next_step = min([each.step for each in waiting], default=math.inf)
+        self.next_time = min([each.time for each in waiting], default=math.inf)
 
     def _tell(self, group: Group, runs: int) -> None:
         """Tell hooks how many of so many runs have left them out."""

@@ -22,7 +22,7 @@ from hookbus.bus.registry import Implementation
 from hookbus.errors import NoValueYetError
 from hookbus.graph.fetches import Split, Structure
 from hookbus.graph.node import Node
-from hookbus.hooks.context import SessionRunContext, SessionRunValues
+from hookbus.hooks.context import SessionRunContext, SessionRunValues, context_of
 from hookbus.hooks.hook import SessionRunArgs
 
 Departure: TypeAlias = tuple[int, list[Result], Any]
@@ -119,6 +119,7 @@ def compile_run(
         "Args": SessionRunArgs,
         "Values": SessionRunValues,
         "is_plain": is_plain,
+        "new": object.__new__,
     }
     asking = _asking(before, dict(asked), namespace)
     telling = _telling(after, shapes, places, splits, namespace)
@@ -161,7 +162,7 @@ def compile_whole(
     namespace |= {} if prepared is None else prepared.names
     namespace |= {
         **names,
-        "Context": SessionRunContext,
+        "context_of": context_of,
         "NoValueYetError": NoValueYetError,
         "OTHER": OTHER,
         "inf": math.inf,
@@ -228,7 +229,7 @@ def _beginning(hooks: StraightRun, steady: Steady) -> list[str]:
     return lines
 
 
-_MAKES_CONTEXT = "    run_context = Context(backend, fetches, feeds, step, kind)"
+_MAKES_CONTEXT = "    run_context = context_of(backend, fetches, feeds, step, kind)"
 
 
 def _executing(prepared: Straight | None) -> list[str]:
@@ -345,15 +346,28 @@ def _telling(
             split = f"split{number}"
             namespace[split] = splits[name]
             results = _expression(shapes[name], places) or f"{split}(values)"
-        given = {
-            "run_context": "run_context",
-            "run_values": f"Values({results}, options, metadata, step_after)",
-        }
+        given = {"run_context": "run_context", "run_values": "run_values"}
         call = _call(caller, each, f"c{number}", namespace, given)
         lines.append(f"        current.name = {name!r}")
+        if "run_values" in call:
+            lines += _making_values(results)
         lines.append(f"        answer = {call}")
         lines.append(f"        if answer is not None: refuse({name!r}, answer)")
     return [*lines, *_ending("blame_after")]
+
+
+def _making_values(results: str) -> list[str]:
+    """Return the lines that do what the constructor of SessionRunValues does.
+
+    They take less than its call.
+    """
+    return [
+        "        run_values = new(Values)",
+        f"        run_values.results = {results}",
+        "        run_values.options = options",
+        "        run_values.run_metadata = metadata",
+        "        run_values.global_step = step_after",
+    ]
 
 
 def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:

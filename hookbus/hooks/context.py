@@ -262,21 +262,12 @@ class SessionRunContext:
 
     __slots__ = ("_feed_dict", "_fetches", "_services", "global_step", "kind", "session")
 
-    def __init__(
-        self,
-        services: RunServices,
-        fetches: Any,
-        feed_dict: Mapping[Node | str, Any] | None,
-        global_step: int,
-        kind: Kind,
-    ) -> None:
-        self._services = services
-        self._fetches = fetches
-        self._feed_dict = feed_dict
-        self.session = services.session
-        self.global_step = global_step
-        self.kind = kind
-        services.requests.run = self
+    _services: RunServices
+    _fetches: Any
+    _feed_dict: Mapping[Node | str, Any] | None
+    session: Session
+    global_step: int
+    kind: Kind
 
     @property
     def is_over(self) -> bool:
@@ -376,6 +367,31 @@ class SessionRunContext:
         For ``logged``, ``measured`` and events that plugins add themselves.
         """
         return self._services.emit(event, **arguments)
+
+
+def context_of(
+    services: RunServices,
+    fetches: Any,
+    feed_dict: Mapping[Node | str, Any] | None,
+    global_step: int,
+    kind: Kind,
+) -> SessionRunContext:
+    """Return the context of a run, which takes requests from now on.
+
+    Each run needs one, and a constructor would take longer.
+    """
+    context = _new(SessionRunContext)
+    context._services = services
+    context._fetches = fetches
+    context._feed_dict = feed_dict
+    context.session = services.session
+    context.global_step = global_step
+    context.kind = kind
+    services.requests.run = context
+    return context
+
+
+_new = object.__new__
 
 
 @attrs.define(eq=False)

@@ -204,16 +204,15 @@ class MonitoredSession:
                 error.
         """
         state = self._state
-        backend, requests = state.backend, state.requests
-        usual = (
-            backend is not None
-            and state.phase is RUNNING
-            and state.signals.received is None
-            and state.bus.current.name is NOBODY
-            and not state.custom_loop
-            and kind is None
-        )
-        if not usual:
+        backend, signals, requests = state.backend, state.signals, state.requests
+        if (
+            backend is None
+            or state.phase is not RUNNING
+            or signals.received is not None
+            or state.bus.current.name is not NOBODY
+            or kind is not None
+            or state.custom_loop
+        ):
             if state.custom_loop:
                 return self._read(fetches, feed_dict)
             if kind is not None:
@@ -221,16 +220,16 @@ class MonitoredSession:
             if state.bus.current.name is not NOBODY:
                 self._refuse_inside_event()
             backend = state.usable(kind)
-        assert backend is not None
-        kind = kind or state.kind
         done: Done | None = None
         try:
             values = OTHER
-            if usual and options is None and run_metadata is None:
+            if kind is None and options is None and run_metadata is None:
                 values = backend.whole(fetches, feed_dict)
             if values is OTHER:
+                kind = kind or state.kind
                 values = backend.run(fetches, feed_dict, options, run_metadata, kind)
-            if requests.pending or state.recovering or state.signals.received:
+            if requests.pending or state.recovering or signals.received:
+                kind = kind or state.kind
                 done = values, backend.session.global_step
                 act_after_run(state, backend.last_context(fetches, feed_dict, kind))
             requests.run = None
@@ -240,6 +239,7 @@ class MonitoredSession:
             cause = recoverable(state, error) if isinstance(error, Exception) else None
             if cause is None:
                 raise
+        kind = kind or state.kind
         request = (fetches, feed_dict, options, run_metadata, kind)
         return repeat(state, cause, lambda new: self._run_on(new, *request), done)
 

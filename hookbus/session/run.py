@@ -33,7 +33,7 @@ from hookbus.bus.straight import (
 )
 from hookbus.errors import NoValueYetError, repr_of
 from hookbus.graph.node import Node
-from hookbus.hooks.context import Requests, SessionRunContext
+from hookbus.hooks.context import Requests, SessionRunContext, context_of
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.interrupts import call_interruptibly
@@ -124,7 +124,7 @@ class HookedSession:
     ) -> SessionRunContext:
         """Return the context of the last run; one that calls no hook makes none."""
         began = self.session.global_step - self.schedules[kind].added
-        return self.requests.run or SessionRunContext(self, fetches, feed_dict, began, kind)
+        return self.requests.run or context_of(self, fetches, feed_dict, began, kind)
 
     def ask(
         self,
@@ -136,7 +136,7 @@ class HookedSession:
     ) -> PendingRun:
         """Do the first half of a run: ask the hooks and unite the requests."""
         step = self.session.global_step
-        context = SessionRunContext(self, fetches, feed_dict, step, kind)
+        context = context_of(self, fetches, feed_dict, step, kind)
         group = self.schedules[kind].enter(step)
         steady = None
         if options is None and metadata is None:

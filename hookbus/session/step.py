@@ -17,7 +17,7 @@ from hookbus.bus.schedule import Group
 from hookbus.bus.straight import Steady, StraightRun
 from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
-from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.context import SessionRunContext, context_of
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
@@ -323,7 +323,7 @@ def _entering(
         ):
             return None
         begin_step(True)
-        context = SessionRunContext(backend, NO_FETCHES, None, step, kind)
+        context = context_of(backend, NO_FETCHES, None, step, kind)
         departure = None if before is None else before(context)
         if departure is not None:
             pending = backend.go_on(context, group, steady, departure)

@@ -63,6 +63,7 @@ class LoggingTensorHook(SessionRunHook):
     at_end: bool = False
     formatter: Callable[[Mapping[str, Any]], str] | None = None
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
+    _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
     _runs: int = attrs.field(default=0, init=False, on_setattr=attrs.setters.NO_OP)
 
@@ -85,6 +86,7 @@ class LoggingTensorHook(SessionRunHook):
         self._fetches = _tagged(self.tensors, graph) if self.tensors else graph.metrics
         if self._fetches is None:
             raise UsageError(_NOTHING)
+        self._request = SessionRunArgs(self._fetches)
         self._runs = 0
         if self._timer is not None:
             self._timer.reset()
@@ -107,7 +109,7 @@ class LoggingTensorHook(SessionRunHook):
         """Ask for the values when they are due."""
         timer = self._timer
         if timer is not None and timer.should_trigger_for_step(self._runs):
-            return SessionRunArgs(self._fetches)
+            return self._request
         return None
 
     def after_run(

@@ -126,7 +126,7 @@ def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
     name = f"hookbus.nan/{node.name}"
 
     def signs(value: Any) -> Any:
-        if not is_dict and getattr(value, "shape", None) == ():
+        if not is_dict and getattr(value, "ndim", None) == 0:
             return value  # a loss, in nearly every step
         if is_dict and not value:
             return None  # a step that reports nothing

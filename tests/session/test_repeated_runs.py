@@ -168,7 +168,7 @@ def test_an_error_in_a_compiled_run_names_the_hook_and_shows_the_source():
     )
     frames = traceback.extract_tb(caught.value.__traceback__)
     *_, line = [frame.line for frame in frames if frame.filename == "<hookbus, compiled>"]
-    assert "(Values(None, options, metadata, step_after))" in line
+    assert "c0(run_values)" in line
 
 
 def test_an_op_that_fails_in_a_compiled_run_is_named():

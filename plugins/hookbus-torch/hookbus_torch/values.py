@@ -28,7 +28,7 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
     if len(values) == 1:  # a loss, in nearly every step
         (only,) = values
         if only.__class__ in _CLASSES and only.is_cpu and not only.dim():
-            number = _NUMBERS.get(only.dtype)
+            number = _OF_ITEMS.get(only.dtype)
             if number is not None:
                 return (number(only.item()),)
     moved: dict[int, Any] = {}
@@ -156,6 +156,11 @@ _NUMBERS: Mapping[torch.dtype, Any] = {
     torch.bool: np.bool_,
 }
 """Dtypes of values that need no preparation on the CPU, and NumPy's; asked in each step."""
+_OF_ITEMS = dict(_NUMBERS)
+"""The same with what makes a NumPy number of an item."""
+if isinstance(np.float32(1) * 1.0, np.float32):  # NumPy 2
+    # Its constructor takes longer than all else that on_host() does for a loss.
+    _OF_ITEMS[torch.float32] = np.float32(1).__mul__
 
 
 def name_of(dtype: torch.dtype) -> str:
