@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -85,12 +86,12 @@ def configure(log_format: str, level: int = LEVEL) -> None:
     colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     structlog = _structlog()
     console = log_format == "console"
-    stamp = "%H:%M:%S" if console else "iso"
+    utc = structlog.processors.TimeStamper(fmt="iso", utc=True)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt=stamp, utc=not console),
+            _add_clock if console else utc,
             _console(colors) if console else structlog.processors.JSONRenderer(_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -128,9 +129,23 @@ def _logs_json() -> bool:
     return any(isinstance(one, structlog.processors.JSONRenderer) for one in last)
 
 
+def _add_clock(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Add the local time; structlog's own way takes as long as all else about a line."""
+    event["timestamp"] = time.strftime("%H:%M:%S")
+    return event
+
+
 def _console(colors: bool) -> Callable[..., str]:
     """Return a processor that renders a line for people, whatever its values are."""
-    write = _structlog().dev.ConsoleRenderer(colors=colors, pad_event_to=0, sort_keys=False)
+    dev = _structlog().dev
+    write = dev.ConsoleRenderer(colors=colors, pad_event_to=0, sort_keys=False)
+    if not colors:  # what styles a column takes four times as long
+        write.columns = [
+            dev.Column("timestamp", lambda _, stamp: stamp),
+            dev.Column("level", lambda _, level: f"[{level:<9}]"),
+            dev.Column("event", lambda _, event: str(event)),
+            dev.Column("", _pair),
+        ]
 
     def written(logger: Any, method: str, event: Mapping[str, Any]) -> str:
         try:
@@ -141,6 +156,15 @@ def _console(colors: bool) -> Callable[..., str]:
         return line
 
     return written
+
+
+def _pair(key: str, value: Any) -> str:
+    quoted = not isinstance(value, str) or _QUOTED.search(value)
+    return f"{key}={value!r}" if quoted else f"{key}={value}"
+
+
+_QUOTED = re.compile(r"[ \t=\r\n\"']")
+"""The characters for which structlog's own columns quote a value."""
 
 
 def _dumps(event: Mapping[str, Any], **_: Any) -> str:
@@ -191,7 +215,7 @@ def _unconfigured() -> Any:
         wrapper_class=structlog.make_filtering_bound_logger(LEVEL),
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            _add_clock,
             _console(colors=False),
         ],
     )

@@ -11,7 +11,7 @@ import copy
 import functools
 import linecache
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -84,6 +84,9 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Straight:
     }
     # The shape of a variable never changes.
     shapes = {name: _shape_of(names["variables"][name]) for name in program.writers}
+    ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)  # no dependency of core
+    arrays = {n for n in program.writers if type(names["variables"][n]) is ndarray}
+    namespace["ndarray"] = ndarray
     lines = ["    if session._closed: refuse()", *_filling(program)]
     updates: list[tuple[str, str]] = []
     if program.calls:
@@ -94,13 +97,13 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Straight:
             namespace[f"f{number}"] = call[0].call
             if number:
                 lines.append(f"        at = {number}")
-            lines += _calling(number, call, reads, updates, shapes)
+            lines += _calling(number, call, reads, updates, shapes, arrays)
         lines += [
             "    except BaseException as error:",
             "        explain(error, ops[at])",
             "        raise",
         ]
-    lines += _committing(program, updates)
+    lines += _committing(program, updates, arrays)
     results = _results(program)
     source = "\n".join(["def run(feeds):", *lines, f"    return {results}"])
     names = dict(namespace)
@@ -133,6 +136,7 @@ def _calling(
     reads: Sequence[int],
     updates: list[tuple[str, str]],
     shapes: Mapping[str, tuple[int, ...]],
+    arrays: Container[str],
 ) -> list[str]:
     """Return the lines of one op; add (variable, new value) of its updates."""
     operation, _, own, outputs = call
@@ -146,7 +150,7 @@ def _calling(
         return [
             f"        {new} = {called}",
             f"        s{own} = None",
-            *_checking(operation, operation.updates[0], new, shapes),
+            *_checking(operation, operation.updates[0], new, shapes, arrays),
         ]
     lines = [f"        returned = {called}"]
     news = [(name, _new(name, updates)) for name in operation.updates]
@@ -156,7 +160,8 @@ def _calling(
     lines += [f"            {line}" for line in taken]
     lines.append(f"            s{own} = {'results.copy()' if outputs else None}")
     for name, new in news:
-        lines += [f"    {line}" for line in _checking(operation, name, new, shapes)]
+        checks = _checking(operation, name, new, shapes, arrays)
+        lines += [f"    {line}" for line in checks]
     lines.append("        else:")
     lines.append(f"            news, results = unpack(ops[{number}], returned)")
     lines += [f"            {new} = news.pop({name!r})" for name, new in news]
@@ -207,9 +212,18 @@ def _is_dict_of(value: str, names: Sequence[str]) -> str:
 
 
 def _checking(
-    operation: Operation, name: str, new: str, shapes: Mapping[str, tuple[int, ...]]
+    operation: Operation,
+    name: str,
+    new: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    arrays: Container[str],
 ) -> list[str]:
     """Return the lines that check a new value, if it is not as the old one."""
+    if name in arrays:
+        return [
+            f"        if {new}.__class__ is not ndarray or {new}.shape != {shapes[name]}:",
+            f"            check({name!r}, {new}, {f'op {operation.name!r}'!r})",
+        ]
     return [
         f"        old, cls = variables[{name!r}], {new}.__class__",
         "        if cls is not old.__class__ or (cls not in NUMBERS and"
@@ -222,11 +236,20 @@ def _shape_of(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
 
 
-def _committing(program: Program, updates: Sequence[tuple[str, str]]) -> list[str]:
+def _committing(
+    program: Program, updates: Sequence[tuple[str, str]], arrays: Container[str]
+) -> list[str]:
     lines = []
     for name, new in updates:
+        if name in arrays:
+            lines += [
+                f"    if {new}.__class__ is ndarray:",
+                f"        if references({new}) > SOLE or {new}.base is not None:",
+                f"            {new} = deepcopy({new})",
+                f"        {new}.setflags(False)",
+            ]
         lines += [
-            f"    if {new}.__class__ not in NUMBERS:",
+            f"    {'elif' if name in arrays else 'if'} {new}.__class__ not in NUMBERS:",
             # Other code that holds the array, or a view of it, could change the variable.
             f"        shared = references({new}) > SOLE",
             f"        if shared or getattr({new}, 'base', None) is not None:",

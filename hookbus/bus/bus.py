@@ -63,6 +63,8 @@ class Bus:
         """How often its hooks or observers have changed."""
         self.changes = 0
         """How often something has happened after which hooks may be due earlier."""
+        self.changed: dict[str, int] = {}
+        """The last of these that reached a hook, by name; none if it is not there."""
 
     @property
     def members(self) -> Mapping[str, Registration]:
@@ -214,11 +216,13 @@ class Bus:
             PluginError: there is no such event.
             ForkedSessionError: the bus is cut off.
         """
-        self.changes += 1
         key = (event, kind or self.kind)
         if key not in self._callers:
             self._callers[key] = self.compile(event, self.implementations(*key))
-        return self._callers[key]
+        caller = self._callers[key]
+        self.changes += 1
+        self.changed |= dict.fromkeys(caller.names, self.changes)
+        return caller
 
     def compile(self, event: str, implementations: Sequence[Implementation]) -> Caller:
         """Return a caller of some implementations of an event, in this order.
@@ -306,6 +310,7 @@ class Bus:
         self._callers.clear()
         self.version += 1
         self.changes += 1
+        self.changed = dict.fromkeys(self._members, self.changes)
 
     def _register(self, member: Registration, functions: Sequence[HookFunction]) -> None:
         for other in self._members.values():

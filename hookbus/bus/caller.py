@@ -8,7 +8,7 @@ answers carry the name of their plugin, and each hook can receive its own values
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
@@ -83,6 +83,11 @@ class Caller:
                 call = each.guard.around(event, call)
             (self._wrappers if each.wrapper else self.rows).append((each.plugin, call))
         self.is_plain = not self._wrappers and observers is None
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The hooks that get the event."""
+        return self._labels
 
     @property
     def reaches_nobody(self) -> bool:
@@ -179,19 +184,24 @@ class Caller:
         self._around(partial(self._deliver, context, splits, values, common), args, args_of)
 
     def visit(
-        self,
-        args: tuple[Any, ...],
-        args_of: Callable[[str], tuple[Any, ...] | None],
-        keep_going: bool = False,
-    ) -> list[Failure]:
+        self, args: tuple[Any, ...], args_of: Callable[[str], tuple[Any, ...] | None]
+    ) -> None:
         """Call each hook for an event that takes no answers.
 
         Args:
             args: the event's arguments, as observers see them.
             args_of: returns the arguments of one hook just before its call, or None to
                 leave it out.
-            keep_going: whether to call the other hooks after an error, which is raised
-                otherwise.
+        """
+        if self.is_plain:
+            self._visit(args_of)
+        else:
+            self._around(partial(self._visit, args_of), args, args_of)
+
+    def visit_all(
+        self, args: tuple[Any, ...], args_of: Callable[[str], tuple[Any, ...] | None]
+    ) -> list[Failure]:
+        """Do the same, and call the other hooks after an error, too.
 
         Returns:
             The errors, each with the name of its hook.
@@ -202,28 +212,33 @@ class Caller:
         def inside() -> None:
             nonlocal reached
             reached = True
-            for name, call in self.rows:
-                given = args_of(name)
-                if given is None:
-                    continue
-                try:
-                    answer = self._call(name, call, given)
-                    if answer is not None:
-                        self.refuse_args(name, answer)
-                except BaseException as error:
-                    if not keep_going:
-                        raise
-                    failures.append((name, error))
+            self._visit(args_of, failures)
 
         try:
             self._around(inside, args, args_of)
         except BaseException as error:
-            if not keep_going:
-                raise
             failures.append((culprit_of(error, self.current) or self._event, error))
             if not reached:  # a wrapper that fails must not keep the others from the event
                 inside()
         return failures
+
+    def _visit(
+        self,
+        args_of: Callable[[str], tuple[Any, ...] | None],
+        failures: list[Failure] | None = None,
+    ) -> None:
+        for name, call in self.rows:
+            given = args_of(name)
+            if given is None:
+                continue
+            try:
+                answer = self._call(name, call, given)
+                if answer is not None:
+                    self.refuse_args(name, answer)
+            except BaseException as error:
+                if failures is None:
+                    raise
+                failures.append((name, error))
 
     def _collect(
         self,

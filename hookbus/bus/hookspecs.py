@@ -106,8 +106,9 @@ def next_due(global_step: int) -> Due | None:
 
     The runs until then do not call its ``before_run`` and ``after_run``, so a hook that is
     not due costs nothing. The session asks after each run of the hook, and again after any
-    other event, as ``evaluated``. It may call the hook earlier, and may call ``after_run``
-    without ``before_run`` if a run adds another number of global steps than the one before.
+    other event that it gets, like ``evaluated``. It may call the hook earlier, and may call
+    ``after_run`` without ``before_run`` if a run adds another number of global steps than
+    the one before.
     """
 
 

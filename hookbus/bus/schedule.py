@@ -59,7 +59,7 @@ class Schedule:
     A run leaves a hook out if it ends before the hook is due. Where it ends is predicted:
     it is expected to add as many global steps as the last run that added some. If it adds
     another number, its ``after_run`` reaches everybody. A hook is asked when it is due
-    after each of its runs, and again after any other event.
+    after each of its runs, and again after any other event that it gets.
 
     Args:
         bus: the hooks.
@@ -97,9 +97,7 @@ class Schedule:
             return self.idle
         self._follow_bus()
         if self.changes != self.bus.changes:
-            everybody = self._group(frozenset(self._waiting))
-            self._tell(everybody, self.runs)  # one that counts runs must know of all
-            self.ask(everybody)
+            self.ask(self.idle)
         group = self._due(step + self.added if step == self.at else math.inf)
         self._tell(group, self.runs)
         return group
@@ -134,7 +132,14 @@ class Schedule:
         return group
 
     def ask(self, group: Group) -> None:
-        """Ask the hooks in a group when they are due next; usually those of a run."""
+        """Ask the hooks of a run when they are due next, and those that got an event."""
+        if self.changes != self.bus.changes:
+            since, changed = self.changes, self.bus.changed
+            reached = [n for n in self._waiting if changed.get(n, 0) > since]
+            new = frozenset(reached) - group.due
+            if new:
+                self._tell(self._group(new), self.runs)  # one that counts runs must know
+                group = self._group(group.due | new)
         at = self.at
         if at is not None and group.due:
             answers = dict(group.asking.collect(at))

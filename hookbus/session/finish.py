@@ -175,7 +175,7 @@ def _tell(state: SessionState, event: str, *arguments: Any) -> list[Failure]:
     def args_of(name: str) -> tuple[Any, ...] | None:
         return arguments if name in state.begun else None
 
-    return state.bus.caller(event).visit(arguments, args_of, keep_going=True)
+    return state.bus.caller(event).visit_all(arguments, args_of)
 
 
 def _tell_exception(

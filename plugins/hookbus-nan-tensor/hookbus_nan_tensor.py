@@ -23,6 +23,8 @@ from hookbus import (
 from hookbus.backend import on_host
 
 _PLAIN = (float, int, str)
+_SEVERAL = (dict, type(None))
+"""The classes of what an op tells of a structure."""
 Signs: TypeAlias = dict[str, Any]
 _SETTING = "the setting loss_tensor of nan-tensor"
 _NOTHING = (
@@ -59,6 +61,7 @@ class NanTensorHook(SessionRunHook):
     loss_tensor: Sequence[Node | str] | Mapping[str, Any] | Node | str = ()
     fail_on_nan_loss: bool = True
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
+    _only: str | None = attrs.field(default=None, init=False)
 
     def begin(self, graph: Graph) -> None:
         """Look the nodes up, and add a node for each that tells where it is NaN.
@@ -73,7 +76,12 @@ class NanTensorHook(SessionRunHook):
             fetches = {"": _watched(graph, graph.metrics, is_dict=True)}
         else:
             raise UsageError(_NOTHING)
-        self._request = SessionRunArgs(fetches)
+        self._only = None
+        if len(fetches) == 1:  # the plainest request: it is made in every step
+            ((self._only, fetch),) = fetches.items()
+            self._request = SessionRunArgs(fetch)
+        else:
+            self._request = SessionRunArgs(fetches)
 
     def before_run(self) -> SessionRunArgs:
         """Ask for what tells where the watched values are NaN."""
@@ -83,7 +91,12 @@ class NanTensorHook(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Fail or stop if a value is NaN."""
-        for name, signs in run_values.results.items():
+        results = run_values.results
+        if self._only is not None:
+            if results.__class__ not in _SEVERAL and not _differs(results):
+                return
+            results = {self._only: results}
+        for name, signs in results.items():
             if signs is None:
                 raise UsageError(_NOTHING)
             if signs.__class__ is dict:
@@ -126,7 +139,7 @@ def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
     name = f"hookbus.nan/{node.name}"
 
     def signs(value: Any) -> Any:
-        if not is_dict and getattr(value, "ndim", None) == 0:
+        if value.__class__ is float or (not is_dict and getattr(value, "ndim", 1) == 0):
             return value  # a loss, in nearly every step
         if is_dict and not value:
             return None  # a step that reports nothing

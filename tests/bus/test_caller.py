@@ -191,9 +191,7 @@ def test_a_wrapper_that_yields_wrongly_is_named(behaviour: Any, what: str) -> No
 
 def visited(stack: Caller, arg: list[int], only: set[str]) -> list[tuple[str, type]]:
     """Visit the hooks named in *only*; return each failure's plugin and type."""
-    failures = stack.visit(
-        (arg,), lambda name: (arg,) if name in only else None, keep_going=True
-    )
+    failures = stack.visit_all((arg,), lambda name: (arg,) if name in only else None)
     return [(name, type(error)) for name, error in failures]
 
 

@@ -125,7 +125,24 @@ def test_time_counts_at_the_end_of_a_run_too(clock):
     assert hook.calls == [("before", 0), ("after", 1), ("after", 4)]
 
 
-def test_after_any_other_event_hooks_are_asked_again():
+class Measures(SessionRunHook):
+    """Measures something at step 3."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.global_step == 3:
+            run_context.emit("measured", values={}, global_step=3)
+
+
+class MeasuresIfDue(Measures):
+    """Does the same, and is called for it alone."""
+
+    @hookimpl
+    def next_due(self, global_step: int) -> Due:
+        return Due(3) if global_step < 3 else Due()
+
+
+@pytest.mark.parametrize("sender", [Measures, MeasuresIfDue])
+def test_after_any_other_event_a_hook_is_asked_again(sender):
     """What an event tells a hook may make it due earlier."""
 
     class Listens(Waits):
@@ -139,14 +156,27 @@ def test_after_any_other_event_hooks_are_asked_again():
         def measured(self) -> None:
             self.due = Due(runs=2)
 
-    class Measures(SessionRunHook):
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            if run_values.global_step == 3:
-                run_context.emit("measured", values={}, global_step=3)
-
     hook = Listens()
-    run_steps(hook, Measures(), steps=8)
+    run_steps(hook, sender(), steps=8)
     assert hook.ended == [1, 5, 7]
+
+
+@pytest.mark.parametrize("sender", [Measures, MeasuresIfDue])
+def test_an_event_that_does_not_reach_a_hook_lets_it_wait(sender):
+    """The session asks it once, after its run."""
+
+    class Deaf(Waits):
+        asked = 0
+
+        @hookimpl
+        def next_due(self) -> Due:
+            self.asked += 1
+            return Due()
+
+    hook = Deaf()
+    run_steps(hook, sender(), steps=8)
+    assert hook.ended == [1]
+    assert hook.asked == 1
 
 
 def test_a_run_that_adds_another_number_of_steps_reaches_everybody():
