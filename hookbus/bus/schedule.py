@@ -182,11 +182,9 @@ class Schedule:
         """Return the hooks to call if a run ends at *step*, which is infinite for all."""
         if not self._waiting or (step < self.next_step and self.next_time == math.inf):
             return self.idle
-        now = time.monotonic()
-        waiting = self._waiting.items()
-        return self._group(
-            frozenset(name for name, w in waiting if step >= w.step or now >= w.time)
-        )
+        now, waiting = time.monotonic(), self._waiting.items()
+        due = [name for name, w in waiting if step >= w.step or now >= w.time]
+        return self._group(frozenset(due))
 
     def _group(self, due: frozenset[str]) -> Group:
         group = self._groups.get(due)
