@@ -1,6 +1,7 @@
 """Lists the public names for authors of backends, each with the module that defines it."""
 
 from hookbus.backend.base import SessionBase as SessionBase
+from hookbus.backend.base import nothing_to_skip as nothing_to_skip
 from hookbus.backend.embedded import EmbeddedSession as EmbeddedSession
 from hookbus.backend.forks import ForkedInputs as ForkedInputs
 from hookbus.backend.forks import fork_inputs as fork_inputs
@@ -35,3 +36,4 @@ from hookbus.graph.graph import Graph as Graph
 from hookbus.graph.node import Node as Node
 from hookbus.graph.node import NodeKind as NodeKind
 from hookbus.graph.operation import Operation as Operation
+from hookbus.graph.traversal import needs as needs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,13 @@ def read(
     return merged.splits[0](values)
 
 
+def nothing_to_skip() -> UsageError:
+    """Return the error of a run that was to skip its update and has none."""
+    return UsageError(
+        "run_context.skip_update() in a run without a train op: there is no update to skip"
+    )
+
+
 class SessionBase:
     """The parts of a :class:`Session` that are the same in most backends.
 
@@ -53,6 +61,28 @@ class SessionBase:
             UsageError: always.
         """
         raise UsageError("this session has a graph, which takes no reports; use run()")
+
+    def execute_without_update(
+        self: Session,
+        program: Any,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once, and give all variables their old values back.
+
+        A backend that knows what a run updates can do the same without copies.
+
+        Raises:
+            UsageError: the run has changed nothing.
+        """
+        before, version = copy.deepcopy(self.variables()), self.version
+        values = self.execute(program, feeds, {}, options, metadata)
+        if self.version == version:
+            raise nothing_to_skip()
+        self.write(before | {name: value for name, (_, value) in writes.items()})
+        return values
 
     def run(
         self: Session, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None

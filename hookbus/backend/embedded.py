@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from hookbus.backend.base import SessionBase
+from hookbus.backend.base import SessionBase, nothing_to_skip
 from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
 from hookbus.backend.library import LiveValue
@@ -118,6 +118,23 @@ class EmbeddedSession(SessionBase):
             self._compile_repeated(program)
         return self._execute(program, feeds, writes, options, metadata)
 
+    def execute_without_update(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run *program* once and commit only *writes*.
+
+        Raises:
+            UsageError: no train op runs.
+        """
+        if not any(operation.trains for operation, *_ in program.calls):
+            raise nothing_to_skip()
+        return self._execute(program, feeds, writes, options, metadata, updates=False)
+
     def prepared(self, program: Program) -> Straight | None:
         """Return a program that has been run twice in a form for further such runs.
 
@@ -136,8 +153,12 @@ class EmbeddedSession(SessionBase):
         writes: Mapping[str, tuple[str, Any]],
         options: RunOptions,
         metadata: RunMetadata,
+        updates: bool = True,
     ) -> Sequence[Any]:
-        """Run any program: the definition of what a compiled one does."""
+        """Run any program: the definition of what a compiled one does.
+
+        *updates* is whether to commit what its train ops give variables.
+        """
         if self._closed:
             _refuse_closed()
         if writes:
@@ -148,24 +169,31 @@ class EmbeddedSession(SessionBase):
             metadata.ops, metadata.start = recording.ops, recording.start
             program = recording.recorded(program)
         slots = self._fill(program, feeds, recording)
-        updates: dict[str, Any] = {}
-        for operation, pick, own, outputs in program.calls:
-            try:
-                returned = operation.call(*pick(slots))
-                if operation.trains or outputs:
-                    returned = self._unpack(operation, returned, outputs, slots, updates)
-                slots[own] = returned
-            except BaseException as error:
-                _explain(error, operation)
-                raise
-        if updates or writes or program.trained:
-            self._commit(program, slots, updates, writes)
+        news = self._call(program, slots)
+        if not updates:
+            news.clear()
+        if news or writes or program.trained:
+            self._commit(program, slots, news, writes)
         if program.increment:
             self.global_step += program.increment
             self.version += 1
         if recording is not None:
             metadata.seconds = recording.seconds
         return program.pick_results(slots)
+
+    def _call(self, program: Program, slots: list[Any]) -> dict[str, Any]:
+        """Call the ops of a program; return the new values of variables."""
+        news: dict[str, Any] = {}
+        for operation, pick, own, outputs in program.calls:
+            try:
+                returned = operation.call(*pick(slots))
+                if operation.trains or outputs:
+                    returned = self._unpack(operation, returned, outputs, slots, news)
+                slots[own] = returned
+            except BaseException as error:
+                _explain(error, operation)
+                raise
+        return news
 
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that *who* can write a value.

@@ -172,6 +172,23 @@ class Session(Protocol):
             SessionClosedError: the session is closed.
         """
 
+    def execute_without_update(
+        self,
+        program: Any,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Do what :meth:`execute` does, and commit nothing that train ops give variables.
+
+        Everything else is as after any run: outputs have new values, inputs are used,
+        ``global_step`` has advanced, and *writes* are committed.
+
+        Raises:
+            UsageError: no train op runs.
+        """
+
     def run(self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None = None) -> Any:
         """Run part of the graph without calling hooks.
 

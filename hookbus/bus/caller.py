@@ -162,7 +162,7 @@ class Caller:
         context: Any,
         splits: Mapping[str, Callable[[Any], Any]],
         values: Any,
-        common: tuple[RunOptions, RunMetadata, int],
+        common: tuple[RunOptions, RunMetadata, int, bool],
     ) -> None:
         """Call each hook with *context* and a SessionRunValues with its own results.
 
@@ -270,17 +270,16 @@ class Caller:
         context: Any,
         splits: Mapping[str, Callable[[Any], Any]],
         values: Any,
-        common: tuple[RunOptions, RunMetadata, int],
+        common: tuple[RunOptions, RunMetadata, int, bool],
     ) -> None:
         current, before = self.current, self.current.name
         split_of = splits.get
-        options, metadata, step = common
         try:
             for name, call in self.rows:
                 current.name = name
                 split = split_of(name)
                 results = None if split is None else split(values)
-                answer = call(context, SessionRunValues(results, options, metadata, step))
+                answer = call(context, SessionRunValues(results, *common))
                 if answer is not None:
                     self.refuse_args(name, answer)
         except BaseException as error:

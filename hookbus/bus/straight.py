@@ -221,7 +221,8 @@ def _beginning(hooks: StraightRun, steady: Steady) -> list[str]:
         lines.append("    feeds = {of_key[key]: feeds[key] for key in feeds}")
     if hooks.reach_anybody:
         lines += [
-            "    if requests.writes:",
+            "    requests.asking = None",
+            "    if requests.writes or requests.skip:",
             "        given = feeds or NO_FEEDS",
             "        pending = run_context, group, given, steady, None",
             "        return backend.execute(pending, given)",
@@ -367,6 +368,7 @@ def _making_values(results: str) -> list[str]:
         "        run_values.options = options",
         "        run_values.run_metadata = metadata",
         "        run_values.global_step = step_after",
+        "        run_values.skipped = False",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
@@ -44,6 +45,7 @@ class Requests:
     Attributes:
         run: the run whose context takes requests, from its ``before_run`` until the session
             has served them or the run has failed; None outside a run.
+        asking: the same run until every ``before_run`` was called; None afterwards.
         pending: whether there is anything to serve, or to forget after the next run.
         stop: the stop requested in the current run.
         stopped: whether a stop took effect.
@@ -54,9 +56,12 @@ class Requests:
         save: the plugin that asked for a checkpoint, and why.
         save_anyway: the same, even if the run fails.
         writes: maps each variable to the plugin that assigned it, and the value.
+        skip: the plugin that asked this run to skip its update.
+        skips: the number of updates that were skipped, by the plugin that asked.
     """
 
     run: SessionRunContext | None = None
+    asking: SessionRunContext | None = None
     pending: bool = False
     stop: Stop | None = None
     stopped: bool = False
@@ -65,6 +70,8 @@ class Requests:
     save: tuple[str, str] | None = None
     save_anyway: tuple[str, str] | None = None
     writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
+    skip: str | None = None
+    skips: Counter[str] = attrs.field(factory=Counter)
     _writers: dict[str, str] = attrs.field(factory=dict)
     _is_closed: bool = False
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
@@ -138,10 +145,31 @@ class Requests:
                 self.writes[name] = (who, value)
 
     @uninterrupted
+    def skip_update(self, who: str, run: SessionRunContext) -> None:
+        """Ask a run not to commit what its train ops update.
+
+        Raises:
+            UsageError: every ``before_run`` was called, or it is no run of a training.
+        """
+        with self._lock:
+            self._admit(who, "run_context.skip_update()", run)
+            if run.kind != "train":
+                raise UsageError(
+                    f"hook {who!r} called run_context.skip_update() in a run of the kind "
+                    f"{run.kind!r}, which updates nothing"
+                )
+            if run is not self.asking:
+                raise UsageError(
+                    f"hook {who!r} called run_context.skip_update() after before_run(): "
+                    "the update is under way; ask in before_run()"
+                )
+            self.skip = self.skip or who
+
+    @uninterrupted
     def fail_run(self) -> None:
         """Forget the requests of a run that failed; keep its stop, for a repetition."""
         with self._lock:
-            run, self.run = self.run, None
+            run, self.run, self.asking, self.skip = self.run, None, None, None
             if run is None:
                 return
             if self.stop is not None:
@@ -192,10 +220,20 @@ class Requests:
             return writes
 
     @uninterrupted
+    def take_skip(self) -> str | None:
+        """Return who asked to skip the update of this run, and forget it."""
+        with self._lock:
+            who, self.skip = self.skip, None
+            if who is not None:
+                self.skips[who] += 1
+            return who
+
+    @uninterrupted
     def served(self) -> None:
         """Record that the session has acted; what remains waits for its next act."""
         with self._lock:
             self.save, self.save_anyway = None, self.save_anyway or self.save
+            self.skip = None  # of a step that was cancelled
             self.failed_stop = None
             self._settle()
 
@@ -353,6 +391,21 @@ class SessionRunContext:
         named = {services.writable(node, value): value for node, value in values.items()}
         services.requests.assign(services.current_hook.name, named, self)
 
+    def skip_update(self) -> None:
+        """Ask in ``before_run`` that this run does not update what it trains.
+
+        Its train ops run, but their updates are not committed. All else is as in any run:
+        the global step advances, inputs are used, outputs have new values, assignments are
+        committed. Hooks see it as ``run_values.skipped``. In a custom loop ``step.skipped``
+        tells the loop not to update.
+
+        Raises:
+            UsageError: every ``before_run`` of the run was called, or its kind is not
+                ``train``. The run itself raises one if no train op runs.
+        """
+        services = self._services
+        services.requests.skip_update(services.current_hook.name, self)
+
     def wait(self, seconds: float) -> bool:
         """Wait inside the run; return whether the whole time passed.
 
@@ -387,7 +440,7 @@ def context_of(
     context.session = services.session
     context.global_step = global_step
     context.kind = kind
-    services.requests.run = context
+    services.requests.run = services.requests.asking = context
     return context
 
 
@@ -403,18 +456,11 @@ class SessionRunValues:
         options: the merged options of the run.
         run_metadata: the backend's record of the run; empty unless it was traced.
         global_step: the global step after the run, an int.
+        skipped: whether a hook had the run skip its update.
     """
 
     results: Any
     options: RunOptions
     run_metadata: RunMetadata
     global_step: int
-
-    # Written out like the context's: both are made in every step.
-    def __init__(
-        self, results: Any, options: RunOptions, run_metadata: RunMetadata, global_step: int
-    ) -> None:
-        self.results = results
-        self.options = options
-        self.run_metadata = run_metadata
-        self.global_step = global_step
+    skipped: bool = False

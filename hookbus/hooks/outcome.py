@@ -37,6 +37,7 @@ class Outcome:
         step: the global step at the end.
         params: the hyperparameters that ``session.record`` got, in this session or in the
             one that it resumed.
+        skipped: the number of updates that hooks had this session skip.
     """
 
     kind: OutcomeKind
@@ -46,6 +47,7 @@ class Outcome:
     params: Mapping[str, Any] = attrs.field(
         factory=dict, repr=False, hash=False, kw_only=True
     )
+    skipped: int = attrs.field(default=0, repr=False, kw_only=True)
 
 
 def was_cut_short(ended: str | None) -> bool:

@@ -50,12 +50,15 @@ class StepRequest:
         options: the united options of hooks.
         metadata: the record for hooks. The loop fills it in if ``options.trace_level`` is
             above 0.
+        skipped_by: the hook that asks the loop not to update what it trains in this step;
+            None if none does. The step counts all the same.
     """
 
     fetches: tuple[str, ...]
     feeds: Mapping[str, Any]
     options: RunOptions
     metadata: RunMetadata
+    skipped_by: str | None = None
 
 
 class _GivenSession(ChiefSessionCreator):
@@ -326,7 +329,8 @@ class DrivenSession:
             pending = self._ask(backend, fetches, kind)
             self._pending = pending
         names = tuple(dict.fromkeys(backend.wanted(pending).names))
-        return StepRequest(names, pending[2], *backend.record(pending))
+        record = backend.record(pending)
+        return StepRequest(names, pending[2], *record, state.requests.skip)
 
     def after_step(self, values: Mapping[str, Any] = _NOTHING) -> Stop | None:
         """Call every ``after_run`` with the values of the step; serve what hooks ask for.

@@ -54,7 +54,9 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         outcome = clean_outcome(state.stop, state.input_end, state.global_step)
     else:
         outcome = failed_outcome(error, state.global_step, state.bus.current)
-    state.outcome = outcome = attrs.evolve(outcome, params=state.saver.params)
+    skipped = state.requests.skips.total()
+    outcome = attrs.evolve(outcome, params=state.saver.params, skipped=skipped)
+    state.outcome = outcome
     failures: list[BaseException] = []
 
     def tell() -> None:
@@ -216,6 +218,8 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     if trained and not saver.is_displaced and saver.checkpoints.directory is not None:
         _write_outcome(outcome, saver.checkpoints.directory)
     state.bus.failures.report()
+    for who, updates in state.requests.skips.items():
+        log.info("updates skipped", by=who, updates=updates)
     extra = {"checkpoint": shown(saver.last_path)} if saver.last_path is not None else {}
     if outcome.kind == "failed" and error is not None:
         # The error leaves the session, and whoever reports it shows its text.
@@ -241,6 +245,8 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     """Return how the session ended, without the hyperparameters."""
     told = attrs.asdict(outcome, recurse=False)
     del told["params"]
+    if not outcome.skipped:
+        del told["skipped"]
     return told
 
 

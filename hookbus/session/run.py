@@ -31,7 +31,7 @@ from hookbus.bus.straight import (
     compile_run,
     compile_whole,
 )
-from hookbus.errors import NoValueYetError, repr_of
+from hookbus.errors import NoValueYetError, UsageError, blame, repr_of
 from hookbus.graph.node import Node
 from hookbus.hooks.context import Requests, SessionRunContext, context_of
 from hookbus.hooks.coordinator import Coordinator
@@ -154,6 +154,7 @@ class HookedSession:
             before = steady.hooks.before
             departure = None if before is None else before(context)
             if departure is None:
+                self.requests.asking = None
                 if steady.renames:  # the keys are in the order of the request
                     given = dict(zip(steady.request.feeds, given.values(), strict=True))
                 return context, group, given, steady, None
@@ -180,7 +181,8 @@ class HookedSession:
         options: RunOptions | None = None,
         metadata: RunMetadata | None = None,
     ) -> PendingRun:
-        """Unite requests that are not prepared."""
+        """Unite requests that are not prepared; all hooks have made theirs."""
+        self.requests.asking = None
         graph, own = self.session.graph, context.original_args
         request, special, fixed = read_requests(own.fetches, asked, graph.leaf)
         options, united = options or DEFAULT_OPTIONS, NO_FEEDS
@@ -220,13 +222,14 @@ class HookedSession:
             values: those of the nodes that hooks want, in the order of :meth:`wanted`.
         """
         context, group, *_ = pending
+        skipped = self._skipping(context) is not None
         writes = self.requests.take_writes()
         if writes:
             self.session.write({name: value for name, (_, value) in writes.items()})
         # As in execute(), which spells it out because each run passes there.
         step, schedule = self.session.global_step, self.schedules[context.kind]
         group = schedule.leave(group, context.global_step, step)
-        common = (*self.record(pending), step)
+        common = (*self.record(pending), step, skipped)
         group.after.deliver(context, self.wanted(pending).splits, values, common)
         if group.due:
             schedule.ask(group)
@@ -259,9 +262,14 @@ class HookedSession:
             if asked is not None:
                 options, metadata = asked.options, asked.metadata
         assert plan is not None
+        skipped = self._skipping(context)
         writes = requests.take_writes() if requests.writes else requests.writes
+        given = plan.program, feeds, writes, options, metadata
         try:
-            values = session.execute(plan.program, feeds, writes, options, metadata)
+            if skipped is None or session.graph.takes_reports:
+                values = session.execute(*given)
+            else:
+                values = self._execute_without_update(skipped, *given)
         except NoValueYetError as error:
             raise self.explained(error, _request_of(pending)) from None
         if advance:
@@ -269,11 +277,11 @@ class HookedSession:
             session.version += 1
         step, schedule = session.global_step, self.schedules[context.kind]
         group = schedule.leave(entered, context.global_step, step)
-        if hooks is not None and group is entered:
+        if hooks is not None and group is entered and skipped is None:
             if hooks.after is not None:
                 hooks.after(context, values, options, metadata, step)
         else:
-            common = (options, metadata, step)
+            common = (options, metadata, step, skipped is not None)
             group.after.deliver(context, plan.hook_splits, values, common)
             if steady is not None:
                 self._repeated(pending, plan, reported)
@@ -286,10 +294,26 @@ class HookedSession:
         context, entered, *_ = pending
         step, schedule = self.session.global_step, self.schedules[context.kind]
         group = schedule.leave(entered, context.global_step, step)
-        common = (DEFAULT_OPTIONS, NO_METADATA, step)
+        common = (DEFAULT_OPTIONS, NO_METADATA, step, False)
         group.after.deliver(context, plan.hook_splits, values, common)
         if group.due:
             schedule.ask(group)
+
+    def _skipping(self, context: SessionRunContext) -> str | None:
+        """Return the hook that has this run skip its update, and log it; mostly None."""
+        if self.requests.skip is None:
+            return None
+        who = self.requests.take_skip()
+        log.debug("update skipped", step=context.global_step, by=who)
+        return who
+
+    def _execute_without_update(self, who: str, *given: Any) -> Sequence[Any]:
+        """Execute a run that a hook has skip its update."""
+        try:
+            return self.session.execute_without_update(*given)
+        except UsageError as error:
+            blame(error, who, f"plugin {who!r} asked for it in before_run()")
+            raise
 
     def explained(self, error: NoValueYetError, request: RunRequest) -> NoValueYetError:
         """Add to an error who asked for the missing value."""

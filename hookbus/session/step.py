@@ -125,6 +125,19 @@ class Step:
         return self._pending
 
     @property
+    def skipped(self) -> bool:
+        """Whether a hook asks this step not to update what it trains.
+
+        The loop looks at it where it would update, for example before ``optimizer.step()``.
+        The step counts all the same.
+
+        Raises:
+            UsageError: the step is not entered.
+        """
+        self._check_entered("skipped")
+        return self._state.requests.skip is not None
+
+    @property
     def summary(self) -> Summaries[Any]:
         """Reports summaries of this step, as :attr:`Graph.summary` does in a graph."""
         return Summaries(self._summarize)
@@ -325,6 +338,7 @@ def _entering(
         begin_step(True)
         context = context_of(backend, NO_FETCHES, None, step, kind)
         departure = None if before is None else before(context)
+        requests.asking = None
         if departure is not None:
             pending = backend.go_on(context, group, steady, departure)
             backend.arm(pending)
@@ -353,6 +367,7 @@ def _leaving(
             or not reported.issuperset(reports)
             or reports.late
             or requests.writes
+            or requests.skip
             or state.phase is not RUNNING
         ):
             return False

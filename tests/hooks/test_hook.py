@@ -124,14 +124,14 @@ def test_values_know_the_step_after_the_run(graph: Graph) -> None:
 
 
 def test_values_are_slotted(graph: Graph) -> None:
-    """run_values has just its four fields."""
+    """run_values has just its five fields."""
     probe = Probe()
     with session(graph, probe) as running:
         running.run("w")
     with pytest.raises(AttributeError):
         probe.values[0].extra = 1
     names = {field.name for field in attrs.fields(type(probe.values[0]))}
-    assert names == {"results", "options", "run_metadata", "global_step"}
+    assert names == {"results", "options", "run_metadata", "global_step", "skipped"}
 
 
 def test_one_context_serves_a_run(graph: Graph) -> None:

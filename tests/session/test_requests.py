@@ -65,6 +65,7 @@ class Kept:
         before: the same for the beginning of each run.
         wrapped: the value of an op that reads v, in each run.
         saved: the step of each checkpoint that was written after the request.
+        skipped: whether each run skipped its update.
         is_saving: whether a checkpoint is being written.
     """
 
@@ -81,6 +82,7 @@ class Kept:
     inside: list[float] = attrs.Factory(list)
     wrapped: list[float] = attrs.Factory(list)
     saved: list[int] = attrs.Factory(list)
+    skipped: list[bool] = attrs.Factory(list)
     is_saving: bool = False
 
 
@@ -100,6 +102,7 @@ REQUESTS: dict[str, Callable[[Kept], object]] = {
     ),
     "run_context.request_save": lambda kept: kept.context.request_save("asked"),
     "run_context.assign": lambda kept: kept.context.assign({"v": 1.0}),
+    "run_context.skip_update": lambda kept: kept.context.skip_update(),
     "checkpoints.request_save": lambda kept: kept.checkpoints.request_save("asked"),
     "SessionRunArgs": fetches_and_feeds,
     "graph.wrap": wraps,
@@ -166,8 +169,9 @@ class LastHook(SessionRunHook):
         if self.when == "first checkpoint":
             self.kept.checkpoints.request_save("first")
 
-    def after_run(self, run_context: Any) -> None:
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         self.kept.inside.append(run_context.session.variables().get("v"))
+        self.kept.skipped.append(run_values.skipped)
         if self.kept.runs != 2:
             return
         if self.when == "after a run":
@@ -365,6 +369,9 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
         return "in the run" if kept.results[run - 1] == 7.0 else "nothing"
     if request == "graph.wrap":
         return "each run" if kept.wrapped == [5.0] * 4 else "nothing"
+    if request == "run_context.skip_update":
+        others = kept.skipped.count(True) - kept.skipped[run - 1]
+        return "in the run" if kept.skipped[run - 1] and not others else "nothing"
     if "preempted" in request and stopped == [run]:
         last = latest_checkpoint(RUN)
         assert (last.global_step, last.ended) == (run, "preempted")

@@ -60,13 +60,16 @@ class Asker(SessionRunHook):
             change(self._ready.fetches)
         if self.style == "feeds":
             return SessionRunArgs(self.want, {"x": 2.0})
+        if self.style == "skips" and step % 3 == self.at % 3:
+            run_context.skip_update()
         if self.style == "raises before" and step == self.at:
             raise KeyError(self.number)
         return SessionRunArgs(self.want) if self.style == "fresh" else self._ready
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         step = run_values.global_step
-        self.log.append((self.number, "after", step, repr(run_values.results)))
+        seen = repr(run_values.results), run_values.skipped
+        self.log.append((self.number, "after", step, *seen))
         if self.style == "raises after" and step == self.at:
             raise KeyError(self.number)
         if self.style == "stops" and step == self.at:
@@ -105,6 +108,7 @@ STYLES = (
     "stops",
     "preempts",
     "assigns",
+    "skips",
     "fetches late",
 )
 HOOKS = st.lists(

@@ -85,9 +85,9 @@ def test_a_request_cannot_be_changed():
 
 
 def test_run_values_have_results_options_and_metadata(graph):
-    """What a hook is handed after a run has these three, and the step after the run."""
+    """What a hook is handed after a run has these three, and two of our own."""
     fields = [field.name for field in attrs.fields(SessionRunValues)]
-    assert fields == ["results", "options", "run_metadata", "global_step"]
+    assert fields == ["results", "options", "run_metadata", "global_step", "skipped"]
     hook = Asker(SessionRunArgs("n"))
     run(graph, hook)
     (values,) = hook.values

@@ -65,9 +65,16 @@ class Runner:
         fetches, host = ([resolve(n).name for n in names] for names in (fetches, host))
         feeds = {resolve(name).name: value for name, value in feeds.items()}
         program = self.session.compile(fetches, frozenset(feeds), host)
-        given = {name: ("the suite", value) for name, value in writes.items()}
         options = RunOptions(RunOptions.FULL_TRACE if trace else 0)
-        return self.session.execute(program, feeds, given, options, trace or RunMetadata())
+        record = trace or RunMetadata()
+        return self.session.execute(program, feeds, _given(writes), options, record)
+
+    def without_update(self, *names: str, writes: Mapping[str, Any] = NOTHING) -> None:
+        """Do a run whose train ops commit nothing."""
+        resolved = [self.session.graph.resolve(name).name for name in names]
+        program = self.session.compile(resolved, frozenset())
+        given = program, NOTHING, _given(writes), RunOptions(), RunMetadata()
+        self.session.execute_without_update(*given)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -75,6 +82,10 @@ class Runner:
         names = [node.name for node in self.session.graph.variables]
         values = self(*names, "global_step")
         return dict(zip([*names, "global_step"], values, strict=True))
+
+
+def _given(writes: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    return {name: ("the suite", value) for name, value in writes.items()}
 
 
 def fail(message: str) -> NoReturn:

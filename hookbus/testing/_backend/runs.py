@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.errors import GraphError, SessionClosedError, WriteConflictError
+from hookbus.errors import (
+    GraphError,
+    SessionClosedError,
+    UsageError,
+    WriteConflictError,
+)
 from hookbus.testing._backend.runner import (
     START,
     TIMES,
@@ -60,6 +65,23 @@ def test_the_global_step_counts_train_ops(model: BackendModel, opened: Opener) -
     expect(
         run("global_step", "train"), [3, None], "a run of global_step", "It is read, too"
     )
+
+
+def test_an_update_can_be_skipped(model: BackendModel, opened: Opener) -> None:
+    """Then no variable changes, except those that hooks assign; all else is as usual."""
+    run, advice = opened(line(model)), "Commit only what hooks assign"
+    n, done = 0.0, 0
+    for step in range(1, 2 * TIMES):
+        run.without_update("train", "count")  # takes a value of the input
+        state = {**START, "w": [2.0**done, 2 * 2.0**done], "n": n}
+        expect(run.state, {**state, "global_step": 5 * done + 2}, "a skipped run", advice)
+        run.without_update("train", writes={"n": np.float32(10 * step)})
+        run("train", "count")
+        done, n = step, 10.0 * step + 2 * step
+        state = {**START, "w": [2.0**done, 2 * 2.0**done], "n": n}
+        expect(run.state, {**state, "global_step": 5 * done}, "a run after it", advice)
+    with refused(UsageError, "to skip the update of a run without a train op"):
+        run.without_update("y")
 
 
 def test_an_op_runs_once_in_a_run(model: BackendModel, opened: Opener) -> None:

@@ -27,6 +27,7 @@ from hookbus.backend import (
     SessionBase,
     ValueRecord,
     fork_inputs,
+    nothing_to_skip,
     plan,
 )
 from hookbus_jax import values
@@ -173,20 +174,56 @@ class JaxSession(SessionBase):
         """
         if self._closed:
             raise SessionClosedError("the backend session is closed")
-        made = program.program
-        updates: Updates = {}
-        if writes:
-            self._check_writers(made, writes)
-            for name, (who, value) in writes.items():
-                updates[name] = self._taken(name, value, repr(who))
-        if options.trace_level > 0:
-            slots = self._traced(program, feeds, updates, metadata)
-        else:
-            slots = self._filled(program, feeds)
-            for part in program.parts:
-                part.run(slots, updates)
+        updates = self._writing(program, writes)
+        slots = self._run(program, feeds, updates, options, metadata)
         self._commit(program, slots, updates)
-        return made.pick_results(slots)
+        return program.program.pick_results(slots)
+
+    def execute_without_update(
+        self,
+        program: Plan,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once and commit only *writes*.
+
+        Raises:
+            UsageError: no train op runs.
+        """
+        if self._closed:
+            raise SessionClosedError("the backend session is closed")
+        if not any(operation.trains for operation, *_ in program.program.calls):
+            raise nothing_to_skip()
+        updates = self._writing(program, writes)
+        self._shared.update(program.donated)  # their values are needed after the run
+        slots = self._run(program, feeds, {}, options, metadata)
+        self._commit(program, slots, updates)
+        return program.program.pick_results(slots)
+
+    def _writing(self, program: Plan, writes: Mapping[str, tuple[str, Any]]) -> Updates:
+        """Return what hooks assign, as arrays of this session."""
+        if writes:
+            self._check_writers(program.program, writes)
+        items = writes.items()
+        return {name: self._taken(name, value, repr(who)) for name, (who, value) in items}
+
+    def _run(
+        self,
+        program: Plan,
+        feeds: Mapping[str, Any],
+        updates: Updates,
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Slots:
+        """Run all parts, which add what they update to *updates*; return all values."""
+        if options.trace_level > 0:
+            return self._traced(program, feeds, updates, metadata)
+        slots = self._filled(program, feeds)
+        for part in program.parts:
+            part.run(slots, updates)
+        return slots
 
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that *who* can write a value.

@@ -289,7 +289,7 @@ def test_what_hooks_watch_is_in_the_same_compiled_function():
     hook = NanTensorHook()
     hook.begin(graph)
     graph.finalize()
-    names = [*hook.before_run().fetches.values(), graph.metrics.name, "hookbus.summaries"]
+    names = [hook.before_run().fetches, graph.metrics.name, "hookbus.summaries"]
     assert graph.summaries.name in names
     backend = create_session(graph)
     program = backend.compile(["train"], frozenset({"x"}), names)

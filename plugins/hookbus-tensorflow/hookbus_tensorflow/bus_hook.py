@@ -119,6 +119,12 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         if fetches is not self._fetches:
             self._fetches, self._nodes = fetches, self._graph.nodes_in(fetches)
         request = self._request = self._driven.before_step(self._nodes)
+        if request.skipped_by is not None:
+            raise UsageError(
+                f"hook {request.skipped_by!r} called run_context.skip_update(), and "
+                "TensorFlow's session does the update; train with the MonitoredSession of "
+                "hookbus_tensorflow"
+            )
         key = request.fetches, frozenset(request.feeds)
         plan = self._plans.get(key)
         if plan is None:

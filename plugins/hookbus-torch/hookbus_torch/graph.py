@@ -168,12 +168,39 @@ class TorchSession(ReportSession):
         metadata: RunMetadata,
     ) -> Sequence[Any]:
         """Run a plan once; without a train op in evaluation mode."""
+        with self._in_mode_of(program):
+            return super().execute(program, feeds, writes, options, metadata)
+
+    def execute_without_update(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once with a copy of what the objects hold.
+
+        Raises:
+            UsageError: no train op runs, or the state of an object cannot be exchanged.
+        """
+        for name, (who, value) in writes.items():
+            self.check(name, value, repr(who))
+        with self._in_mode_of(program), HeldState(self.graph.objects).in_place():
+            values = super().execute_without_update(program, feeds, {}, options, metadata)
+        if writes:
+            self.write({name: value for name, (_, value) in writes.items()})
+        return values
+
+    @contextlib.contextmanager
+    def _in_mode_of(self, program: Program) -> Iterator[None]:
+        """Compute a run without a train op in evaluation mode."""
         with contextlib.ExitStack() as stack:
             if not any(_trains(call[0]) for call in program.calls):
                 for thing in self.graph.objects.values():
                     if isinstance(thing, Module):
                         stack.enter_context(evaluating(thing))
-            return super().execute(program, feeds, writes, options, metadata)
+            yield
 
 
 class ForkedTorchSession(TorchSession):
@@ -198,6 +225,19 @@ class ForkedTorchSession(TorchSession):
         """Run a plan once with the state of the fork."""
         with self._held.in_place():
             return super().execute(program, feeds, writes, options, metadata)
+
+    def execute_without_update(
+        self,
+        program: Program,
+        feeds: Mapping[str, Any],
+        writes: Mapping[str, tuple[str, Any]],
+        options: RunOptions,
+        metadata: RunMetadata,
+    ) -> Sequence[Any]:
+        """Run a plan once with a copy of the state of the fork."""
+        given = (program, feeds, writes, options, metadata)
+        with self._held.in_place():
+            return super().execute_without_update(*given)
 
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that a value can be written."""
