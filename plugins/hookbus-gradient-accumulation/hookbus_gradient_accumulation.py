@@ -9,10 +9,10 @@ import attrs
 
 import hookbus
 from hookbus import Graph, Node, SessionRunArgs, SessionRunHook, UsageError
+from hookbus.backend import needs
 
 _PREFIX = "gradient-accumulation"
-_NOTHING = -0.0
-"""What the first gradient is added to: it keeps every number, and the sign of a zero."""
+_NOTHING = -0.0  # added to any number, it keeps the number and the sign of a zero
 
 
 @attrs.define(eq=False)
@@ -20,15 +20,16 @@ class GradientAccumulationHook(SessionRunHook):
     """Lets a train op see the mean gradient of several runs, and run in the last of them.
 
     In the other runs the train op is fed, so it does not run: variables and the global step
-    stay as they are.
+    stay as they are. In a custom loop, which adds gradients up itself, the other steps skip
+    their update, and no checkpoint is written between two updates.
 
     Args:
         runs: how many runs make one update.
-        gradients: the nodes with the gradients, by name; values may be trees of arrays.
+        gradients: in a graph, the nodes with the gradients, by name; values may be trees.
         train_op: the train op that reads them, by name.
 
     Raises:
-        UsageError: no gradient is named, or the session has no graph.
+        UsageError: a graph gets no gradient, or a custom loop gets some.
     """
 
     main_setting = "runs"
@@ -38,26 +39,23 @@ class GradientAccumulationHook(SessionRunHook):
     train_op: str = "train"
     _done: int = attrs.field(default=0, init=False)
     _sums: dict[str, Any] = attrs.field(factory=dict, init=False)
-    _train: Node = attrs.field(init=False)
+    _train: Node | None = attrs.field(default=None, init=False)
     _added: list[tuple[Node, Node]] = attrs.field(init=False)
     _number: Node = attrs.field(init=False)
     _takes_part: bool = attrs.field(default=False, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        if not self.gradients:
-            raise UsageError(
-                f"{_PREFIX} has no gradient to add up; name nodes with "
-                f"--{_PREFIX}-gradients NAME,NAME"
-            )
+    _owes: bool = attrs.field(default=False, init=False)
 
     def begin(self, graph: Graph) -> None:
-        """Wrap the gradients."""
+        """Wrap the gradients of a graph."""
+        self._train, self._done, self._sums = None, 0, {}
+        if graph.takes_reports == bool(self.gradients):
+            fault = "has no gradient to add up: name nodes with"
+            if graph.takes_reports:
+                fault = "leaves the gradients to the loop, which has no graph: leave out"
+            raise UsageError(f"{_PREFIX} {fault} --{_PREFIX}-gradients")
         if graph.takes_reports:
-            raise UsageError(
-                f"{_PREFIX} needs a graph; in a custom loop, compute several "
-                "batches in a step"
-            )
-        self._train, self._done, self._sums = graph.resolve(self.train_op, _PREFIX), 0, {}
+            return
+        self._train = graph.resolve(self.train_op, _PREFIX)
         # Runs in which the hook takes no part have the initial values: nothing changes.
         self._number = graph.variable(f"{_PREFIX}.{self.train_op}", 1, saved=False)
         self._added = []
@@ -67,25 +65,37 @@ class GradientAccumulationHook(SessionRunHook):
             self._added.append((total, graph.wrap(node, _mean, reads=reads)))
 
     def before_run(self, run_context: hookbus.SessionRunContext) -> SessionRunArgs | None:
-        """Feed what is added up, and in all runs but the last one the train op."""
-        graph, done = self._train.graph, self._done + 1
-        asked = graph.resolve_all(run_context.original_args.fetches, _PREFIX)
-        self._takes_part = _runs(graph, asked, self._train)
+        """Feed what is added up, and keep all runs but the last one from updating."""
+        train, is_last = self._train, self._done + 1 >= self.runs
+        if train is None:
+            if not is_last:
+                run_context.skip_update()
+            return None
+        asked = train.graph.resolve_all(run_context.original_args.fetches, _PREFIX)
+        self._takes_part = any(needs(train.graph, node, train.name) for node in asked)
         if not self._takes_part:
             return None
-        sums: dict[Node | str, Any] = {
+        feeds: dict[Node | str, Any] = {
             total: self._sums.get(total.name, _NOTHING) for total, _ in self._added
         }
-        if done >= self.runs:
-            return SessionRunArgs(None, {**sums, self._number: done})
+        if is_last:
+            return SessionRunArgs(None, {**feeds, self._number: self._done + 1})
         fetches = {total.name: wrap for total, wrap in self._added}
-        return SessionRunArgs(fetches, {**sums, self._train: None})
+        return SessionRunArgs(fetches, {**feeds, train: None})
 
-    def after_run(self, run_values: hookbus.SessionRunValues) -> None:
+    def after_run(self, run_context: Any, run_values: hookbus.SessionRunValues) -> None:
         """Keep the sums, or begin again after an update."""
-        sums = run_values.results
-        if self._takes_part:
-            self._done, self._sums = (self._done + 1, dict(sums)) if sums else (0, {})
+        if self._train is None or self._takes_part:
+            self._done = (self._done + 1) % self.runs
+            self._sums = dict(run_values.results or {})
+        if self._owes and not self._done:
+            run_context.request_save("the update is complete")
+
+    @hookbus.hookimpl
+    def before_save(self) -> str | None:
+        """Refuse a checkpoint that would lack the gradients that a loop has added up."""
+        self._owes = self._train is None and self._done > 0
+        return f"{self._done} of {self.runs} gradients are added up" if self._owes else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the gradients whose update is still to come."""
@@ -94,17 +104,6 @@ class GradientAccumulationHook(SessionRunHook):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with these sums."""
         self._done, self._sums = state["done"], dict(state["sums"])
-
-
-def _runs(graph: Graph, nodes: list[Node], train: Node) -> bool:
-    """Return whether a run of some nodes runs a train op, not only reads its outputs."""
-    found, waiting = {node.name for node in nodes}, nodes
-    while waiting:
-        node = waiting.pop()
-        reads = () if node.kind == "output" and train.name in node.reads else node.reads
-        waiting += [graph.resolve(name) for name in reads if name not in found]
-        found.update(reads)
-    return train.name in found
 
 
 def _mean(gradient: Any, total: Any, number: Any) -> Any:

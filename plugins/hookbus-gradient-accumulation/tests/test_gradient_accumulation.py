@@ -220,10 +220,66 @@ def refusal(graph: Graph | None, **settings: Any) -> str:
 def test_each_mistake_is_told_at_the_start():
     """The message tells what to do."""
     assert refusal(None) == (
-        "gradient-accumulation needs a graph; in a custom loop, compute several batches in "
-        "a step"
+        "gradient-accumulation leaves the gradients to the loop, which has no graph: leave "
+        "out --gradient-accumulation-gradients"
     )
     assert refusal(graph_of(), gradients=()) == (
-        "gradient-accumulation has no gradient to add up; name nodes with "
-        "--gradient-accumulation-gradients NAME,NAME"
+        "gradient-accumulation has no gradient to add up: name nodes with "
+        "--gradient-accumulation-gradients"
     )
+
+
+def train_loop(directory: Path, at: int = 0, how: int = 0) -> list[bytes]:
+    """Do the same in a custom loop."""
+    model, total = {name: np.zeros(4) for name in "wmv"}, 0.0
+    with MonitoredTrainingSession(
+        checkpoint_dir=directory,
+        hooks=[GradientAccumulationHook(RUNS)],
+        save_checkpoint_steps=2,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=OFF,
+    ) as session:
+        session.track(model=model)
+        for number, batch in enumerate(session.iterate(list(batches())), start=1):
+            with session.step() as step:
+                if number == at:
+                    signal.raise_signal(how)
+                total = total + slope(model["w"], batch)
+                if not step.skipped:
+                    updates = session.global_step // RUNS
+                    new = adam(model["w"], model["m"], model["v"], total / RUNS, updates)
+                    for name, value in zip("wmv", new, strict=True):
+                        model[name][...] = value
+                    total = 0.0
+        assert session.global_step in (RUNS * UPDATES, at)
+    return [model[name].tobytes() for name in "wmv"]
+
+
+def test_a_custom_loop_trains_like_the_same_updates_by_hand(tmp_path):
+    """It adds the gradients up and looks at step.skipped; saves are between the groups."""
+    assert train_loop(tmp_path) == by_hand()
+    steps = [int(path.name.removeprefix("ckpt-")) for path in tmp_path.glob("ckpt-*")]
+    assert all(step % RUNS == 0 for step in steps)
+    assert len(steps) > 3
+
+
+@pytest.mark.parametrize("at", cases([5, 10, 20, 30], range(1, RUNS * UPDATES + 1)))
+def test_a_custom_loop_that_is_killed_in_any_step_ends_with_the_same_bits(at, tmp_path):
+    """It begins again with a whole group."""
+    child = os.fork()
+    if child == 0:
+        try:
+            train_loop(tmp_path, at, signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert train_loop(tmp_path) == by_hand()
+
+
+@pytest.mark.parametrize("at", cases([4, 5, 6], range(1, RUNS * UPDATES)))
+def test_a_custom_loop_that_is_preempted_in_any_step_ends_with_the_same_bits(at, tmp_path):
+    """The last checkpoint is that of the last whole group."""
+    with handlers(signal.default_int_handler), pytest.raises(SystemExit):
+        train_loop(tmp_path, at, signal.SIGTERM)
+    assert train_loop(tmp_path) == by_hand()
