@@ -8,8 +8,12 @@ shared machine only that means anything. Shown are medians over the rounds, with
 half of the rounds in brackets.
 
     python benchmarks/step_overhead.py [--rounds 60] [--json FILE] [--check]
+    python benchmarks/step_overhead.py --page
 
-With --check it exits with 1 if a ratio is above its bar by more than a tenth.
+With --check it exits with 1 if a ratio is above its bar by more than a tenth. --page
+measures nothing: it shows the results on PyTorch tensors, from
+docs/explanation/step_overhead.json, in a page and a plot. To draw, it needs
+benchmarks/requirements.txt.
 """
 
 from __future__ import annotations
@@ -21,11 +25,10 @@ import io
 import json
 import logging
 import platform
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,120 +36,32 @@ from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
+import tensors
 from by_hand import ByHand
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
+from ratios import Loop, Ratio, in_turns, overhead, ratio
 from safetensors.numpy import save_file
+from watchers import NEVER, IdleWatcher, ReadyWatcher, Watcher
 
 import hookbus
 from hookbus import (
-    Due,
     Estimator,
     Graph,
     ModeKeys,
     MonitoredSession,
     MonitoredTrainingSession,
-    SessionRunArgs,
-    SessionRunHook,
-    hookimpl,
 )
-
-Loop: TypeAlias = Callable[[int], None]
-"""Does so many steps."""
 
 WARM = 20
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-NEVER = 10**9
 SLACK = 1.1
 
-
-@attrs.frozen
-class Ratio:
-    """A ratio within this run.
-
-    Attributes:
-        what: what is compared.
-        median, low, high: over the rounds; the middle half lies between low and high.
-        bar: what it should not exceed, or None.
-        micros: the microseconds of a step, by loop.
-    """
-
-    what: str
-    median: float
-    low: float
-    high: float
-    bar: float | None
-    micros: Mapping[str, float]
-
-    @classmethod
-    def of(
-        cls,
-        what: str,
-        ratios: list[float],
-        times: Mapping[str, list[float]],
-        bar: float | None = None,
-    ) -> Ratio:
-        """Return the ratio over some rounds."""
-        low, median, high = statistics.quantiles(ratios, n=4)
-        micros = {name: statistics.median(taken) * 1e6 for name, taken in times.items()}
-        return cls(what, median, low, high, bar, micros)
-
-    def __str__(self) -> str:
-        times = ", ".join(f"{name} {taken:.2f}" for name, taken in self.micros.items())
-        bar = "" if self.bar is None else f"  bar {self.bar:g}"
-        return (
-            f"{self.what:44}{self.median:7.3f} ({self.low:.3f} to {self.high:.3f})"
-            f"{bar:10}  {times} us"
-        )
-
-
-def in_turns(loops: Mapping[str, Loop], rounds: int, steps: int) -> dict[str, list[float]]:
-    """Time the loops in turn; return the seconds a step of each, by round."""
-    times: dict[str, list[float]] = {name: [] for name in loops}
-    for loop in loops.values():
-        loop(steps)
-    for _ in range(rounds):
-        for name, loop in loops.items():
-            began = time.perf_counter()
-            loop(steps)
-            times[name].append((time.perf_counter() - began) / steps)
-    return times
-
-
-class Watcher(SessionRunHook):
-    """Fetches one value and keeps it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.last = None
-
-    def before_run(self, run_context):
-        return SessionRunArgs(self.name)
-
-    def after_run(self, run_context, run_values):
-        self.last = run_values.results
-
-
-class ReadyWatcher(Watcher):
-    """Does the same, with one request for all runs."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.request = SessionRunArgs(name)
-
-    def before_run(self, run_context):
-        return self.request
-
-
-class IdleWatcher(Watcher):
-    """Does the same in a run that never comes."""
-
-    @hookimpl
-    def next_due(self) -> Due:
-        return Due(NEVER)
+Part: TypeAlias = Callable[[int], Iterable[Ratio]]
+"""Measures something in so many rounds."""
 
 
 def directly(hooks: list[Watcher]) -> Loop:
@@ -223,8 +138,8 @@ def hooks_that_fetch(rounds: int) -> Iterator[Ratio]:
                 steps = max(4, 1000 // count)
                 times = in_turns(loops, rounds, steps)
             what = f"{count} {style} request{'s' if count > 1 else ''}"
-            yield _overhead(what, times, "session", bars.get((style, count)))
-            yield _overhead(f"{what}, nothing fed", times, "without feeds", None)
+            yield overhead(what, times, "session", bars.get((style, count)))
+            yield overhead(f"{what}, nothing fed", times, "without feeds", None)
 
 
 def hooks_in_a_custom_loop(rounds: int) -> Iterator[Ratio]:
@@ -239,15 +154,7 @@ def hooks_in_a_custom_loop(rounds: int) -> Iterator[Ratio]:
                 "session": step_loop(session, names),
             }
             times = in_turns(loops, rounds, max(4, 1000 // count))
-        yield _overhead(f"{count} ready requests, custom loop", times, "session", None)
-
-
-def _overhead(
-    what: str, times: Mapping[str, list[float]], loop: str, bar: float | None
-) -> Ratio:
-    shown = {name: times[name] for name in ("bare", "direct", loop)}
-    ratios = [(c - a) / (b - a) for a, b, c in zip(*shown.values(), strict=True)]
-    return Ratio.of(what, ratios, shown, bar)
+        yield overhead(f"{count} ready requests, custom loop", times, "session", None)
 
 
 def hooks_that_are_not_due(rounds: int) -> Iterator[Ratio]:
@@ -261,14 +168,7 @@ def hooks_that_are_not_due(rounds: int) -> Iterator[Ratio]:
             loops[f"{count} hooks"] = session_loop(session, fed=True)
         times = in_turns(loops, rounds, 1000)
     for name in [*loops][1:]:
-        yield _ratio(f"{name} that are not due", times, name, "0 hooks", 1.05)
-
-
-def _ratio(
-    what: str, times: Mapping[str, list[float]], one: str, other: str, bar: float | None
-) -> Ratio:
-    shown = {other: times[other], one: times[one]}
-    return Ratio.of(what, [b / a for a, b in zip(*shown.values(), strict=True)], shown, bar)
+        yield ratio(f"{name} that are not due", times, name, "0 hooks", 1.05)
 
 
 class Regression:
@@ -338,11 +238,11 @@ def sessions_without_hooks(rounds: int) -> Iterator[Ratio]:
                 session.run("train")
 
         times = in_turns({"plain": small.by_itself(), "run()": run}, rounds, 500)
-    yield _ratio("no hooks, a NumPy step of 20 us", times, "run()", "plain", 1.12)
+    yield ratio("no hooks, a NumPy step of 20 us", times, "run()", "plain", 1.12)
     with MonitoredTrainingSession() as custom:
         loops = {"plain": larger.by_itself(), "step()": larger.in_a_step(custom)}
         times = in_turns(loops, rounds, 200)
-    yield _ratio("no hooks, a custom step of 50 us", times, "step()", "plain", 1.10)
+    yield ratio("no hooks, a custom step of 50 us", times, "step()", "plain", 1.10)
 
 
 def five_real_hooks(rounds: int) -> Iterator[Ratio]:
@@ -391,8 +291,8 @@ def five_real_hooks(rounds: int) -> Iterator[Ratio]:
 
             loops = {"plain": task.by_itself(), "by hand": by_hand, "hookbus": run}
             times = in_turns(loops, max(5, rounds // 3), block)
-    yield _ratio("five real hooks, a step of 20 us", times, "hookbus", "by hand", 1.15)
-    yield _ratio("the same by hand", times, "by hand", "plain", None)
+    yield ratio("five real hooks, a step of 20 us", times, "hookbus", "by hand", 1.15)
+    yield ratio("the same by hand", times, "by hand", "plain", None)
 
 
 class Timed:
@@ -445,17 +345,33 @@ def an_estimator(rounds: int) -> Iterator[Ratio]:
             kinds[name](digits, batches)
             times[name].append(batches.seconds)
     del times["session"][0], times["Estimator"][0]
-    yield _ratio("an Estimator on the digits", times, "Estimator", "session", None)
+    yield ratio("an Estimator on the digits", times, "Estimator", "session", None)
 
 
-PARTS = (
+PARTS: Sequence[Part] = (
     hooks_that_fetch,
     hooks_in_a_custom_loop,
     hooks_that_are_not_due,
     sessions_without_hooks,
     five_real_hooks,
     an_estimator,
+    tensors.hooks_around_tensors,
 )
+
+
+def measured(part: Part, rounds: int) -> list[Ratio]:
+    """Return the ratios of a part; show them, and nothing else."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        found = [*part(rounds)]
+    print(*found, sep="\n", flush=True)
+    return found
+
+
+def above(found: Iterable[Ratio], slack: float) -> list[Ratio]:
+    """Return those ratios that are above their bars, even with some slack."""
+    return [
+        each for each in found if each.bar is not None and each.median > each.bar * slack
+    ]
 
 
 def main() -> int:
@@ -464,29 +380,33 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--check", action="store_true", help="exit with 1 above a bar")
+    parser.add_argument(
+        "--short", action="store_true", help="check the bars in some seconds"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write the page, do not measure"
+    )
     options = parser.parse_args()
     logging.basicConfig(stream=io.StringIO(), level=logging.INFO, force=True)
-    found: list[Ratio] = []
-    for part in PARTS:
-        with contextlib.redirect_stderr(io.StringIO()):
-            measured = [*part(options.rounds)]
-        found += measured
-        print(*measured, sep="\n", flush=True)
+    if options.page:
+        tensors.draw()
+        return 0
+    found = [ratio for part in PARTS for ratio in measured(part, options.rounds)]
     versions = {
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "hookbus": version("hookbus"),
         "numpy": np.__version__,
+        **tensors.versions(),
     }
     print(", ".join(f"{name} {found_version}" for name, found_version in versions.items()))
     if options.json is not None:
         ratios = [attrs.asdict(ratio) for ratio in found]
         options.json.write_text(json.dumps({**versions, "ratios": ratios}, indent=2) + "\n")
-    above = [r for r in found if r.bar is not None and r.median > r.bar * SLACK]
-    if options.check and above:
-        print("above the bar:", *(ratio.what for ratio in above), sep="\n  ")
-        return 1
-    return 0
+    high = above(found, SLACK) if options.check else []
+    if high:
+        print("above the bar:", *(each.what for each in high), sep="\n  ")
+    return 1 if high else 0
 
 
 if __name__ == "__main__":

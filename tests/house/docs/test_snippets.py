@@ -11,6 +11,7 @@ from tests.support.pages import PAGES, PUBLISHES, ROOT
 LANGUAGES = {"python", "console", "output", "ini", "toml"}
 MAKES_ENVIRONMENT = "makes a whole environment; the continuous run does it"
 INSTALLS = "installs from an index; tests/wheels/test_following.py does it"
+MEASURES = "installs all peers and measures for minutes"
 SERVES = "serves a browser until somebody stops it"
 EXEMPT = {
     "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
@@ -22,6 +23,7 @@ EXEMPT = {
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
+    "python benchmarks/peers.py": MEASURES,
     "tensorboard --logdir runs/line": SERVES,
     "tensorboard --logdir runs/digits": SERVES,
 }
