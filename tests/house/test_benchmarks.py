@@ -107,3 +107,18 @@ def test_a_peer_that_cannot_be_installed_is_told(peers, tmp_path, monkeypatch):
     assert results.missing["pluggy"].startswith(f"cannot be installed: {why}")
     assert [each.hooks for each in results.costs] == [*peers.COUNTS]
     assert "\npluggy was not measured: it cannot be installed" in peers.told(results)
+
+
+@pytest.mark.parametrize(("slow_times", "code"), [(0, 0), (2, 0), (3, 1)])
+def test_the_short_check_fails_only_if_a_part_is_slow_three_times(
+    benchmark, capsys, slow_times, code
+):
+    """Noise of a busy machine passes; hooks that became slower do not."""
+    step_overhead = benchmark("step_overhead")
+    medians = iter([2.0] * slow_times + [1.0] * 3)
+
+    def part(rounds):
+        return [step_overhead.Ratio("a part", next(medians), 0.9, 2.1, 1.1, {})]
+
+    assert step_overhead.check_shortly([part]) == code
+    assert capsys.readouterr().out.count("above the bar") == slow_times
