@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hookbus.backend.inputs import Input
@@ -114,6 +114,11 @@ class SessionBase:
         """Move the named inputs to positions; names that the graph lacks are ignored."""
         for name in positions.keys() & self._inputs.keys():
             self._inputs[name].load_state_dict(positions[name])
+
+    def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
+        """Give no value of an input that has one of these numbers, from 0, any more."""
+        for name, left_out in numbers.items():
+            self._inputs[name].leave_out(left_out)
 
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""

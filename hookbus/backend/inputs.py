@@ -64,8 +64,23 @@ class Input:
         self._started = self._ended = False
         self._first: int | None = None
         self._first_before: int | None = state.get("first")
+        self._left_out = frozenset(state.get("left_out", ()))
 
     def pull(self) -> Any:
+        """Return the next value, except those that are left out.
+
+        Raises:
+            OutOfRangeError: the iterator has ended.
+        """
+        while self.pulled in self._left_out:
+            self._pull()
+        return self._pull()
+
+    def leave_out(self, numbers: Iterable[int]) -> None:
+        """Give no value with one of these numbers, from 0, when it is the next one."""
+        self._left_out |= {*numbers}
+
+    def _pull(self) -> Any:
         """Return the next value.
 
         Raises:
@@ -97,7 +112,10 @@ class Input:
 
     def remaining(self) -> int | None:
         """Return how many values are left, if the iterable in use has a length."""
-        return None if self._length is None else max(0, self._length - self.pulled)
+        if self._length is None:
+            return None
+        ahead = [n for n in self._left_out if self.pulled <= n < self._length]
+        return max(0, self._length - self.pulled - len(ahead))
 
     @property
     def gives_once(self) -> bool:
@@ -130,6 +148,9 @@ class Input:
             state["drawn_from"] = self._drawn_from
         if self._first is not None and self._keeper is None:
             state["first"] = self._first
+        ahead = sorted(number for number in self._left_out if number >= pulled)
+        if ahead:
+            state["left_out"] = ahead
         return state
 
     def state_at_end(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -250,6 +250,12 @@ class Session(Protocol):
 
     def seek(self, positions: Mapping[str, Any]) -> None:
         """Move the named inputs to positions; ignore names that the graph lacks."""
+
+    def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
+        """Give no value of an input that has one of these numbers any more.
+
+        Numbers count from 0. Positions contain those that are still to come.
+        """
 
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""

@@ -189,6 +189,10 @@ class Planner:
             askers.setdefault(name, []).extend(merged.askers[leaf])
         return askers
 
+    def nodes_of(self, request: RunRequest) -> list[Node]:
+        """Return the nodes that the caller and the hooks fetch."""
+        return [*map(self._session.graph.resolve, self._names_of(_merged(request)))]
+
     def with_askers(
         self, error: Missing, request: RunRequest, fed: frozenset[str]
     ) -> Missing:

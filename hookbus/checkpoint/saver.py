@@ -219,6 +219,37 @@ class Saver:
             self.last_path, self._last_manifest = restored.path, restored.manifest
         return restored
 
+    def newest(self, who: str) -> Restored:
+        """Return the newest good checkpoint, to which a hook rolls back.
+
+        Raises:
+            UsageError: the session saves nothing, or there is no checkpoint.
+            NoGoodCheckpointError: there are checkpoints, but none of them is good.
+        """
+        asked = f"hook {who!r} called run_context.request_rollback()"
+        if self.checkpoints.enabled_by is None:
+            raise UsageError(
+                f"{asked}, but the session saves no checkpoint: give it a checkpoint_dir, "
+                "and switch checkpoint-saver on"
+            )
+        restored = self._newest()
+        if restored is None:
+            raise UsageError(f"{asked}, but there is no checkpoint yet")
+        return restored
+
+    def put_back(self, session: Session, restored: Restored) -> None:
+        """Give a custom loop the state of a checkpoint; its input stays where it is."""
+        saved = restored.state["variables"]
+        here = self._saved(session.describe())
+        session.load_state_dict(restored.state.get("backend", {}))
+        session.write({name: value for name, value in saved.items() if name in here})
+        session.global_step = restored.manifest.global_step
+        self.tracking.put_back(restored.state.get("tracked", {}))
+        self.last_step, self._last_version = session.global_step, session.version
+        self.last_path, self._last_manifest = restored.path, restored.manifest
+        # The position in the input is a later one, so this state is not saved yet.
+        self._held, self._last_files = None, {}
+
     def hold_position(self, session: Session) -> None:
         """Keep the current position of input and generators for the last checkpoint.
 

@@ -125,10 +125,14 @@ class Tracking:
     def restore_again(self) -> None:
         """Restore the objects that are tracked by now once more."""
         saved, self._restores_again = self._saved or {}, False
-        for name in self._tracked.keys() & saved.keys():
-            self._tracked[name].put(saved[name])
+        self.put_back(saved)
         if self.is_complete:
             self._saved = None
+
+    def put_back(self, saved: Mapping[str, Any]) -> None:
+        """Give all objects a saved state, in place."""
+        for name in self._tracked.keys() & saved.keys():
+            self._tracked[name].put(saved[name])
 
     def add(self, things: Mapping[str, Any]) -> dict[str, Any]:
         """Track objects; return them by name, restored if the checkpoint has them.
@@ -176,8 +180,7 @@ class Tracking:
         """
         if things and self._tracked.keys() >= things.keys():
             saved, self._saved = self._saved or {}, None
-            for name in things.keys() & saved.keys():
-                self._tracked[name].put(saved[name])
+            self.put_back(saved)
         else:
             self.add(things)
 

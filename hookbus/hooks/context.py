@@ -13,7 +13,7 @@ from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.hooks.hook import Kind, SessionRunArgs
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY, Stop
+from hookbus.hooks.outcome import NOBODY, Rollback, Stop
 from hookbus.hooks.timer import pause
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Requests:
         save: the plugin that asked for a checkpoint, and why.
         save_anyway: the same, even if the run fails.
         writes: maps each variable to the plugin that assigned it, and the value.
+        rollback: the first request of this run to go back to a checkpoint.
         skip: the plugin that asked this run to skip its update.
         skips: the number of updates that were skipped, by the plugin that asked.
     """
@@ -70,6 +71,7 @@ class Requests:
     save: tuple[str, str] | None = None
     save_anyway: tuple[str, str] | None = None
     writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
+    rollback: Rollback | None = None
     skip: str | None = None
     skips: Counter[str] = attrs.field(factory=Counter)
     _writers: dict[str, str] = attrs.field(factory=dict)
@@ -166,6 +168,29 @@ class Requests:
             self.skip = self.skip or who
 
     @uninterrupted
+    def request_rollback(
+        self, who: str, why: str, skip_inputs: bool, run: SessionRunContext
+    ) -> None:
+        """Ask to go back to the newest good checkpoint; the first request counts.
+
+        Raises:
+            UsageError: the run is over.
+        """
+        with self._lock:
+            self._admit(who, "run_context.request_rollback()", run)
+            if self.rollback is None:
+                self.rollback = Rollback(who, why, skip_inputs)
+
+    @uninterrupted
+    def take_rollback(self) -> Rollback | None:
+        """Return the request to go back, and forget it with what else would be undone."""
+        with self._lock:
+            rollback, self.rollback = self.rollback, None
+            if rollback is not None:
+                self.writes, self.save, self.save_anyway = {}, None, None
+            return rollback
+
+    @uninterrupted
     def fail_run(self) -> None:
         """Forget the requests of a run that failed; keep its stop, for a repetition."""
         with self._lock:
@@ -174,7 +199,7 @@ class Requests:
                 return
             if self.stop is not None:
                 self.failed_stop = self.stop, run.global_step
-            self.stop = self.save = None
+            self.stop = self.save = self.rollback = None
             self.writes = {}
             self._settle()
 
@@ -390,6 +415,33 @@ class SessionRunContext:
         services = self._services
         named = {services.writable(node, value): value for node, value in values.items()}
         services.requests.assign(services.current_hook.name, named, self)
+
+    def request_rollback(
+        self, why: str = "asked to roll back", skip_inputs: bool = True
+    ) -> None:
+        """Ask the session to go back to its newest good checkpoint after this run.
+
+        After the last ``after_run`` the session restores the checkpoint as after a
+        preemption: variables, the global step, the states of hooks, generators and the
+        position in the input. What this run changed, assigned or asked to save is gone. It
+        goes on from there. In a custom loop it restores what is tracked, in place, and the
+        loop goes on with its next value.
+
+        Args:
+            why: the reason, in words, for the log.
+            skip_inputs: whether to leave out the values that this run took from inputs when
+                the session comes to them again, also after a kill. A custom loop cannot go
+                back in its input, and leaves out all values since the checkpoint.
+
+        Raises:
+            UsageError: the run is over: it failed, or the session has served its requests.
+                The run itself raises one if the session saves nothing or has no good
+                checkpoint, or if a backend or a loop cannot do it, and a TrainingError if
+                it goes back too often; see :class:`Recovery`.
+        """
+        services = self._services
+        who = services.current_hook.name
+        services.requests.request_rollback(who, why, skip_inputs, self)
 
     def skip_update(self) -> None:
         """Ask in ``before_run`` that this run does not update what it trains.

@@ -38,6 +38,7 @@ class Outcome:
         params: the hyperparameters that ``session.record`` got, in this session or in the
             one that it resumed.
         skipped: the number of updates that hooks had this session skip.
+        rolled_back: how often hooks had it go back to a checkpoint.
     """
 
     kind: OutcomeKind
@@ -48,6 +49,7 @@ class Outcome:
         factory=dict, repr=False, hash=False, kw_only=True
     )
     skipped: int = attrs.field(default=0, repr=False, kw_only=True)
+    rolled_back: int = attrs.field(default=0, repr=False, kw_only=True)
 
 
 def was_cut_short(ended: str | None) -> bool:
@@ -81,6 +83,15 @@ class Stop:
     who: str
     why: str
     kind: OutcomeKind = "stopped"
+
+
+@attrs.frozen
+class Rollback:
+    """A request of a plugin to go back to the newest good checkpoint."""
+
+    who: str
+    why: str
+    skip_inputs: bool
 
 
 def is_clean_end(error: BaseException | None, stopping: bool) -> bool:

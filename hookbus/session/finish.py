@@ -54,9 +54,12 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         outcome = clean_outcome(state.stop, state.input_end, state.global_step)
     else:
         outcome = failed_outcome(error, state.global_step, state.bus.current)
-    skipped = state.requests.skips.total()
-    outcome = attrs.evolve(outcome, params=state.saver.params, skipped=skipped)
-    state.outcome = outcome
+    state.outcome = outcome = attrs.evolve(
+        outcome,
+        params=state.saver.params,
+        skipped=state.requests.skips.total(),
+        rolled_back=state.rollbacks.count,
+    )
     failures: list[BaseException] = []
 
     def tell() -> None:
@@ -245,8 +248,9 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     """Return how the session ended, without the hyperparameters."""
     told = attrs.asdict(outcome, recurse=False)
     del told["params"]
-    if not outcome.skipped:
-        del told["skipped"]
+    for counted in ("skipped", "rolled_back"):
+        if not told[counted]:
+            del told[counted]
     return told
 
 

@@ -29,13 +29,14 @@ from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import leave
 from hookbus.session.recovery import Recovery
-from hookbus.session.requests import act_after_run, heed_signal, record
+from hookbus.session.requests import heed_signal, record
 from hookbus.session.run import HookedSession
 from hookbus.session.start import (
     Done,
     begin,
     current_config,
     enter_session,
+    finish_run,
     new_session,
     open_backend,
     recover,
@@ -231,7 +232,7 @@ class MonitoredSession:
             if requests.pending or state.recovering or signals.received:
                 kind = kind or state.kind
                 done = values, backend.session.global_step
-                act_after_run(state, backend.last_context(fetches, feed_dict, kind))
+                finish_run(state, backend.last_context(fetches, feed_dict, kind))
             requests.run = None
             return values
         except BaseException as error:
@@ -280,10 +281,10 @@ class MonitoredSession:
                 kind: Kind | None = None,
             ) -> Any:
                 self._refuse_inside_event()
-                state.usable(kind)
+                current = state.usable(kind)  # a roll-back may have replaced the first
                 kind = kind or state.kind
                 return self._run_on(
-                    backend, fetches, feed_dict, options, run_metadata, kind
+                    current, fetches, feed_dict, options, run_metadata, kind
                 )
 
             return step_fn(StepContext(backend.session, run_with_hooks))
@@ -551,7 +552,7 @@ class MonitoredSession:
         try:
             values = backend.run(*request)
             fetches, feed_dict, _, _, kind = request
-            act_after_run(self._state, backend.last_context(fetches, feed_dict, kind))
+            finish_run(self._state, backend.last_context(fetches, feed_dict, kind))
         except BaseException:
             requests.fail_run()
             raise

@@ -1,14 +1,18 @@
-"""Decides whether a preempted session is opened again, and how long to wait before."""
+"""Decides whether a session may begin again from a checkpoint, and how long it waits.
+
+It does after a preemption, and if a hook asks to roll back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import attrs
 
 from hookbus.backend.protocol import Session
-from hookbus.errors import add_note, summary_of
+from hookbus.errors import TrainingError, add_note, blame, summary_of
+from hookbus.hooks.outcome import Rollback
 from hookbus.hooks.timer import pause
 from hookbus.logs import log
 from hookbus.validation import numeric
@@ -30,13 +34,59 @@ class Recovery:
             as progress.
         first_wait: the seconds to wait after the first preemption; doubled after each
             further one, up to a minute.
+        rollbacks: the maximum number of roll-backs in a row that hooks may ask for, counted
+            in the same way.
 
     Raises:
-        UsageError: *most* or *first_wait* is negative.
+        UsageError: one of them is negative.
     """
 
     most: int = attrs.field(default=5, validator=_NOT_NEGATIVE)
     first_wait: float = attrs.field(default=1.0, validator=_NOT_NEGATIVE)
+    rollbacks: int = attrs.field(default=10, validator=_NOT_NEGATIVE)
+
+
+@attrs.define(eq=False)
+class Rollbacks:
+    """Counts the roll-backs of one session.
+
+    Attributes:
+        most: the maximum number of them in a row.
+        count: the number of all.
+        left_out: the numbers of the values that the session leaves out, by input. Those of
+            an earlier roll-back are not in the checkpoint either.
+    """
+
+    most: int = 10
+    count: int = 0
+    left_out: dict[str, set[int]] = attrs.field(factory=dict)
+    _in_a_row: int = 0
+    _furthest: int = 0
+
+    def add(self, asked: Rollback, step: int) -> None:
+        """Count a roll-back from a global step.
+
+        Raises:
+            TrainingError: there were too many without any progress.
+        """
+        if step > self._furthest:
+            self._furthest, self._in_a_row = step, 0
+        if self._in_a_row >= self.most:
+            error = TrainingError(
+                f"hook {asked.who!r} asked to roll back at step {step} ({asked.why}), "
+                f"after {self.most} roll-backs in a row without a step beyond "
+                f"{self._furthest}: the training does not get past it. The checkpoints are "
+                "good; to allow more, give the session recovery=Recovery(rollbacks=...)"
+            )
+            blame(error, asked.who, f"plugin {asked.who!r} asked for it")
+            raise error
+        self._in_a_row += 1
+        self.count += 1
+
+    def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
+        """Add values to those that are left out."""
+        for name, more in numbers.items():
+            self.left_out.setdefault(name, set()).update(more)
 
 
 @attrs.define(eq=False)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.backend.random_state import unswapped
-from hookbus.errors import SessionClosedError, blaming_writers
+from hookbus.checkpoint.hook_state import load_hooks
+from hookbus.checkpoint.reader import Restored
+from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY
+from hookbus.hooks.outcome import NOBODY, Rollback
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.session.state import Phase, SessionState
@@ -26,6 +28,8 @@ def act(
     A request for a checkpoint stays unless *saving*.
     """
     requests = state.requests
+    if requests.rollback is not None and state.custom_loop:
+        _roll_back_in_place(state)
     began = state.global_step - 1 if context is None else context.global_step
     due = requests.due_stop(began)
     if due is not None and due.kind == "preempted":
@@ -36,6 +40,8 @@ def act(
         save(state, *requested, context)
         raise_put_off()
         commit(state)  # the assignments of after_save, and those before a refusal
+    if requests.rollback is not None and state.custom_loop:  # of a hook around the save
+        _roll_back_in_place(state)
     stop = requests.take_stop(began)
     if stop is not None:
         state.take_stop(stop)
@@ -58,13 +64,64 @@ def commit(state: SessionState) -> None:
             log.debug("variable assigned", variable=name, by=who)
 
 
+def admit_rollback(state: SessionState) -> tuple[Rollback, Restored]:
+    """Return the request to roll back, and the checkpoint to which the session goes.
+
+    Raises:
+        UsageError: the session cannot go back.
+        TrainingError: it went back too often.
+        NoGoodCheckpointError: there are checkpoints, but none of them is good.
+    """
+    asked = state.requests.take_rollback()
+    assert asked is not None
+    if state.driven and not state.custom_loop:
+        raise UsageError(
+            f"hook {asked.who!r} called run_context.request_rollback(), but the loop that "
+            "runs the steps cannot go back"
+        )
+    restored = state.saver.newest(asked.who)
+    state.rollbacks.add(asked, state.global_step)
+    log.warning(
+        "rolling back",
+        by=asked.who,
+        why=asked.why,
+        step=state.global_step,
+        to=restored.manifest.global_step,
+    )
+    return asked, restored
+
+
+def _roll_back_in_place(state: SessionState) -> None:
+    """Give what a custom loop tracks the state of the newest good checkpoint."""
+    asked, restored = admit_rollback(state)
+    if not asked.skip_inputs:
+        raise UsageError(
+            f"hook {asked.who!r} called run_context.request_rollback(skip_inputs=False) in "
+            "a custom loop, which does not go back to values that it has used"
+        )
+    assert state.backend is not None
+    backend, saver, saved = state.backend, state.saver, restored.state
+    backend.settle()
+    # In the order in which a session begins.
+    saver.put_back(backend.session, restored)
+    load_hooks(saver.hooks, saved.get("hooks", {}), restored.manifest.ended)
+    state.bus.caller("after_create_session").collect(backend.session, backend.coord)
+    saver.restore_generators(saved.get("random", {}))
+
+
 def act_after_run(state: SessionState, context: SessionRunContext) -> None:
-    """Serve the requests of hooks, or of a signal, after a successful run."""
+    """Serve the requests of hooks, or of a signal, after a successful run.
+
+    A session with a graph that has to roll back is left to the caller.
+    """
     signalled = state.signals.came() and state.stop is None
     if signalled:
         state.stop_by_signal()
         state.requests.request_save(state.signals.name, _CAME, context)
-    if state.requests.pending:
+    rolls_back = state.requests.rollback is not None and not state.custom_loop
+    if rolls_back and state.driven:
+        admit_rollback(state)  # refuses it
+    elif state.requests.pending and not rolls_back:
         act(state, context)
     if state.recovering:
         assert state.backend is not None

@@ -33,6 +33,7 @@ from hookbus.bus.straight import (
 )
 from hookbus.errors import NoValueYetError, UsageError, blame, repr_of
 from hookbus.graph.node import Node
+from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import Requests, SessionRunContext, context_of
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import Kind
@@ -100,6 +101,8 @@ class HookedSession:
         self._armed: Any = None
         self._steady: dict[Hashable, Steady] = {}
         self.whole: Whole = _for_no_run
+        self._last: PendingRun | None = None
+        self._whole_request = RunRequest()
 
     def run(
         self,
@@ -110,14 +113,36 @@ class HookedSession:
         kind: Kind,
     ) -> Any:
         """Do a whole run of a graph; return the caller's values."""
-        pending = self.ask(fetches, feed_dict, options, metadata, kind)
+        pending = self._last = self.ask(fetches, feed_dict, options, metadata, kind)
         values = self.execute(pending, pending[2])
         steady = pending[3]
         if steady is not None and steady.hooks is not None and kind == self.bus.kind:
             if steady.whole is None and pending[1] is self.schedules[kind].idle:
                 steady.whole = self._compiled(pending, steady)
-            self.whole = steady.whole or self.whole
+            if steady.whole is not None:
+                self.whole, self._whole_request = steady.whole, steady.request
         return values
+
+    def numbers_of(self, context: SessionRunContext) -> dict[str, list[int]]:
+        """Return the numbers of the values that the last run took, by input.
+
+        Raises:
+            UsageError: the backend pulls from inputs in a way of its own.
+        """
+        last = self._last
+        request = self._whole_request
+        if last is not None and last[0] is context:
+            request = _request_of(last)
+        graph, positions = self.session.graph, self.session.positions()
+        ours = {n.name for n in graph.nodes.values() if n.kind == "input"}
+        if not positions.keys() <= ours:
+            raise UsageError(
+                "the session cannot leave out values of "
+                f"{', '.join(sorted(positions.keys() - ours))}, which is no input of the "
+                "graph: call request_rollback(skip_inputs=False)"
+            )
+        taken = inputs_of(graph, self._planner.nodes_of(request)) - {*request.feeds}
+        return {name: [positions[name]["pulled"] - 1] for name in taken}
 
     def last_context(
         self, fetches: Any, feed_dict: Mapping[Node | str, Any] | None, kind: Kind

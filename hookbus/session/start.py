@@ -27,7 +27,7 @@ from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
-from hookbus.hooks.context import CurrentHook, Requests
+from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.interrupts import call_interruptibly, uninterrupted
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
@@ -35,8 +35,8 @@ from hookbus.hooks.signals import SignalWatch, raise_put_off
 from hookbus.logs import log
 from hookbus.plugin.roster import versions
 from hookbus.session.creators import SessionCreator
-from hookbus.session.recovery import Preemptions, Recovery
-from hookbus.session.requests import act
+from hookbus.session.recovery import Preemptions, Recovery, Rollbacks
+from hookbus.session.requests import act, act_after_run, admit_rollback
 from hookbus.session.run import HookedSession
 from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
@@ -128,6 +128,7 @@ def new_session(
         exit_on_signal=exit_on_signal,
         driven=driven,
         tracer=tracer,
+        rollbacks=Rollbacks((recovery or Recovery()).rollbacks),
     )
 
 
@@ -185,6 +186,7 @@ def open_backend(state: SessionState) -> HookedSession:
         cause = _try_to_open(state)
         if cause is None:
             assert state.backend is not None
+            state.backend.session.leave_out(state.rollbacks.left_out)
             if state.preemptions is not None:
                 state.preemptions.opened(state.backend.session)
             if state.first_step is None:
@@ -206,6 +208,29 @@ def recover(state: SessionState, cause: BaseException) -> HookedSession:
     backend = open_backend(state)
     raise_put_off()
     return backend
+
+
+def finish_run(state: SessionState, context: SessionRunContext) -> None:
+    """Serve the requests after a successful run of a graph, a roll-back included."""
+    act_after_run(state, context)
+    if state.requests.rollback is not None:
+        _roll_back(state, context)
+
+
+@uninterrupted
+def _roll_back(state: SessionState, context: SessionRunContext) -> None:
+    """Replace the backend session by one that is restored, because a hook asked for it."""
+    asked, _ = admit_rollback(state)
+    old = state.backend
+    assert old is not None
+    if asked.skip_inputs:
+        state.rollbacks.leave_out(old.numbers_of(context))
+    old.settle()
+    error = old.close(state.grace)
+    if error is not None and not isinstance(error, old.session.preemption_errors):
+        raise error
+    open_backend(state)
+    raise_put_off()
 
 
 def close_replaced(state: SessionState) -> None:

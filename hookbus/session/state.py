@@ -41,7 +41,7 @@ from hookbus.hooks.signals import (
 )
 from hookbus.logs import log
 from hookbus.session.creators import SessionCreator
-from hookbus.session.recovery import Preemptions
+from hookbus.session.recovery import Preemptions, Rollbacks
 from hookbus.session.run import HookedSession
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class SessionState:
         saver: writes and reads checkpoints.
         signals: notices SIGINT, SIGTERM and SIGHUP.
         preemptions: counts the preemptions; None if the session recovers from none.
+        rollbacks: counts how often it went back because a hook asked.
         grace: the seconds to wait for threads when a backend session is closed.
         custom_loop: whether the caller computes the steps, without a graph.
         block: the block of a custom loop that is entered; None between two blocks.
@@ -142,6 +143,7 @@ class SessionState:
     last_step: SessionRunContext | None = None
     input_names: set[str] = attrs.field(factory=set)
     thread: int = attrs.field(factory=threading.get_ident)
+    rollbacks: Rollbacks = attrs.field(factory=Rollbacks)
 
     @property
     def global_step(self) -> int:

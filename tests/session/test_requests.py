@@ -66,6 +66,9 @@ class Kept:
         wrapped: the value of an op that reads v, in each run.
         saved: the step of each checkpoint that was written after the request.
         skipped: whether each run skipped its update.
+        saves_first: whether to save a checkpoint at the start, to which it can go back.
+        cancels: whether a step is cancelled before.
+        went_back: the number of runs before the session went back to a checkpoint.
         is_saving: whether a checkpoint is being written.
     """
 
@@ -83,6 +86,9 @@ class Kept:
     wrapped: list[float] = attrs.Factory(list)
     saved: list[int] = attrs.Factory(list)
     skipped: list[bool] = attrs.Factory(list)
+    saves_first: bool = False
+    cancels: bool = False
+    went_back: int | None = None
     is_saving: bool = False
 
 
@@ -103,6 +109,7 @@ REQUESTS: dict[str, Callable[[Kept], object]] = {
     "run_context.request_save": lambda kept: kept.context.request_save("asked"),
     "run_context.assign": lambda kept: kept.context.assign({"v": 1.0}),
     "run_context.skip_update": lambda kept: kept.context.skip_update(),
+    "run_context.request_rollback": lambda kept: kept.context.request_rollback("asked"),
     "checkpoints.request_save": lambda kept: kept.checkpoints.request_save("asked"),
     "SessionRunArgs": fetches_and_feeds,
     "graph.wrap": wraps,
@@ -141,6 +148,12 @@ class FirstHook(SessionRunHook):
     def begin(self, checkpoints: Any, graph: Graph) -> None:
         self.kept.checkpoints, self.kept.graph = checkpoints, graph
         checkpoints.enable(self.directory, max_to_keep=None)
+
+    def after_create_session(self) -> None:
+        if self.kept.saves_first:
+            self.kept.checkpoints.request_save("first")
+        if self.kept.asked is not None and self.kept.runs:
+            self.kept.went_back = self.kept.runs - self.kept.cancels
 
     @hookimpl(tryfirst=True)
     def before_run(self, run_context: Any) -> None:
@@ -194,6 +207,8 @@ def is_due(kept: Kept, when: str) -> bool:
         return kept.phase == "opening"
     if when in ("last checkpoint", "in `end`"):
         return kept.phase == "closing"
+    if when == "after a run" and kept.phase != "running":
+        return False
     return kept.phase != "running" or kept.runs == 2
 
 
@@ -311,6 +326,7 @@ def effect_of(
 ) -> str:
     """Make one request in a session of four runs; return its effect in the page's words."""
     kept = Kept(earlier.context, earlier.checkpoints)
+    kept.saves_first, kept.cancels = "rollback" in request, event == "cancelled"
     plugin = asking(kept, event, when, REQUESTS[request])
     hooks = [FirstHook(kept), plugin, LastHook(kept, event, when)]
     stopped: list[int] = []
@@ -372,6 +388,8 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
     if request == "run_context.skip_update":
         others = kept.skipped.count(True) - kept.skipped[run - 1]
         return "in the run" if kept.skipped[run - 1] and not others else "nothing"
+    if request == "run_context.request_rollback":
+        return "after the run" if kept.went_back == run else "nothing"
     if "preempted" in request and stopped == [run]:
         last = latest_checkpoint(RUN)
         assert (last.global_step, last.ended) == (run, "preempted")

@@ -319,6 +319,10 @@ class TFSession(SessionBase):
         self._iterators.seek(positions)
         self._python.seek(positions)
 
+    def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
+        """Give no value of an input of a hook that has one of these numbers any more."""
+        self._python.leave_out(numbers)
+
     def pulled(self) -> int:
         """Return how many values were pulled from inputs, those before a seek included."""
         return self._iterators.given() + self._python.pulled()
