@@ -95,6 +95,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--progress-every-secs", "0"],
         lambda ran: "progress step=2" in ran.stderr,
     ),
+    "spike-rollback": (
+        ["-p", "spike-rollback"],
+        lambda ran: ran.returncode == 1 and "saves no checkpoint" in ran.stderr,
+    ),
     "step-counter": (
         ["--step-counter", "5"],
         lambda ran: "speed step=6" in ran.stderr,
@@ -131,7 +135,7 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
     ),
 }
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
-ALONE = ("gradient-accumulation", "time-limit", "weight-average")
+ALONE = ("gradient-accumulation", "spike-rollback", "time-limit", "weight-average")
 """Plugins that end the training with these flags, or hold it back."""
 
 

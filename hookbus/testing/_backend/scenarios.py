@@ -263,6 +263,21 @@ def time_limit(kind: Kind, folder: Path) -> None:
     assert steps_in(folder)[-1] == 1
 
 
+def spike_rollback(kind: Kind, folder: Path) -> None:
+    """It goes back from a loss that is NaN, until it gives up, and saves nothing bad."""
+    losses = (1.0, 1.0, 1.0, float("nan"))
+    ways = "does not get past it|cannot go back|cannot leave out"
+    with pytest.raises((TrainingError, UsageError), match=ways):
+        train(
+            kind,
+            built_in("spike-rollback"),
+            saving(folder),
+            directory=folder,
+            losses=losses,
+        )
+    assert max(steps_in(folder)) == 3
+
+
 def stop_at_checkpoint_step(kind: Kind, folder: Path) -> None:
     """It stops a worker when the chief has saved the last step."""
     train(kind, saving(folder), directory=folder, steps=4)
@@ -404,6 +419,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         profiler,
         progress,
         step_counter,
+        spike_rollback,
         stop_at_checkpoint_step,
         stop_at_step,
         summary_saver,

@@ -1,0 +1,112 @@
+"""Goes back to the newest checkpoint after a NaN or a spike of the loss."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+import hookbus
+from hookbus import (
+    Graph,
+    Node,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    UsageError,
+)
+
+
+@attrs.define(eq=False)
+class SpikeRollbackHook(SessionRunHook):
+    """Asks to roll back and to leave out the batch, if the loss is NaN or far too high.
+
+    It refuses checkpoints of weights that hold NaN, to which a session could go back.
+
+    Args:
+        loss_tensor: the node of the loss, or its name.
+        factor: how many times as high as the median of the last losses a spike is. Where
+            the median is not above 0, only NaN and infinity count.
+        window: how many losses the median is of.
+        warmup: how many losses it needs, before there is a spike.
+
+    Raises:
+        UsageError: there is no such node, or the window is smaller than the warm-up.
+    """
+
+    main_setting = "loss_tensor"
+
+    loss_tensor: Node | str = "loss"
+    factor: float = attrs.field(default=5.0, validator=hookbus.numeric(above=1))
+    window: int = attrs.field(default=50, validator=hookbus.numeric(least=1, whole=True))
+    warmup: int = attrs.field(default=10, validator=hookbus.numeric(least=1, whole=True))
+    _losses: deque[float] = attrs.field(init=False)
+    _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.warmup > self.window:
+            raise UsageError(
+                f"spike-rollback: a window of {self.window} losses has never the "
+                f"{self.warmup} of the warm-up; make it larger"
+            )
+        self._losses = deque(maxlen=self.window)
+
+    def begin(self, graph: Graph) -> None:
+        """Look the loss up."""
+        self._losses.clear()
+        node = graph.resolve(self.loss_tensor, "the setting loss_tensor of spike-rollback")
+        self._request = SessionRunArgs(node.name)
+
+    def before_run(self) -> SessionRunArgs:
+        """Ask for the loss."""
+        return self._request
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ask to roll back if the loss of a training step is bad; else remember it."""
+        if run_values.global_step == run_context.global_step:
+            return  # an evaluation of the program's own
+        loss = hookbus.number_in(run_values.results)
+        if loss is None:
+            raise UsageError(
+                f"spike-rollback watches one number, and {self.loss_tensor!r} is none"
+            )
+        fault = self._fault_of(loss)
+        if fault is None:
+            self._losses.append(loss)
+        else:
+            run_context.request_rollback(f"the loss {fault}")
+
+    def _fault_of(self, loss: float) -> str | None:
+        if not math.isfinite(loss):
+            return f"is {loss}"
+        if len(self._losses) < self.warmup:
+            return None
+        median = statistics.median(self._losses)
+        if not 0 < median * self.factor < loss:
+            return None
+        return f"of {loss:.6g} is more than {self.factor:g} x the median {median:.6g}"
+
+    @hookbus.hookimpl
+    def before_save(self, values: Mapping[str, Any]) -> str | None:
+        """Refuse weights that hold NaN: the loss shows it one step too late."""
+        for name, value in values.items():
+            differs = value != value  # as only NaN does
+            if bool(getattr(differs, "any", lambda found=differs: found)()):
+                return f"variable {name} holds NaN"
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last losses."""
+        return {"losses": [*self._losses]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to these losses."""
+        self._losses.clear()
+        self._losses.extend(state["losses"])
