@@ -17,7 +17,7 @@ from hookbus.backend.random_state import swapped as swapped
 from hookbus.backend.random_state import undisturbed as undisturbed
 from hookbus.bus.bus import Bus as Bus
 from hookbus.checkpoint.codec import Codec as Codec
-from hookbus.checkpoint.hashing import CheckpointFiles as CheckpointFiles
+from hookbus.checkpoint.files import CheckpointFiles as CheckpointFiles
 from hookbus.checkpoint.reader import CheckpointInfo as CheckpointInfo
 from hookbus.checkpoint.reader import latest_checkpoint as latest_checkpoint
 from hookbus.config.config import Config as Config

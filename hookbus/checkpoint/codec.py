@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from hookbus.checkpoint.hashing import CheckpointFiles
+from hookbus.checkpoint.files import CheckpointFiles
 from hookbus.discovery import releases
 from hookbus.errors import CheckpointError
 

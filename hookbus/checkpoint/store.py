@@ -20,8 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from hookbus.checkpoint.files import cannot_write, create_directory, sync
-from hookbus.checkpoint.hashing import CheckpointFiles
+from hookbus.checkpoint.files import CheckpointFiles, cannot_write, create_directory, sync
 from hookbus.checkpoint.manifest import MANIFEST_NAME, Manifest
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hookbus import CheckpointFiles, PluginError
-from hookbus.checkpoint import hashing
+from hookbus.checkpoint import files as files_module
 from hookbus.checkpoint.manifest import FileRecord
 
 
@@ -20,7 +20,7 @@ from hookbus.checkpoint.manifest import FileRecord
 )
 def test_a_record_is_that_of_the_file(sizes, tmp_path, monkeypatch):
     """Whatever the pieces are, the file has them all, and its size and hash are known."""
-    monkeypatch.setattr(hashing, "_BLOCK", 100)
+    monkeypatch.setattr(files_module, "_BLOCK", 100)
     pieces = [np.random.default_rng(size).bytes(size) for size in sizes]
     for files in (CheckpointFiles(tmp_path), CheckpointFiles()):
         with files.open("values") as file:
@@ -61,7 +61,7 @@ def test_a_file_that_failed_has_no_record(tmp_path):
     """An error in the block leaves by it, and the thread that hashes ends."""
     files = CheckpointFiles(tmp_path)
     with contextlib.suppress(ZeroDivisionError), files.open("values") as file:
-        file.write(bytes(2 * hashing._BLOCK))
+        file.write(bytes(2 * files_module._BLOCK))
         raise ZeroDivisionError
     assert files.records == {}
     assert "hookbus-hashing" not in [thread.name for thread in threading.enumerate()]
