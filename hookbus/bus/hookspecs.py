@@ -10,7 +10,8 @@ with ``on_exception`` instead of the last two if an error ends it. ``addoption``
 before all of them, when the plugin's settings are read.
 
 ``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
-``before_save``, ``saving`` and ``after_save`` are called around every checkpoint;
+``before_save``, ``saving`` and ``after_save`` are called around every checkpoint, and
+``pruning`` before one is removed;
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``evaluating`` around each evaluation; ``logged``,
@@ -20,7 +21,7 @@ loop has gone through its input once; ``evaluating`` around each evaluation; ``l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from hookbus.hooks.markers import hookspec
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
     from hookbus.graph.graph import Graph
-    from hookbus.hooks.checkpoints import Checkpoints
+    from hookbus.hooks.checkpoints import CheckpointInfo, Checkpoints
     from hookbus.hooks.context import SessionRunContext, SessionRunValues
     from hookbus.hooks.coordinator import Coordinator
     from hookbus.hooks.event_bus import EventBus
@@ -159,6 +160,17 @@ def after_save(session: Session, global_step: int, path: Path) -> str | None:
     """Called after a checkpoint is safe on disk; return a reason to stop.
 
     The reason counts after a run, not after the first and the last save of a session.
+    """
+
+
+@hookspec
+def pruning(path: Path, global_step: int, stored: Sequence[CheckpointInfo]) -> str | None:
+    """Called on a checkpoint that is about to be removed; return a reason to keep it.
+
+    Each checkpoint that is older than the newest ``max_to_keep`` is asked for after every
+    save, unless its manifest says that it is kept for good. *stored* describes all
+    checkpoints in the directory, the oldest first. The hooks are asked again after the next
+    save, and the checkpoint is removed once no hook has a reason.
     """
 
 

@@ -88,6 +88,9 @@ class Manifest:
         versions: the versions of core, backend and plugins.
         ended: the kind of outcome if the session ended here, or None.
         wraps: the names of the ops that wrapped a node, in order, by the node's name.
+        saved_at: when it was saved, in seconds since the epoch.
+        kept: why it is never pruned, by the name of the hook that asked for that.
+        values: the numbers that hooks have recorded for its step, by name.
         format: the version of this layout.
     """
 
@@ -101,6 +104,9 @@ class Manifest:
     wraps: Mapping[str, Sequence[str]] = attrs.field(
         factory=dict, validator=_names_to((list, tuple))
     )
+    saved_at: float = attrs.field(default=0.0, validator=_one_of(float))
+    kept: Mapping[str, str] = attrs.field(factory=dict, validator=_names_to(str))
+    values: Mapping[str, float] = attrs.field(factory=dict, validator=_names_to(float))
     format: int = attrs.field(default=FORMAT, validator=_below(2**63))
 
     def text(self) -> str:

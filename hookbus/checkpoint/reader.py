@@ -26,6 +26,7 @@ from hookbus.errors import (
     NoGoodCheckpointError,
 )
 from hookbus.graph.node import owned_by
+from hookbus.hooks.checkpoints import CheckpointInfo
 from hookbus.logs import log
 
 T = TypeVar("T")
@@ -34,22 +35,6 @@ _MOST_LOOKS = 100
 _OPTIONAL = frozenset(
     {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend", "params"}
 )
-
-
-@attrs.frozen
-class CheckpointInfo:
-    """A checkpoint on disk.
-
-    Attributes:
-        path: its directory, like ``runs/digits/ckpt-120``.
-        global_step: the step of the checkpoint.
-        ended: how the session that saved it ended, like ``completed``; None if it had not
-            ended when it saved, or was killed.
-    """
-
-    path: Path
-    global_step: int
-    ended: str | None = None
 
 
 def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
@@ -66,13 +51,55 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     >>> latest_checkpoint("no/such/directory") is None
     True
     """
-
-    def look(found: StoredCheckpoint) -> CheckpointInfo:
-        manifest = found.manifest(contents=False)
-        return CheckpointInfo(found.path, manifest.global_step, manifest.ended)
-
     store = Store(directory)
-    return _first_good(store.directory, store.found, look, lambda *_: None)
+    return _first_good(store.directory, store.found, describe, lambda *_: None)
+
+
+def list_checkpoints(directory: str | Path) -> list[CheckpointInfo]:
+    """Return the good checkpoints in *directory*, the oldest step first.
+
+    Good means the same as for :func:`latest_checkpoint`. It changes nothing there, and may
+    be called while another process saves.
+
+    Raises:
+        CheckpointError: the directory, or a file in it, cannot be read.
+        UsageError: another version of hookbus wrote one of them.
+
+    >>> list_checkpoints("no/such/directory")
+    []
+    """
+    store, good = Store(directory), dict[int, CheckpointInfo]()
+    try:
+        for found in store.found():
+            try:
+                info = describe(found)
+            except (NoGoodCheckpointError, OSError) as error:
+                if isinstance(error, OSError) and not found.has_changed():
+                    raise
+                continue
+            good.setdefault(info.global_step, info)
+    except OSError as error:
+        raise cannot_read(store.directory, error) from error
+    return [good[step] for step in sorted(good)]
+
+
+def describe(found: StoredCheckpoint) -> CheckpointInfo:
+    """Describe a checkpoint; the contents of its files are not verified.
+
+    Raises:
+        NoGoodCheckpointError: it is not good.
+        UsageError: another version of hookbus wrote it.
+        OSError: it cannot be read now.
+    """
+    manifest = found.manifest(contents=False)
+    return CheckpointInfo(
+        found.path,
+        manifest.global_step,
+        manifest.ended,
+        manifest.saved_at,
+        manifest.kept,
+        manifest.values,
+    )
 
 
 @attrs.frozen(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from hookbus.checkpoint.reader import (
     read_newest,
     report_dtypes,
 )
+from hookbus.checkpoint.retention import Retention
 from hookbus.checkpoint.store import Store, report_bad
 from hookbus.checkpoint.tracking import Tracking
 from hookbus.errors import (
@@ -37,13 +39,10 @@ from hookbus.errors import (
 )
 from hookbus.graph.graph import Graph
 from hookbus.hooks.checkpoints import Checkpoints
-from hookbus.hooks.outcome import was_cut_short
+from hookbus.hooks.outcome import SaveRequest, was_cut_short
 from hookbus.logs import log, shown
 
 T = TypeVar("T")
-
-_KEPT_WHILE_OPEN = 2
-"""A session that saves keeps at least so many: others may be reading the one before."""
 
 
 def continues_input(ended: str | None) -> bool:
@@ -92,6 +91,7 @@ class Saver:
 
     Attributes:
         checkpoints: the directory and the number of checkpoints to keep.
+        retention: removes old checkpoints.
         hooks: the hooks that have a state, by name.
         tracking: the objects of a custom loop.
         epochs: the place of a custom loop in its program.
@@ -107,6 +107,7 @@ class Saver:
     """
 
     checkpoints: Checkpoints
+    retention: Retention
     hooks: Mapping[str, Stateful]
     tracking: Tracking
     epochs: EpochIterator
@@ -128,7 +129,6 @@ class Saver:
     _held: HeldPosition | None = None
     _last_version: int | None = None
     _last_files: Mapping[str, FileRecord] | None = None
-    _has_surplus: bool = False
     _sealed: int | None = None
     _awaited: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -178,8 +178,8 @@ class Saver:
             return
         try:
             self.is_displaced |= self._lock.is_lost and self.store.directory.is_dir()
-            if self._has_surplus and not self.is_displaced:
-                self._prune(1)
+            if not self.is_displaced:
+                self.retention.finish()
         finally:
             self._lock.release()
 
@@ -273,7 +273,7 @@ class Saver:
         variables, tracked = self._saved(session.snapshot()), self.tracking.state_dict()
         return Snapshot(variables, tracked, session.version)
 
-    def write(self, session: Session, snapshot: Snapshot, who: str, why: str) -> Path:
+    def write(self, session: Session, snapshot: Snapshot, request: SaveRequest) -> Path:
         """Write a checkpoint of the current step; return its directory.
 
         Variables that were written since the snapshot are saved with their new values,
@@ -290,24 +290,56 @@ class Saver:
         self._renew_lock()
         step, (name, codec) = session.global_step, self._loaded_codec()
         contents = self._contents(session, snapshot)
-        # As long as nothing is trained, the session before is the one that ended here.
-        again = (step, session.version) == (self.last_step, self._last_version)
-        ended = self._last_manifest.ended if again and self._last_manifest else None
-        versions, wraps = dict(self.versions), self._graph.wraps
-        manifest = Manifest(step, name, who, str(why), {}, versions, ended, wraps)
+        replaced = self._last_manifest if step == self.last_step else None
+        ended, kept, values = None, dict(request.kept), self.retention.take_values(step)
+        if replaced is not None:
+            kept = {**replaced.kept, **kept}
+            if session.version == self._last_version:
+                # As long as nothing is trained, the session before ended here, and the
+                # model has the same values.
+                ended, values = replaced.ended, {**replaced.values, **values}
+        manifest = Manifest(
+            step,
+            name,
+            request.who,
+            request.why,
+            files={},
+            versions=dict(self.versions),
+            ended=ended,
+            wraps=self._graph.wraps,
+            saved_at=time.time(),
+            kept=kept,
+            values=values,
+        )
         path, manifest = self.store.write(manifest, partial(codec.write, contents))
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
         self._last_version, self._last_files = session.version, manifest.files
-        log.info("checkpoint saved", path=shown(path), step=step, by=who, why=why)
-        self._prune(_KEPT_WHILE_OPEN)
+        by, why = request.who, request.why
+        log.info("checkpoint saved", path=shown(path), step=step, by=by, why=why)
+        self.retention.log_kept(path, kept)
+        self.retention.prune(path)
         return path
 
-    def _prune(self, least: int) -> None:
-        """Remove old checkpoints, but never the newest *least*."""
-        keep, newest = self.checkpoints.max_to_keep, self.last_path
-        if keep is not None and newest is not None:
-            self.store.prune(max(keep, least), newest)
-            self._has_surplus = keep < least
+    def keep_last(self, request: SaveRequest) -> None:
+        """Keep the last checkpoint for good, which already has what a request asks for."""
+        manifest, path = self._last_manifest, self.last_path
+        if (
+            manifest is None
+            or path is None
+            or manifest.kept.items() >= request.kept.items()
+        ):
+            return
+        self._last_manifest = attrs.evolve(manifest, kept={**manifest.kept, **request.kept})
+        self.store.rewrite_manifest(path, self._last_manifest, "that it is kept")
+        self.retention.log_kept(path, request.kept)
+
+    def record_values(self, current: int) -> None:
+        """Record the numbers that :attr:`retention` has taken; *current* is the step."""
+        last, path = self.last_step, self.last_path
+        changed = self.retention.record_values(-1 if last is None else last, current)
+        if changed and path is not None:
+            self._last_manifest = changed.get(path, self._last_manifest)
+            self.retention.prune(path)
 
     @property
     def is_marked(self) -> bool:

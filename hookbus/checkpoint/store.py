@@ -168,8 +168,12 @@ class Store:
             ) from error
         return path, manifest
 
-    def rewrite_manifest(self, path: Path, manifest: Manifest) -> None:
+    def rewrite_manifest(
+        self, path: Path, manifest: Manifest, what: str = "how the session ended"
+    ) -> None:
         """Replace a checkpoint's manifest in one rename and leave its files untouched.
+
+        *what* is new in it, for the error.
 
         Raises:
             CheckpointError: it cannot be written; the old manifest is intact.
@@ -182,18 +186,30 @@ class Store:
             sync(path)
         except OSError as error:
             raise CheckpointError(
-                f"cannot record in {path} how the session ended: {error.strerror}"
+                f"cannot record in {path} {what}: {error.strerror}"
             ) from error
 
-    def prune(self, keep: int, newest: Path) -> None:
-        """Remove all but the newest *keep* checkpoints, never *newest* itself."""
+    def prune(
+        self,
+        keep: int,
+        newest: Path,
+        stays: Callable[[StoredCheckpoint], bool] = lambda _: False,
+    ) -> None:
+        """Remove all but the newest *keep* checkpoints, never *newest* itself.
+
+        Of the others those stay for which *stays* returns true; it gets the oldest first.
+        """
         kept: set[int | None] = set()
         try:
+            surplus = []
             for candidate in self.found():
                 if candidate.step not in kept and len(kept) < keep:
                     kept.add(candidate.step)
                 elif candidate.path != newest:
-                    self._remove(candidate.path)
+                    surplus.append(candidate)
+            for candidate in reversed(surplus):
+                if not stays(candidate):
+                    self.remove(candidate.path)
         except OSError as error:
             log.warning("cannot prune", path=str(self.directory), why=str(error))
 
@@ -228,18 +244,18 @@ class Store:
         except UsageError:  # a later version wrote it, and can tell which one is good
             pass
         else:
-            self._remove(old)
+            self.remove(old)
 
     def _move_in(self, temporary: Path, path: Path) -> None:
         old = path.with_name(f"{path.name}.old")
         if os.path.lexists(path):
-            self._remove(old)
+            self.remove(old)
             path.rename(old)
         temporary.rename(path)
         sync(self.directory)
-        self._remove(old)
+        self.remove(old)
 
-    def _remove(self, path: Path) -> None:
+    def remove(self, path: Path) -> None:
         """Remove a checkpoint, if it exists."""
         gone = self.directory / f"{path.name.removesuffix('.old')}.gone-{os.getpid()}"
         try:

@@ -1,8 +1,8 @@
-"""Defines what hooks see of checkpoints: the directory, and listeners to saves."""
+"""Defines what hooks see of checkpoints: the directory, what is in it, and saves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,28 @@ class CheckpointSaverListener:
 
     def end(self, session: Session, global_step_value: int) -> None:
         """Called when the session has ended cleanly, after its last checkpoint."""
+
+
+@attrs.frozen
+class CheckpointInfo:
+    """A checkpoint on disk.
+
+    Attributes:
+        path: its directory, like ``runs/digits/ckpt-120``.
+        global_step: the step of the checkpoint.
+        ended: how the session that saved it ended, like ``completed``; None if it had not
+            ended when it saved, or was killed.
+        saved_at: when it was saved, in seconds since the epoch.
+        kept: why it is never pruned, by the name of the hook that asked for that.
+        values: the numbers that hooks have recorded for its step, by name.
+    """
+
+    path: Path
+    global_step: int
+    ended: str | None = None
+    saved_at: float = attrs.field(default=0.0, eq=False)
+    kept: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    values: Mapping[str, float] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.define(eq=False)
@@ -89,16 +111,36 @@ class Checkpoints:
         """Refuse to switch saving on from now on: the session prepares to save, or not."""
         self._is_settled = True
 
-    def request_save(self, why: str) -> None:
+    def request_save(self, why: str, keep: bool = False) -> None:
         """Ask for a checkpoint, in any event up to ``end``.
 
         It is written when the session is open, after the current or the next run, or at the
         end, and even if that run fails.
 
+        Args:
+            why: the reason, in words.
+            keep: never prune this checkpoint; its manifest says so, and *why*.
+
         Raises:
             UsageError: every hook's ``end`` was called, or the session failed.
         """
-        self._requests.request_save(self._current_hook.name, why)
+        self._requests.request_save(self._current_hook.name, why, keep=keep)
+
+    def record_values(self, values: Mapping[str, Any], global_step: int) -> None:
+        """Record numbers for the checkpoint of a step, in any event up to ``finished``.
+
+        Its manifest gets them, at once if there is a checkpoint of *global_step*, or when
+        it is written in this session; of several numbers of one name the last counts.
+        Others read them with ``list_checkpoints`` and in the event ``pruning``.
+
+        Args:
+            values: finite numbers, or arrays that hold one, by name.
+            global_step: the step of the model that has these values.
+
+        Raises:
+            UsageError: a value is not a finite number; or the session is over.
+        """
+        self._requests.record_values(self._current_hook.name, values, global_step)
 
 
 def check_listeners(given: Iterable[Any] | None) -> tuple[CheckpointSaverListener, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.hooks.hook import Kind, SessionRunArgs
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY, Rollback, Stop
+from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
 from hookbus.hooks.timer import pause
+from hookbus.validation import number_in
 
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
@@ -32,7 +34,7 @@ class CurrentHook:
 
     def spelled(self) -> str:
         """Return who asks now, in the words of messages."""
-        return "the caller" if self.name == NOBODY else f"hook {self.name!r}"
+        return _spelled(self.name)
 
 
 @attrs.define(eq=False)
@@ -53,8 +55,9 @@ class Requests:
             began; it counts only if the session repeats the run.
         deferred_stop: the same for a run that is being repeated: it takes effect after a
             run that began at that step or later.
-        save: the plugin that asked for a checkpoint, and why.
+        save: the request for a checkpoint.
         save_anyway: the same, even if the run fails.
+        values: the numbers that belong to the checkpoint of a step, by that step.
         writes: maps each variable to the plugin that assigned it, and the value.
         rollback: the first request of this run to go back to a checkpoint.
         skip: the plugin that asked this run to skip its update.
@@ -68,14 +71,16 @@ class Requests:
     stopped: bool = False
     failed_stop: tuple[Stop, int] | None = None
     deferred_stop: tuple[Stop, int] | None = None
-    save: tuple[str, str] | None = None
-    save_anyway: tuple[str, str] | None = None
+    save: SaveRequest | None = None
+    save_anyway: SaveRequest | None = None
+    values: dict[int, dict[str, float]] = attrs.field(factory=dict)
     writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
     rollback: Rollback | None = None
     skip: str | None = None
     skips: Counter[str] = attrs.field(factory=Counter)
     _writers: dict[str, str] = attrs.field(factory=dict)
     _is_closed: bool = False
+    _is_over: bool = False
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     @uninterrupted
@@ -110,9 +115,13 @@ class Requests:
 
     @uninterrupted
     def request_save(
-        self, who: str, why: str, run: SessionRunContext | None = None
+        self,
+        who: str,
+        why: str,
+        run: SessionRunContext | None = None,
+        keep: bool = False,
     ) -> None:
-        """Ask for a checkpoint; several requests write one.
+        """Ask for a checkpoint, maybe one to *keep*; several requests write one.
 
         Outside a run (*run* is None) it is written even if the current run fails.
 
@@ -122,10 +131,36 @@ class Requests:
         with self._lock:
             asked = "checkpoints" if run is None else "run_context"
             self._admit(who, f"{asked}.request_save()", run)
-            if run is None and self.save_anyway is None:
-                self.save_anyway = (who, why)
-            if self.save is None:
-                self.save = (who, why)
+            request = SaveRequest(who, str(why), {who: str(why)} if keep else {})
+            if run is None:
+                self.save_anyway = united(self.save_anyway, request)
+            self.save = united(self.save, request)
+
+    @uninterrupted
+    def record_values(self, who: str, values: Mapping[str, Any], global_step: int) -> None:
+        """Record numbers for the checkpoint of a step.
+
+        Raises:
+            UsageError: a value is not a finite number; or nothing is recorded any more.
+        """
+        what = "checkpoints.record_values()"
+        numbers: dict[str, float] = {}
+        for name, value in values.items():
+            number = number_in(value)
+            if number is None or not math.isfinite(number):
+                raise UsageError(
+                    f"{_spelled(who)} called {what} with {name}={value!r}: expected a "
+                    "finite number"
+                )
+            numbers[str(name)] = number
+        with self._lock:
+            if self._is_over:
+                raise UsageError(
+                    f"{_spelled(who)} called {what} after the last finished(); record them "
+                    "in finished() at the latest"
+                )
+            self.values.setdefault(global_step, {}).update(numbers)
+            self.pending = True
 
     @uninterrupted
     def assign(self, who: str, values: Mapping[str, Any], run: SessionRunContext) -> None:
@@ -230,10 +265,17 @@ class Requests:
             return due
 
     @uninterrupted
-    def take_save(self) -> tuple[str, str] | None:
-        """Return who asked for a checkpoint and why, and forget it."""
+    def take_values(self) -> dict[int, dict[str, float]]:
+        """Return the numbers to record, by step and name, and forget them."""
         with self._lock:
-            save = self.save or self.save_anyway
+            values, self.values = self.values, {}
+            return values
+
+    @uninterrupted
+    def take_save(self) -> SaveRequest | None:
+        """Return the request for a checkpoint, and forget it."""
+        with self._lock:
+            save = united(self.save, self.save_anyway)
             self.save = self.save_anyway = None
             return save
 
@@ -257,25 +299,28 @@ class Requests:
     def served(self) -> None:
         """Record that the session has acted; what remains waits for its next act."""
         with self._lock:
-            self.save, self.save_anyway = None, self.save_anyway or self.save
+            self.save, self.save_anyway = None, united(self.save_anyway, self.save)
             self.skip = None  # of a step that was cancelled
             self.failed_stop = None
             self._settle()
 
     @uninterrupted
-    def close(self) -> None:
-        """Refuse all further requests: the session does nothing that could serve them."""
+    def close(self, over: bool = True) -> None:
+        """Refuse all further requests: the session does nothing that could serve them.
+
+        Numbers of checkpoints are still recorded unless the session is *over*.
+        """
         with self._lock:
-            self.run, self._is_closed = None, True
+            self.run, self._is_closed, self._is_over = None, True, over
 
     def _settle(self) -> None:
         self._writers.clear()
         left = self.stop, self.failed_stop, self.deferred_stop, self.save_anyway
-        self.pending = bool(self.writes) or any(left)
+        self.pending = bool(self.writes) or bool(self.values) or any(left)
 
     def _admit(self, who: str, what: str, run: SessionRunContext | None) -> None:
         """Refuse a request that could have no effect."""
-        asker = "the caller" if who == NOBODY else f"hook {who!r}"
+        asker = _spelled(who)
         if run is not None and run is not self.run:
             raise UsageError(
                 f"{asker} called {what} after the run of this context; ask during the run, "
@@ -287,6 +332,10 @@ class Requests:
                 "further request: ask in end() at the latest"
             )
         self.pending = True
+
+
+def _spelled(who: str) -> str:
+    return "the caller" if who == NOBODY else f"hook {who!r}"
 
 
 class RunServices(Protocol):
@@ -385,17 +434,21 @@ class SessionRunContext:
         services = self._services
         services.requests.request_stop(services.current_hook.name, reason, self, kind)
 
-    def request_save(self, why: str = "asked to save") -> None:
+    def request_save(self, why: str = "asked to save", keep: bool = False) -> None:
         """Ask for a checkpoint after the last ``after_run`` of this run.
 
         ``before_save`` and ``saving`` ask for the checkpoint that is being written;
         ``after_save`` asks for one after the next run.
 
+        Args:
+            why: the reason, in words.
+            keep: never prune this checkpoint; its manifest says so, and *why*.
+
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests.
         """
         services = self._services
-        services.requests.request_save(services.current_hook.name, why, self)
+        services.requests.request_save(services.current_hook.name, why, self, keep)
 
     def assign(self, values: Mapping[Node | str, Any]) -> None:
         """Ask for variables to be set.

@@ -1,4 +1,4 @@
-"""Describes how a session ended, by the exception that reached its exit."""
+"""Describes how a session ended, and what plugins ask of it: a stop, a checkpoint."""
 
 from __future__ import annotations
 
@@ -92,6 +92,30 @@ class Rollback:
     who: str
     why: str
     skip_inputs: bool
+
+
+@attrs.frozen
+class SaveRequest:
+    """A request for a checkpoint, of one hook or of several.
+
+    Attributes:
+        who: the plugin that asked first.
+        why: the reason that it gave.
+        kept: why the checkpoint is never pruned, by the plugin that asked for that.
+    """
+
+    who: str
+    why: str
+    kept: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def united(*asked: SaveRequest | None) -> SaveRequest | None:
+    """Return one request for several; the first names who asked, and why."""
+    given = [request for request in asked if request is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    kept = {who: why for request in reversed(given) for who, why in request.kept.items()}
+    return attrs.evolve(given[0], kept=kept)
 
 
 def is_clean_end(error: BaseException | None, stopping: bool) -> bool:

@@ -22,13 +22,15 @@ from hookbus.errors import (
 )
 from hookbus.hooks.outcome import (
     Outcome,
+    SaveRequest,
     clean_outcome,
     failed_outcome,
     is_clean_end,
+    united,
 )
 from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_put_off
 from hookbus.logs import log, shown
-from hookbus.session.requests import save
+from hookbus.session.requests import record_values, save
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
@@ -150,16 +152,19 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     who = saver.checkpoints.enabled_by
     failures = [error for _, error in _tell(state, "end", session, outcome)]
     requested = state.requests.take_save()
-    state.requests.close()
+    state.requests.close(over=False)
     if who is not None:
-        requested = who, f"end: {outcome.kind}"
+        requested = united(SaveRequest(who, f"end: {outcome.kind}"), requested)
     if state.custom_loop and outcome.kind in KINDS.values():
         # Before the first step, the checkpoint that was restored, or none, is the one to
         # continue: the program has repeated a part of what came before it.
         requested = requested if saver.tracking.is_complete else None
     if requested is not None:
-        failures += _attempt(lambda: save(state, *requested, None))
+        failures += _attempt(lambda: save(state, requested, None))
+    failures += _attempt(lambda: record_values(state))
     failures += [error for _, error in _tell(state, "finished", session, outcome)]
+    state.requests.close()
+    failures += _attempt(lambda: record_values(state))
     # A session that ran nothing keeps the mark of the previous one. The end of input, a
     # call that had nothing left to do, and a training that was killed when it had reached
     # its end are marked: no later session may continue them.

@@ -11,7 +11,7 @@ from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY, Rollback
+from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, united
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.session.state import Phase, SessionState
@@ -37,11 +37,12 @@ def act(
     commit(state)
     requested = requests.take_save() if saving else None
     if requested is not None:
-        save(state, *requested, context)
+        save(state, requested, context)
         raise_put_off()
         commit(state)  # the assignments of after_save, and those before a refusal
     if requests.rollback is not None and state.custom_loop:  # of a hook around the save
         _roll_back_in_place(state)
+    record_values(state)
     stop = requests.take_stop(began)
     if stop is not None:
         state.take_stop(stop)
@@ -109,6 +110,14 @@ def _roll_back_in_place(state: SessionState) -> None:
     saver.restore_generators(saved.get("random", {}))
 
 
+def record_values(state: SessionState) -> None:
+    """Record the numbers that hooks have for checkpoints."""
+    retention = state.saver.retention
+    retention.add_values(state.requests.take_values())
+    if retention.values:
+        state.saver.record_values(state.global_step)
+
+
 def act_after_run(state: SessionState, context: SessionRunContext) -> None:
     """Serve the requests of hooks, or of a signal, after a successful run.
 
@@ -169,7 +178,7 @@ def heed_signal(state: SessionState) -> bool:
 
 @uninterrupted
 def save(
-    state: SessionState, who: str, why: str, context: SessionRunContext | None
+    state: SessionState, request: SaveRequest, context: SessionRunContext | None
 ) -> None:
     """Write a checkpoint, unless the last one is up to date or a hook refuses.
 
@@ -182,12 +191,14 @@ def save(
     step = session.global_step
     if saver.checkpoints.enabled_by is None:
         log.info(
-            "a checkpoint was requested, but no plugin saves checkpoints", by=who, why=why
+            "a checkpoint was requested, but no plugin saves checkpoints",
+            by=request.who,
+            why=request.why,
         )
         return
     state.backend.settle()
     with unswapped(session):
-        path = _write(state, who, why, context)
+        path = _write(state, request, context)
     if path is None:
         return
     answers = bus.caller("after_save").collect(session, step, path)
@@ -203,7 +214,7 @@ def save(
 
 
 def _write(
-    state: SessionState, who: str, why: str, context: SessionRunContext | None
+    state: SessionState, request: SaveRequest, context: SessionRunContext | None
 ) -> Path | None:
     """Write a checkpoint; return its directory, or None if none is written."""
     assert state.backend is not None
@@ -211,6 +222,7 @@ def _write(
     requests, step = state.requests, session.global_step
     snapshot, veto = saver.snapshot(session), bus.caller("before_save")
     if saver.is_safe(session, snapshot):
+        saver.keep_last(request)
         return None
     if not veto.reaches_nobody:
         refusals = veto.collect(session, snapshot.values(), step, context)
@@ -221,5 +233,7 @@ def _write(
             return None
     bus.caller("saving").collect(session, step)
     commit(state)
-    requests.take_save()  # who asked meanwhile gets this checkpoint
-    return saver.write(session, snapshot, who, why)
+    # Who asked meanwhile gets this checkpoint.
+    request = united(request, requests.take_save()) or request
+    saver.retention.add_values(requests.take_values())
+    return saver.write(session, snapshot, request)

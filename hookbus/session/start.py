@@ -22,6 +22,7 @@ from hookbus.checkpoint.hook_state import (
     stateful,
     states_of,
 )
+from hookbus.checkpoint.retention import Retention
 from hookbus.checkpoint.saver import Saver, continues_input
 from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
@@ -104,6 +105,7 @@ def new_session(
     checkpoints = Checkpoints(directory, requests, bus.current)
     saver = Saver(
         checkpoints,
+        Retention(checkpoints, bus),
         stateful(bus),
         tracking,
         EpochIterator(tracking.generators),

@@ -54,10 +54,13 @@ def put(store, content):
     store.write(Manifest(2, "codec", "who", "why", {}, {}), fill)
 
 
-def opened(directory, size=4, keep=2):
+def opened(directory, size=4, keep=2, *hooks):
     return hookbus.MonitoredSession(
         graph(size),
-        hooks=[CheckpointSaverHook(str(directory), save_steps=1, max_to_keep=keep)],
+        hooks=[
+            CheckpointSaverHook(str(directory), save_steps=1, max_to_keep=keep),
+            *hooks,
+        ],
         config=hookbus.Config(autoload=False),
     )
 
@@ -91,6 +94,31 @@ KILLED = (
 def train(directory, report):
     with opened(directory, keep=1) as session:
         for _ in range(3):
+            session.run("train")
+            os.write(report, b"x")
+
+
+class Chooses(hookbus.SessionRunHook):
+    # Keeps step 3 for good, and the one with the largest number.
+
+    def begin(self, checkpoints):
+        self.checkpoints = checkpoints
+
+    def after_run(self, run_context, run_values):
+        step = run_values.global_step
+        if step == 3:
+            run_context.request_save("good", keep=True)
+        self.checkpoints.record_values({"score": {4: 9.0}.get(step, 0.0)}, step)
+
+    @hookbus.hookimpl
+    def pruning(self, global_step, stored):
+        scores = {info.global_step: info.values.get("score", 0.0) for info in stored}
+        return "the best" if global_step == max(scores, key=scores.get) else None
+
+
+def choose(directory, report):
+    with opened(directory, 4, 1, Chooses()) as session:
+        while session.global_step < 5:
             session.run("train")
             os.write(report, b"x")
 
@@ -207,6 +235,31 @@ def test_a_kill_at_any_moment_of_training_loses_at_most_one_step(
         assert left[-1] == f"ckpt-{step + 1}"
         assert {path.name for path in directory.glob("*/*")} == FILES
         assert {path.name for path in directory.iterdir()} - {*left} == OTHERS
+
+
+@pytest.mark.parametrize(
+    "stride", [61, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_a_kill_at_any_moment_of_pruning_changes_nothing_about_what_stays(
+    stride, tmp_path, killed, python, names, killed_at_each
+):
+    """The session that goes on ends with the checkpoints that one would have kept."""
+    killed(tmp_path / "before", 2)
+    every = [*killed_at_each("choose", tmp_path / "before", stride)]
+    done = python(
+        f"{KILLED.partition('work, template, target')[0]}{GO_ON}", *[d for d, _ in every]
+    )
+    assert done.returncode == 0, done.stderr
+    for directory, _ in every:
+        assert names(directory) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+        for found in Store(directory).found():
+            found.manifest()
+
+
+GO_ON = """
+for directory in sys.argv[1:]:
+    choose(Path(directory), os.open(os.devnull, os.O_WRONLY))
+"""
 
 
 @MOMENTS

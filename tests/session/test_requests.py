@@ -70,6 +70,7 @@ class Kept:
         cancels: whether a step is cancelled before.
         went_back: the number of runs before the session went back to a checkpoint.
         is_saving: whether a checkpoint is being written.
+        is_pruning: whether the request was made while old checkpoints were removed.
     """
 
     context: Any = None
@@ -90,6 +91,7 @@ class Kept:
     cancels: bool = False
     went_back: int | None = None
     is_saving: bool = False
+    is_pruning: bool = False
 
 
 def fetches_and_feeds(_: Kept) -> SessionRunArgs:
@@ -101,16 +103,24 @@ def wraps(kept: Kept) -> None:
     kept.graph.wrap("v", lambda v: v + 5.0)
 
 
+def records(kept: Kept) -> None:
+    for step in (3, 4):  # whichever is the last
+        kept.checkpoints.record_values({"score": 0.5}, step)
+
+
 REQUESTS: dict[str, Callable[[Kept], object]] = {
     "run_context.request_stop": lambda kept: kept.context.request_stop("asked"),
     'run_context.request_stop(kind="preempted")': lambda kept: kept.context.request_stop(
         "asked", kind="preempted"
     ),
-    "run_context.request_save": lambda kept: kept.context.request_save("asked"),
+    "run_context.request_save": lambda kept: kept.context.request_save("asked", keep=True),
     "run_context.assign": lambda kept: kept.context.assign({"v": 1.0}),
     "run_context.skip_update": lambda kept: kept.context.skip_update(),
     "run_context.request_rollback": lambda kept: kept.context.request_rollback("asked"),
-    "checkpoints.request_save": lambda kept: kept.checkpoints.request_save("asked"),
+    "checkpoints.request_save": lambda kept: kept.checkpoints.request_save(
+        "asked", keep=True
+    ),
+    "checkpoints.record_values": records,
     "SessionRunArgs": fetches_and_feeds,
     "graph.wrap": wraps,
 }
@@ -147,7 +157,7 @@ class FirstHook(SessionRunHook):
     @hookimpl(tryfirst=True)
     def begin(self, checkpoints: Any, graph: Graph) -> None:
         self.kept.checkpoints, self.kept.graph = checkpoints, graph
-        checkpoints.enable(self.directory, max_to_keep=None)
+        checkpoints.enable(self.directory, max_to_keep=1)
 
     def after_create_session(self) -> None:
         if self.kept.saves_first:
@@ -166,10 +176,16 @@ class FirstHook(SessionRunHook):
         self.kept.is_saving = True
 
     @hookimpl(tryfirst=True)
+    def pruning(self) -> str:
+        self.kept.is_saving = False
+        return "the test reads it"
+
+    @hookimpl(tryfirst=True)
     def after_save(self, global_step: int) -> None:
         self.kept.is_saving = False
-        if self.kept.asked is not None:
+        if self.kept.asked is not None and not self.kept.is_pruning:
             self.kept.saved.append(global_step)
+        self.kept.is_pruning = False
 
 
 class LastHook(SessionRunHook):
@@ -179,7 +195,7 @@ class LastHook(SessionRunHook):
         self.kept, self.event, self.when = kept, event, when
 
     def after_create_session(self) -> None:
-        if self.when == "first checkpoint":
+        if self.when == "first checkpoint" or self.event == "pruning":
             self.kept.checkpoints.request_save("first")
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -265,6 +281,7 @@ def asking(
             return None
         steps = kept.runs - (event == "cancelled")
         kept.asked = max(steps, 0), kept.is_saving
+        kept.is_pruning = event == "pruning"
         try:
             return request(kept)
         except hookbus.HookbusError as error:
@@ -393,6 +410,9 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
     if "preempted" in request and stopped == [run]:
         last = latest_checkpoint(RUN)
         assert (last.global_step, last.ended) == (run, "preempted")
+    if request == "checkpoints.record_values":
+        last = hookbus.list_checkpoints(RUN)[-1]
+        return "its checkpoint" if last.values == {"score": 0.5} else "nothing"
     if "request_stop" in request:
         return "after the run" if stopped == [run] else "nothing"
     return assigned(kept, *kept.asked) if "assign" in request else saved(kept, *kept.asked)
@@ -410,6 +430,7 @@ def assigned(kept: Kept, run: int, was_saving: bool) -> str:
 def saved(kept: Kept, run: int, was_saving: bool) -> str:
     """Return which checkpoint was written for a request made after so many runs."""
     step = kept.saved[0] if kept.saved else None
+    assert step is None or "asked" in kept_why(step)
     if was_saving:
         return "this checkpoint" if step == run else "nothing"
     if step in (0, 4):
@@ -422,6 +443,10 @@ def saved(kept: Kept, run: int, was_saving: bool) -> str:
 
 def values_of(step: int) -> dict[str, Any]:
     return read_checkpoint(RUN / f"ckpt-{step}").state["variables"]
+
+
+def kept_why(step: int) -> list[str]:
+    return [*read_checkpoint(RUN / f"ckpt-{step}").manifest.kept.values()]
 
 
 def latest_why(step: int) -> str:
