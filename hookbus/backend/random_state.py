@@ -17,6 +17,7 @@ from hookbus.backend.library import RandomSource, libraries, on_host
 from hookbus.backend.protocol import Session
 from hookbus.errors import Undo, UsageError, WriteConflictError
 from hookbus.graph.node import Node
+from hookbus.logs import log
 
 
 def _forked_python() -> Any:
@@ -89,6 +90,31 @@ class RandomGenerators:
         Each follows from its own generator, because a program may seed only one of them.
         """
         return {name: source.fork() for name, source in self.sources().items()}
+
+
+@attrs.define(eq=False)
+class RestoredGenerators:
+    """Restores the generators of a process, also those of libraries imported later."""
+
+    _awaited: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Restore the generators that are here by now."""
+        restore(states)
+        here = sources()
+        self._awaited = {name: state for name, state in states.items() if name not in here}
+
+    def restore_rest(self) -> None:
+        """Restore the generators of libraries that were imported since; report others."""
+        if not self._awaited:
+            return
+        self.restore(self._awaited)
+        for name in self._awaited:
+            log.warning(
+                "a random generator of the checkpoint is not restored",
+                generator=name,
+                why="the program has not imported its library, or no plugin here knows it",
+            )
 
 
 _NUMBERS = frozenset({int, float})

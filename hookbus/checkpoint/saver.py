@@ -13,10 +13,11 @@ import attrs
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
 from hookbus.backend.protocol import Session
+from hookbus.backend.random_state import RestoredGenerators
 from hookbus.checkpoint.codec import Codec, load_codec, too_deep
-from hookbus.checkpoint.files import CheckpointFiles
+from hookbus.checkpoint.files import CheckpointFiles, create_directory
 from hookbus.checkpoint.hook_state import Stateful, states_of
-from hookbus.checkpoint.leaves import leaves
+from hookbus.checkpoint.leaves import Snapshot
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.checkpoint.reader import (
@@ -55,22 +56,6 @@ def continues_input(ended: str | None) -> bool:
 
 
 @attrs.frozen(eq=False)
-class Snapshot:
-    """The values of one save, read once, and the version of the session at that time."""
-
-    variables: Mapping[str, Any]
-    tracked: Mapping[str, Any]
-    version: int
-
-    def values(self) -> dict[str, Any]:
-        """Return each number and array in it, by name."""
-        values = dict(self.variables)
-        for name, state in self.tracked.items():
-            values.update(leaves(name, state))
-        return values
-
-
-@attrs.frozen(eq=False)
 class HeldPosition:
     """The position of input and generators at the end of the training, for the last save.
 
@@ -104,6 +89,7 @@ class Saver:
         is_displaced: whether the directory was replaced by that of another training.
         params: the hyperparameters that the program has recorded, or those of the restored
             checkpoint.
+        generators: restores the random generators of the process.
     """
 
     checkpoints: Checkpoints
@@ -118,6 +104,7 @@ class Saver:
     ended: str | None = None
     is_displaced: bool = False
     params: Mapping[str, Any] = attrs.field(factory=dict)
+    generators: RestoredGenerators = attrs.field(factory=RestoredGenerators)
     _has_recorded: bool = False
     _saved_names: frozenset[str] | None = None
     _graph: Graph = attrs.field(factory=Graph)
@@ -130,7 +117,6 @@ class Saver:
     _last_version: int | None = None
     _last_files: Mapping[str, FileRecord] | None = None
     _sealed: int | None = None
-    _awaited: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def store(self) -> Store:
@@ -170,6 +156,9 @@ class Saver:
             self._lock = DirectoryLock(self.store.directory)
             self._lock.take()
             self.store.clear()
+            self._codec = load_codec()
+        if self.checkpoints.failed_directory is not None:
+            Store(self.checkpoints.failed_directory).prepare()
             self._codec = load_codec()
 
     def close(self) -> None:
@@ -288,7 +277,7 @@ class Saver:
         if session.version != snapshot.version:
             snapshot = self.snapshot(session)
         self._renew_lock()
-        step, (name, codec) = session.global_step, self._loaded_codec()
+        step, codec = session.global_step, self._loaded_codec()[1]
         contents = self._contents(session, snapshot)
         replaced = self._last_manifest if step == self.last_step else None
         ended, kept, values = None, dict(request.kept), self.retention.take_values(step)
@@ -298,19 +287,8 @@ class Saver:
                 # As long as nothing is trained, the session before ended here, and the
                 # model has the same values.
                 ended, values = replaced.ended, {**replaced.values, **values}
-        manifest = Manifest(
-            step,
-            name,
-            request.who,
-            request.why,
-            files={},
-            versions=dict(self.versions),
-            ended=ended,
-            wraps=self._graph.wraps,
-            saved_at=time.time(),
-            kept=kept,
-            values=values,
-        )
+        manifest = self._manifest(session, request, ended)
+        manifest = attrs.evolve(manifest, kept=kept, values=values)
         path, manifest = self.store.write(manifest, partial(codec.write, contents))
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
         self._last_version, self._last_files = session.version, manifest.files
@@ -319,6 +297,54 @@ class Saver:
         self.retention.log_kept(path, kept)
         self.retention.prune(path)
         return path
+
+    def write_failed(self, session: Session, snapshot: Snapshot, why: str) -> Path:
+        """Write the checkpoint of a session that failed; return its directory.
+
+        No session restores it by itself: it is apart from the others.
+
+        Raises:
+            CheckpointError: it cannot be written.
+            UsageError: another session is writing one into the directory.
+        """
+        directory, who = self.checkpoints.failed_directory, self.checkpoints.failed_by
+        assert directory is not None
+        assert who is not None
+        lock, store = DirectoryLock(directory), Store(directory)
+        create_directory(directory)
+        lock.take()
+        try:
+            manifest = self._manifest(session, SaveRequest(who, why), ended="failed")
+            contents = self._contents(session, snapshot)
+            codec = self._loaded_codec()[1]
+            path, _ = store.write(manifest, partial(codec.write, contents))
+            if self.checkpoints.max_to_keep is not None:
+                store.prune(self.checkpoints.max_to_keep, path)
+        finally:
+            lock.release()
+        log.info(
+            "checkpoint of the failed session saved",
+            path=shown(path),
+            step=manifest.global_step,
+            by=who,
+        )
+        return path
+
+    def _manifest(
+        self, session: Session, request: SaveRequest, ended: str | None
+    ) -> Manifest:
+        """Describe a checkpoint that is about to be written."""
+        return Manifest(
+            session.global_step,
+            self._loaded_codec()[0],
+            request.who,
+            request.why,
+            files={},
+            versions=dict(self.versions),
+            ended=ended,
+            wraps=self._graph.wraps,
+            saved_at=time.time(),
+        )
 
     def keep_last(self, request: SaveRequest) -> None:
         """Keep the last checkpoint for good, which already has what a request asks for."""
@@ -431,24 +457,6 @@ class Saver:
         if self.is_saved(session):
             self._sealed = session.global_step
 
-    def restore_generators(self, states: Mapping[str, Any]) -> None:
-        """Restore the generators of the process that are here by now."""
-        random_state.restore(states)
-        here = random_state.sources()
-        self._awaited = {name: state for name, state in states.items() if name not in here}
-
-    def restore_awaited(self) -> None:
-        """Restore the generators of libraries that were imported since; report others."""
-        if not self._awaited:
-            return
-        self.restore_generators(self._awaited)
-        for name in self._awaited:
-            log.warning(
-                "a random generator of the checkpoint is not restored",
-                generator=name,
-                why="the program has not imported its library, or no plugin here knows it",
-            )
-
     def note_restored(self, session: Session) -> None:
         """Note the state that hooks and tracked objects have taken over from a checkpoint.
 
@@ -516,7 +524,7 @@ class Saver:
     def _arrive(self, states: Mapping[str, Any]) -> None:
         """Restore what a resumed program has changed on its way to the checkpoint."""
         self.tracking.restore_again()
-        self.restore_generators(states)
+        self.generators.restore(states)
 
     def _newest(self) -> Restored | None:
         """Read the newest good checkpoint; rename bad ones only with the lock."""

@@ -56,6 +56,10 @@ class CheckpointInfo:
     values: Mapping[str, float] = attrs.field(factory=dict, hash=False)
 
 
+FAILED = "failed"
+"""The folder, in a directory of checkpoints, for those of failed sessions."""
+
+
 @attrs.define(eq=False)
 class Checkpoints:
     """Whether and where a session saves; hooks get it in ``begin``.
@@ -64,6 +68,7 @@ class Checkpoints:
         directory: the directory of the checkpoints, or None if it is not set yet.
         enabled_by: the hook that switched saving on, or None.
         max_to_keep: the number of checkpoints to keep; None keeps all.
+        failed_by: the hook that asked for a checkpoint if the session fails, or None.
     """
 
     directory: Path | None
@@ -71,7 +76,16 @@ class Checkpoints:
     _current_hook: CurrentHook
     enabled_by: str | None = None
     max_to_keep: int | None = 5
+    failed_by: str | None = None
+    _failed: Path | None = None
     _is_settled: bool = False
+
+    @property
+    def failed_directory(self) -> Path | None:
+        """The directory of the checkpoints of failed sessions; None to save none."""
+        if self.failed_by is None or self._failed is not None:
+            return self._failed
+        return None if self.directory is None else self.directory / FAILED
 
     def enable(
         self, directory: str | Path | None = None, max_to_keep: int | None = 5
@@ -87,11 +101,7 @@ class Checkpoints:
                 called.
         """
         who = self._current_hook.name
-        if self._is_settled:
-            raise UsageError(
-                f"{who} called checkpoints.enable() after the last begin(), when the "
-                "session has checked whether it can save; call it in begin()"
-            )
+        self._check_unsettled("enable")
         if directory is None and self.directory is None:
             raise UsageError(
                 f"{who} has no directory to save into: give the session "
@@ -107,9 +117,59 @@ class Checkpoints:
             self.directory = here
         self.enabled_by, self.max_to_keep = who, max_to_keep or None
 
+    def save_on_exception(self, directory: str | Path | None = None) -> None:
+        """Have a checkpoint written if an error ends the session, in ``begin``.
+
+        It is written before ``on_exception``, with ``ended="failed"`` in its manifest, and
+        apart from the others: no session restores it by itself. An error while it is
+        written becomes a note on the first one.
+
+        Args:
+            directory: where to save it; by default ``failed`` in the session's
+                ``checkpoint_dir``.
+
+        Raises:
+            UsageError: every ``begin`` was called; another hook has asked for another
+                directory; or it is the directory of the other checkpoints, or there is
+                none.
+        """
+        who = self._current_hook.name
+        self._check_unsettled("save_on_exception")
+        here = None if directory is None else Path(directory).absolute()
+        if self.failed_by is not None and here != self._failed:
+            raise UsageError(
+                f"{who} and {self.failed_by} would save the checkpoint of a failed session "
+                "into two directories; give only one"
+            )
+        self.failed_by, self._failed = who, here
+
     def settle(self) -> None:
-        """Refuse to switch saving on from now on: the session prepares to save, or not."""
+        """Refuse to switch saving on from now on: the session prepares to save, or not.
+
+        Raises:
+            UsageError: a checkpoint of a failed session would have no directory, or that of
+                the others.
+        """
         self._is_settled = True
+        failed, who = self.failed_directory, self.failed_by
+        if who is not None and failed is None:
+            raise UsageError(
+                f"{who} called checkpoints.save_on_exception() without a directory: give "
+                "the session checkpoint_dir=, or save_on_exception() a directory"
+            )
+        if failed is not None and failed == self.directory:
+            raise UsageError(
+                f"{who} would save the checkpoint of a failed session into {failed}, where "
+                "the next session would restore it; give another directory"
+            )
+
+    def _check_unsettled(self, method: str) -> None:
+        if self._is_settled:
+            raise UsageError(
+                f"{self._current_hook.name} called checkpoints.{method}() after the last "
+                "begin(), when the session has checked whether it can save; call it in "
+                "begin()"
+            )
 
     def request_save(self, why: str, keep: bool = False) -> None:
         """Ask for a checkpoint, in any event up to ``end``.

@@ -30,7 +30,7 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_put_off
 from hookbus.logs import log, shown
-from hookbus.session.requests import record_values, save
+from hookbus.session.requests import record_values, save, save_failed
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
@@ -69,6 +69,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
             failures.extend(_end_well(state, outcome))
         elif error is not None:
             state.requests.close()
+            failures.extend(_save_failed(state, error, outcome))
             failures.extend(_tell_exception(state, error, outcome))
 
     failures += _attempt(tell)
@@ -200,6 +201,23 @@ def _tell_exception(
         log.error("a hook failed in on_exception", hook=name, error=repr_of(other))
         add_note(error, f"on_exception() of {name!r} failed: {repr_of(other)}")
     return [] if isinstance(error, KeyboardInterrupt) else interrupts
+
+
+def _save_failed(
+    state: SessionState, error: BaseException, outcome: Outcome
+) -> list[BaseException]:
+    """Write the checkpoint of a failed session; return what interrupted that.
+
+    A second Ctrl-C ends the session at once, so it writes none.
+    """
+    if outcome.kind != "failed":
+        return []
+    why = f"failed: {type(error).__name__}"
+    failures = _attempt(lambda: save_failed(state, why))
+    for other in failures:
+        log.error("the failed session is not saved", error=repr_of(other))
+        add_note(error, f"the failed session is not saved: {repr_of(other)}")
+    return [other for other in failures if isinstance(other, KeyboardInterrupt)]
 
 
 def _close_backend(state: SessionState) -> None:

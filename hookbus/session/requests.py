@@ -7,6 +7,7 @@ from typing import Any
 
 from hookbus.backend.random_state import unswapped
 from hookbus.checkpoint.hook_state import load_hooks
+from hookbus.checkpoint.leaves import Snapshot
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
@@ -213,6 +214,45 @@ def save(
         )
 
 
+def save_failed(state: SessionState, why: str) -> None:
+    """Write the checkpoint of a session that fails, if a hook asked for one.
+
+    There is none before the first step of a custom loop, nor while that repeats its way to
+    its checkpoint: what it tracks has no state to tell yet.
+
+    Raises:
+        BaseException: it cannot be written.
+    """
+    saver, backend = state.saver, state.backend
+    ready = state.first_step is not None and saver.tracking.is_complete
+    if saver.checkpoints.failed_directory is None or backend is None or not ready:
+        return
+    if state.is_inherited or saver.epochs.resuming:
+        return
+    session = backend.session
+    backend.settle()
+    with unswapped(session):
+        snapshot = saver.snapshot(session)
+        if not _is_refused(state, snapshot, None):
+            saver.write_failed(session, snapshot, why)
+
+
+def _is_refused(
+    state: SessionState, snapshot: Snapshot, context: SessionRunContext | None
+) -> bool:
+    """Return whether a hook refuses to save these values."""
+    assert state.backend is not None
+    session, veto = state.backend.session, state.bus.caller("before_save")
+    if veto.reaches_nobody:
+        return False
+    step = session.global_step
+    refusals = veto.collect(session, snapshot.values(), step, context)
+    if refusals:
+        refuser, reason = refusals[0]
+        log.warning("checkpoint refused", step=step, by=refuser, why=reason)
+    return bool(refusals)
+
+
 def _write(
     state: SessionState, request: SaveRequest, context: SessionRunContext | None
 ) -> Path | None:
@@ -220,17 +260,13 @@ def _write(
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
     requests, step = state.requests, session.global_step
-    snapshot, veto = saver.snapshot(session), bus.caller("before_save")
+    snapshot = saver.snapshot(session)
     if saver.is_safe(session, snapshot):
         saver.keep_last(request)
         return None
-    if not veto.reaches_nobody:
-        refusals = veto.collect(session, snapshot.values(), step, context)
-        if refusals:
-            refuser, reason = refusals[0]
-            log.warning("checkpoint refused", step=step, by=refuser, why=reason)
-            requests.take_save()  # the refusal is also the answer to these requests
-            return None
+    if _is_refused(state, snapshot, context):
+        requests.take_save()  # the refusal is also the answer to these requests
+        return None
     bus.caller("saving").collect(session, step)
     commit(state)
     # Who asked meanwhile gets this checkpoint.

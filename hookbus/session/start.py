@@ -393,9 +393,9 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     state.bus.caller("after_create_session").collect(session, backend.coord)
     # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
-        saver.restore_generators(restored.state.get("random", {}))
+        saver.generators.restore(restored.state.get("random", {}))
         if not state.custom_loop:  # that may import more until its first step
-            saver.restore_awaited()
+            saver.generators.restore_rest()
 
 
 def _restore_pristine(state: SessionState) -> None:

@@ -216,7 +216,7 @@ class Step:
         if not saver.tracking.is_complete:
             state.check_wraps()
             saver.tracking.check()
-            saver.restore_awaited()
+            saver.generators.restore_rest()
             saver.note_restored(backend.session)
         if state.requests.pending:
             session = backend.session

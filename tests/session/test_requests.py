@@ -158,6 +158,7 @@ class FirstHook(SessionRunHook):
     def begin(self, checkpoints: Any, graph: Graph) -> None:
         self.kept.checkpoints, self.kept.graph = checkpoints, graph
         checkpoints.enable(self.directory, max_to_keep=1)
+        checkpoints.save_on_exception()
 
     def after_create_session(self) -> None:
         if self.kept.saves_first:
@@ -221,7 +222,7 @@ def is_due(kept: Kept, when: str) -> bool:
         return False
     if when == "first checkpoint":
         return kept.phase == "opening"
-    if when in ("last checkpoint", "in `end`"):
+    if when in ("last checkpoint", "in `end`", "failed session"):
         return kept.phase == "closing"
     if when == "after a run" and kept.phase != "running":
         return False
@@ -368,7 +369,7 @@ def effect_of(
                     break
             stopped = [session.global_step] if session.should_stop() else []
             kept.phase = "closing"
-            if event == "on_exception":
+            if event == "on_exception" or when == "failed session":
                 raise LeaveError
     except LeaveError as error:
         notes = [note for note in getattr(error, "__notes__", ()) if "PluginError" in note]
