@@ -1,17 +1,21 @@
-"""Asks for checkpoints when they are due, and notifies listeners of them."""
+"""Asks for checkpoints when they are due, keeps the best, and notifies listeners."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import attrs
+from hookbus_checkpoint_saver_rules import MODES, Best, good_reason
 
 import hookbus
 from hookbus import (
+    CheckpointInfo,
     Checkpoints,
     CheckpointSaverListener,
+    Graph,
     SecondOrStepTimer,
+    SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
@@ -41,12 +45,30 @@ class CheckpointSaverHook(SessionRunHook):
         listeners: objects to notify before and after each save, in this order.
         max_to_keep: the number of checkpoints to keep; 0 or None keeps all.
         save_epochs: passes of ``session.iterate`` between checkpoints, in a custom loop.
+        keep_every_steps: keep for good the first checkpoint at or after each multiple of
+            this number of global steps.
+        keep_every_hours: keep for good the first checkpoint, and then each that is written
+            so many hours after the last one that is kept for good.
+        keep_best: the number of checkpoints to keep because their value is the best.
+        best_metric: the node with that value, by name, or a metric of evaluations; by
+            default ``loss``. ``val/loss`` is the metric ``loss`` of the evaluation ``val``,
+            unless the graph has a node of that name.
+        best_from_evaluations: use a metric of evaluations instead of a node; give the name
+            of the evaluation if there are several. Each evaluation asks for a checkpoint.
+        best_mode: whether the ``lowest`` or the ``highest`` value is the best. The default
+            is ``lowest`` for ``loss``; any other metric needs a mode.
+        save_on_failure: save a session that an error ends, into the folder ``failed`` of
+            its directory.
 
     Raises:
-        UsageError: not exactly one period is given, or a session has no directory.
+        UsageError: not exactly one period is given, settings contradict each other, the
+            value is not a number, or a session has no directory.
     """
 
-    exclusive_settings = (("save_secs", "save_steps", "save_epochs"),)
+    exclusive_settings = (
+        ("save_secs", "save_steps", "save_epochs"),
+        ("keep_every_steps", "keep_every_hours"),
+    )
     default_settings: ClassVar = {"save_secs": 600.0}
 
     checkpoint_dir: str | None = None
@@ -55,10 +77,32 @@ class CheckpointSaverHook(SessionRunHook):
     listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=_all)
     max_to_keep: int | None = attrs.field(default=5, validator=hookbus.numeric(least=0))
     save_epochs: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    keep_every_steps: int | None = attrs.field(
+        default=None, validator=hookbus.numeric(above=0)
+    )
+    keep_every_hours: float | None = attrs.field(
+        default=None, validator=hookbus.numeric(above=0)
+    )
+    keep_best: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    best_metric: str | None = None
+    best_from_evaluations: bool | str = False
+    best_mode: str | None = None
+    save_on_failure: bool = False
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
+    _best: Best | None = attrs.field(default=None, init=False)
+    _request: SessionRunArgs | None = attrs.field(default=None, init=False)
+    _value: tuple[int, Mapping[str, float]] | None = attrs.field(default=None, init=False)
+    _saved: int | None = attrs.field(default=None, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._best = self._best_rule()
+        if None not in (self.keep_every_steps, self.keep_every_hours):
+            raise hookbus.UsageError(
+                "only one of keep_every_steps and keep_every_hours of checkpoint-saver can "
+                "be given"
+            )
         if self.save_epochs is None:
             named = "save_secs, save_steps and save_epochs of checkpoint-saver"
             self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
@@ -68,10 +112,34 @@ class CheckpointSaverHook(SessionRunHook):
                 "should be provided."
             )
 
-    def begin(self, checkpoints: Checkpoints) -> None:
+    def _best_rule(self) -> Best | None:
+        given = self.best_metric, self.best_from_evaluations or None, self.best_mode
+        if self.keep_best is None:
+            if given != (None, None, None):
+                raise hookbus.UsageError(
+                    "best_metric, best_from_evaluations and best_mode of checkpoint-saver "
+                    "have no effect without keep_best"
+                )
+            return None
+        metric, mode = self.best_metric or "loss", self.best_mode
+        if mode is None and metric.rpartition("/")[2] == "loss":
+            mode = "lowest"
+        if mode not in MODES:
+            raise hookbus.UsageError(
+                f"keep_best of checkpoint-saver needs best_mode for the metric {metric!r}: "
+                f"{' or '.join(MODES)}, given: {mode!r}"
+            )
+        return Best(self.keep_best, metric, self.best_from_evaluations, mode)
+
+    def begin(self, checkpoints: Checkpoints, graph: Graph) -> None:
         """Switch saving on."""
         checkpoints.enable(self.checkpoint_dir, self.max_to_keep)
-        self._checkpoints = checkpoints
+        if self.save_on_failure:
+            checkpoints.save_on_exception()
+        self._checkpoints, self._has_ended = checkpoints, False
+        self._best = self._best_rule()
+        node = None if self._best is None else self._best.find(graph)
+        self._request = None if node is None else SessionRunArgs(node)
         for listener in self.listeners:
             listener.begin()
 
@@ -79,19 +147,28 @@ class CheckpointSaverHook(SessionRunHook):
         """Ask for the first checkpoint; the period counts from it."""
         assert self._checkpoints is not None
         self._checkpoints.request_save("start")
+        self._value = self._saved = None
         if self._timer is not None:
             self._timer.update_last_triggered_step(session.global_step)
 
     @hookbus.hookimpl
-    def next_due(self) -> hookbus.Due:
+    def next_due(self) -> hookbus.Due | None:
         """Wait for the period to end; a period of epochs ends between two runs."""
+        if self._request is not None:
+            return None
         return hookbus.Due() if self._timer is None else self._timer.next_due()
+
+    def before_run(self) -> SessionRunArgs | None:
+        """Ask for the value by which checkpoints are compared."""
+        return self._request
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Ask for a checkpoint when one is due."""
         step = run_values.global_step
+        if self._best is not None and self._request is not None:
+            self._value = step, self._best.value(run_values.results)
         if self._timer is not None and self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             period = (
@@ -111,18 +188,55 @@ class CheckpointSaverHook(SessionRunHook):
 
     @hookbus.hookimpl
     def saving(self, session: hookbus.Session, global_step: int) -> None:
-        """Notify the listeners that a checkpoint will be written."""
+        """Rate the checkpoint, and notify the listeners that it will be written."""
+        if not self._has_ended:
+            self._rate(global_step)
         for listener in self.listeners:
             listener.before_save(session, global_step)
 
     @hookbus.hookimpl
     def after_save(self, session: hookbus.Session, global_step: int) -> str | None:
         """Notify the listeners, and stop if one of them asks for it."""
-        stop = None
+        stop, self._saved = None, global_step
         for listener in self.listeners:
             if listener.after_save(session, global_step):
                 stop = f"{type(listener).__name__} asked for it after a save"
         return stop
+
+    @hookbus.hookimpl
+    def evaluated(
+        self, metrics: Mapping[str, Any], global_step: int, name: str | None
+    ) -> None:
+        """Note the value of an evaluation, and have the model saved that has it."""
+        assert self._checkpoints is not None
+        value = {} if self._best is None else self._best.evaluated(metrics, name)
+        if value:
+            self._checkpoints.record_values(value, global_step)
+            if global_step != self._saved and not self._has_ended:
+                self._checkpoints.request_save(f"{', '.join(value)} was evaluated")
+
+    @hookbus.hookimpl
+    def pruning(self, global_step: int, stored: Sequence[CheckpointInfo]) -> str | None:
+        """Keep the best ones."""
+        return None if self._best is None else self._best.reason(stored, global_step)
+
+    def end(self, session: hookbus.Session) -> None:
+        """Rate the last checkpoint."""
+        self._rate(session.global_step)
+        self._has_ended = True
+
+    def _rate(self, step: int) -> None:
+        """Keep the checkpoint of a step for good if it is due, and note its value."""
+        assert self._checkpoints is not None
+        directory = self._checkpoints.directory
+        periods = self.keep_every_steps, self.keep_every_hours
+        if periods != (None, None) and directory is not None:
+            stored = hookbus.list_checkpoints(directory)
+            why = good_reason(stored, step, *periods)
+            if why is not None:
+                self._checkpoints.request_save(why, keep=True)
+        if self._value is not None and self._value[0] == step:
+            self._checkpoints.record_values(self._value[1], step)
 
     @hookbus.hookimpl
     def finished(self, session: hookbus.Session) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 
 import hookbus
 from hookbus import (
@@ -60,11 +59,10 @@ def fail(directory: Path, opened, *hooks: Any, steps: int = 3, error: Any = None
     return error
 
 
-def test_a_failed_session_leaves_its_state(opened, tmp_path):
+def test_a_failed_session_leaves_its_state(opened, tmp_path, capsys):
     """Before on_exception, with all that a checkpoint has, and why it was written."""
     hook = SavesFailed()
-    with capture_logs() as logs:
-        fail(tmp_path, opened, hook)
+    fail(tmp_path, opened, hook)
     restored = read_checkpoint(tmp_path / "failed" / "ckpt-3")
     assert restored.state["variables"]["w"].tolist() == [3] * 4
     assert restored.state["variables"]["seen"] == 2
@@ -76,8 +74,9 @@ def test_a_failed_session_leaves_its_state(opened, tmp_path):
         ("before_save", 3, True),
         ("on_exception", "ZeroDivisionError('it failed')"),
     ]
-    (line,) = [each for each in logs if "failed session saved" in each["event"]]
-    assert (line["step"], line["by"]) == (3, "saves-failed")
+    logged = capsys.readouterr().err
+    assert "checkpoint of the failed session saved path=" in logged
+    assert "failed/ckpt-3 step=3 by=saves-failed\n" in logged
 
 
 def test_no_session_restores_it_by_itself(opened, tmp_path):
@@ -148,7 +147,7 @@ def test_a_run_that_fails_changes_no_variable(opened, tmp_path, counting):
     assert restored.state["variables"]["w"].tolist() == [1] * 4
 
 
-def test_a_hook_may_refuse_it(opened, tmp_path):
+def test_a_hook_may_refuse_it(opened, tmp_path, capsys):
     """As it may refuse any checkpoint: the values may be worth nothing."""
 
     class Refuses(SessionRunHook):
@@ -156,14 +155,13 @@ def test_a_hook_may_refuse_it(opened, tmp_path):
         def before_save(self, global_step: int) -> str | None:
             return "w is not finite" if global_step else None
 
-    with capture_logs() as logs:
-        error = fail(tmp_path, opened, SavesFailed(), Refuses())
+    error = fail(tmp_path, opened, SavesFailed(), Refuses())
     assert list_checkpoints(tmp_path / "failed") == []
-    assert "checkpoint refused" in [line["event"] for line in logs]
+    assert "checkpoint refused" in capsys.readouterr().err
     assert not hasattr(error, "__notes__")
 
 
-def test_an_error_while_it_is_saved_is_a_note_on_the_first(opened, tmp_path):
+def test_an_error_while_it_is_saved_is_a_note_on_the_first(opened, tmp_path, capsys):
     """What has gone wrong first is what the caller sees."""
 
     class Breaks(SessionRunHook):
@@ -181,13 +179,12 @@ def test_an_error_while_it_is_saved_is_a_note_on_the_first(opened, tmp_path):
             self.failing = True
 
     hook = SavesFailed()
-    with capture_logs() as logs:
-        error = fail(tmp_path, opened, hook, Breaks())
+    error = fail(tmp_path, opened, hook, Breaks())
     assert error.__notes__[0].startswith(
         "hookbus: the failed session is not saved: KeyError('state'"
     )
     assert hook.told[-1][0] == "on_exception"
-    assert "the failed session is not saved" in [line["event"] for line in logs]
+    assert "[error    ] the failed session is not saved" in capsys.readouterr().err
     assert list((tmp_path / "failed").glob("ckpt-*")) == []
 
 
