@@ -76,6 +76,8 @@ class Asker(SessionRunHook):
             run_context.request_stop("asked")
         if self.style == "preempts" and step == self.at:
             run_context.request_stop("asked", kind="preempted")
+        if self.style == "keeps" and step == self.at:
+            run_context.request_save("asked", keep=True)
         if self.style == "assigns" and step == self.at:
             run_context.assign({"w": np.ones(2) * self.number})
         if self.style == "fetches late":
@@ -107,6 +109,7 @@ STYLES = (
     "raises after",
     "stops",
     "preempts",
+    "keeps",
     "assigns",
     "skips",
     "fetches late",

@@ -118,6 +118,20 @@ def test_all_stay_where_no_number_is_given(most):
     assert saved() == [*range(9)]
 
 
+def test_one_of_so_many_hours_stays_permanently(monkeypatch):
+    """As with keep_checkpoint_every_n_hours; here the first one stays, too."""
+    now = [0.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+
+    class OneHour(SessionRunHook):
+        def before_run(self):
+            now[0] += 3600.0
+
+    for _ in range(2):  # TensorFlow begins to count anew when the process does
+        run_steps(saver(max_to_keep=1, keep_every_hours=2), OneHour(), steps=5)
+    assert saved() == [0, 2, 4, 6, 8, 10]
+
+
 def test_a_checkpoint_goes_when_the_next_one_is_there():
     """There are never more than so many between two runs, and never fewer."""
     found = []
