@@ -361,6 +361,8 @@ class Saver:
 
     def record_values(self, current: int) -> None:
         """Record the numbers that :attr:`retention` has taken; *current* is the step."""
+        if self._lock is not None and self._lock.is_lost:
+            return  # the directory may be that of another training
         last, path = self.last_step, self.last_path
         changed = self.retention.record_values(-1 if last is None else last, current)
         if changed and path is not None:
