@@ -16,13 +16,17 @@ from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 
 from hookbus import (
     Config,
+    EvalSpec,
     Graph,
     MonitoredSession,
+    TrainSpec,
     UsageError,
     latest_checkpoint,
     list_checkpoints,
+    train_and_evaluate,
 )
 from hookbus.checkpoint.reader import read_checkpoint
+from tests.support.estimating import estimator, numbers
 
 OFF = Config(autoload=False, header=False)
 STEPS = 40
@@ -228,6 +232,22 @@ def test_an_evaluation_after_a_save_rates_the_checkpoint_of_its_step():
         2: {"val/loss": 1.0},
         6: {"val/loss": 2.0},
     }
+
+
+def test_train_and_evaluate_rates_each_checkpoint_after_its_save():
+    """The last one, too, whose evaluation comes when the training has ended."""
+    losses = {2: 3.0, 4: 1.0, 6: 9.0, 8: 4.0, 9: 2.0}
+
+    def evaluated() -> list[np.ndarray]:
+        return [np.full(2, losses[latest_checkpoint("run").global_step])]
+
+    saver = CheckpointSaverHook(
+        save_steps=2, max_to_keep=1, keep_best=2, best_from_evaluations=True
+    )
+    spec = EvalSpec(evaluated, steps=1, start_delay_secs=0, throttle_secs=0)
+    train_and_evaluate(estimator(), TrainSpec(numbers(20), 9, [saver]), spec)
+    left = {info.global_step: info.values["loss"] for info in list_checkpoints("run")}
+    assert left == {4: 1.0, 9: 2.0}
 
 
 def test_a_failed_session_is_saved():
