@@ -8,6 +8,7 @@ two removals, and one that resumes it, keep the same checkpoints as one that was
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,15 +47,14 @@ class Retention:
         self._deferred = []
         if keep is None or directory is None:
             return
-        store, stored = Store(directory), list[CheckpointInfo]()
-        recent: set[int | None] = set()
+        store, recent = Store(directory), set[int | None]()
+        stored: list[CheckpointInfo] = []
 
         def stays(candidate: StoredCheckpoint) -> bool:
             if not recent:
-                stored.extend(_described(store))
                 steps = sorted({found.step or 0 for found in store.found()})
                 recent.update(steps[-_KEPT_WHILE_OPEN:])
-            if self._is_kept(candidate, stored):
+            if self._is_kept(candidate, store, stored):
                 return True
             if candidate.step in recent and not candidate.old:
                 self._deferred.append(candidate.path)
@@ -113,17 +113,24 @@ class Retention:
                 self._logged.add((path, who, why))
                 log.info("checkpoint kept", path=shown(path), by=who, why=why)
 
-    def _is_kept(self, found: StoredCheckpoint, stored: list[CheckpointInfo]) -> bool:
+    def _is_kept(
+        self, found: StoredCheckpoint, store: Store, stored: list[CheckpointInfo]
+    ) -> bool:
+        """Return whether a checkpoint stays; *stored* is filled if a hook needs it."""
         if found.old and found.path.with_suffix("").is_dir():
             return False  # it was replaced
-        info = next((info for info in stored if info.path == found.path), None)
-        if info is None:
-            return _is_unreadable(found)
+        try:
+            info = describe(found)
+        except NoGoodCheckpointError:
+            return False
+        except (UsageError, OSError):  # it may be kept for good
+            return True
         if info.kept:
             return True
         caller = self._bus.caller("pruning")
         if caller.reaches_nobody:
             return False
+        stored[:] = stored or _described(store)
         answers = caller.collect(info.path, info.global_step, tuple(stored))
         self.log_kept(info.path, {who: str(why) for who, why in answers})
         return bool(answers)
@@ -133,20 +140,6 @@ def _described(store: Store) -> list[CheckpointInfo]:
     """Describe the good checkpoints, the oldest step first."""
     good: dict[int, CheckpointInfo] = {}
     for found in store.found():
-        try:
-            info = describe(found)
-        except (NoGoodCheckpointError, UsageError, OSError):
-            continue
-        good.setdefault(info.global_step, info)
+        with contextlib.suppress(NoGoodCheckpointError, UsageError, OSError):
+            good.setdefault(found.step or 0, describe(found))
     return [good[step] for step in sorted(good)]
-
-
-def _is_unreadable(found: StoredCheckpoint) -> bool:
-    """Return whether its manifest cannot tell, here or now, that it is kept for good."""
-    try:
-        describe(found)
-    except NoGoodCheckpointError:
-        return False
-    except (UsageError, OSError):
-        return True
-    return False
