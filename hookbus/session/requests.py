@@ -108,7 +108,7 @@ def _roll_back_in_place(state: SessionState) -> None:
     saver.put_back(backend.session, restored)
     load_hooks(saver.hooks, saved.get("hooks", {}), restored.manifest.ended)
     state.bus.caller("after_create_session").collect(backend.session, backend.coord)
-    saver.restore_generators(saved.get("random", {}))
+    saver.generators.restore(saved.get("random", {}))
 
 
 def record_values(state: SessionState) -> None:

@@ -176,7 +176,9 @@ def test_every_way_to_end(place, error, leaves, event, kind):
         who = "input"
     assert (outcome.who, outcome.step) == (who, step)
     assert hooks[0].told[0][-1] == outcome
-    assert {**written(), "params": {}, "skipped": 0, "rolled_back": 0} == attrs.asdict(outcome)
+    assert {**written(), "params": {}, "skipped": 0, "rolled_back": 0} == attrs.asdict(
+        outcome
+    )
 
 
 @pytest.mark.parametrize("kind", ["SessionInterruptedError", "SessionStoppedError"])

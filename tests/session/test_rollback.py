@@ -318,8 +318,12 @@ def test_a_foreign_loop_cannot_go_back(tmp_path):
     driven.created(backend)
     request = driven.before_step()
     backend.run("train")
-    with pytest.raises(UsageError, match="the loop that runs the steps cannot go back"):
-        driven.after_step(dict.fromkeys(request.fetches, 0.0))
+    values = dict.fromkeys(request.fetches, 0.0)
+    with pytest.raises(
+        UsageError, match="the loop that runs the steps cannot go back"
+    ) as e:
+        driven.after_step(values)
+    driven.failed(e.value)
 
 
 class Watches(SessionRunHook):
