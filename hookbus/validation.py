@@ -37,7 +37,11 @@ def scalar_in(value: Any) -> float | None:
 
 
 def numeric(
-    *, above: float | None = None, least: float | None = None, whole: bool = False
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
 ) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
     """Return an attrs validator for settings that are numbers.
 
@@ -46,6 +50,7 @@ def numeric(
     Args:
         above: the number has to be greater than this.
         least: the number has to be at least this.
+        below: the number has to be less than this.
         whole: whether only whole numbers are valid.
 
     >>> @attrs.define
@@ -60,6 +65,8 @@ def numeric(
         wanted += f" above {above:g}"
     elif least is not None:
         wanted += f" of at least {least:g}"
+    if below is not None:
+        wanted += f" and below {below:g}"
 
     def check(instance: Any, field: attrs.Attribute[Any], value: Any) -> None:
         if value is None:
@@ -72,6 +79,7 @@ def numeric(
             value != value  # NaN
             or (above is not None and value <= above)
             or (least is not None and value < least)
+            or (below is not None and value >= below)
         ):
             error = UsageError
         else:

@@ -27,6 +27,7 @@ from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_profiler import ProfilerHook
 from hookbus_progress import ProgressHook
+from hookbus_reduce_lr_on_plateau import ReduceLROnPlateauHook
 from hookbus_spike_rollback import SpikeRollbackHook
 from hookbus_step_counter import StepCounterHook
 from hookbus_stop_at_checkpoint_step import StopAtCheckpointStepHook
@@ -209,7 +210,8 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         NanTensorHook(),
         ProfilerHook(save_steps=40, output_dir="timelines", show_memory=True),
         ProgressHook(every_secs=0),
-        SpikeRollbackHook(),
+        ReduceLROnPlateauHook(),
+        SpikeRollbackHook(factor=1e9),
         StepCounterHook(every_n_steps=40),
         StopAtCheckpointStepHook("others", STEPS, 0),
         StopAtStepHook(last_step=STEPS),

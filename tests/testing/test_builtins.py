@@ -21,6 +21,7 @@ SETTINGS = {
     "nan-tensor": [],
     "profiler": ["save_steps=1", "output_dir=timelines"],
     "progress": ["every_secs=0"],
+    "reduce-lr-on-plateau": ["every_n_steps=2"],
     "spike-rollback": ["warmup=2"],
     "step-counter": ["every_n_steps=2"],
     "stop-at-checkpoint-step": [

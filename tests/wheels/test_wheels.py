@@ -95,6 +95,15 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--progress-every-secs", "0"],
         lambda ran: "progress step=2" in ran.stderr,
     ),
+    "reduce-lr-on-plateau": (
+        [
+            "-p",
+            "reduce-lr-on-plateau",
+            "--reduce-lr-on-plateau-every-n-steps=1",
+            "--reduce-lr-on-plateau-patience=3",
+        ],
+        lambda ran: "no variable can be the learning rate" in ran.stderr,
+    ),
     "spike-rollback": (
         ["-p", "spike-rollback"],
         lambda ran: ran.returncode == 1 and "saves no checkpoint" in ran.stderr,
@@ -135,7 +144,13 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
     ),
 }
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
-ALONE = ("gradient-accumulation", "spike-rollback", "time-limit", "weight-average")
+ALONE = (
+    "gradient-accumulation",
+    "reduce-lr-on-plateau",
+    "spike-rollback",
+    "time-limit",
+    "weight-average",
+)
 """Plugins that end the training with these flags, or hold it back."""
 
 

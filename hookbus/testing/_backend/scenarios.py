@@ -263,6 +263,19 @@ def time_limit(kind: Kind, folder: Path) -> None:
     assert steps_in(folder)[-1] == 1
 
 
+def reduce_lr_on_plateau(kind: Kind, folder: Path) -> None:
+    """It lowers the variable that it is given, before and after a cut."""
+    losses = (3.0, 2.0, 2.0, 1.0, 1.0, 1.0)
+
+    def hooks() -> list[Any]:
+        settings = {"every_n_steps": 1, "patience": 1, "min_lr": 9.0, "variable": "lr"}
+        return [built_in("reduce-lr-on-plateau", **settings), saving(folder)]
+
+    with pytest.raises(UsageError, match="no variable can be the learning rate"):
+        train(kind, *hooks(), directory=folder, losses=losses)
+    assert steps_in(folder)[-1] == 5
+
+
 def spike_rollback(kind: Kind, folder: Path) -> None:
     """It goes back from a loss that is NaN, until it gives up, and saves nothing bad."""
     losses = (1.0, 1.0, 1.0, float("nan"))
@@ -418,8 +431,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         nan_tensor,
         profiler,
         progress,
-        step_counter,
+        reduce_lr_on_plateau,
         spike_rollback,
+        step_counter,
         stop_at_checkpoint_step,
         stop_at_step,
         summary_saver,
