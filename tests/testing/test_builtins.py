@@ -18,6 +18,7 @@ SETTINGS = {
     "gradient-accumulation": ["runs=2", "gradients=x"],
     "in-memory-evaluator": ["evaluate=metrics:weight", "every_n_iter=2"],
     "logging-tensor": ["every_n_iter=2"],
+    "lr-finder": ["variable=w", "steps=2", "output_dir=found"],
     "nan-tensor": [],
     "profiler": ["save_steps=1", "output_dir=timelines"],
     "progress": ["every_secs=0"],
@@ -36,8 +37,8 @@ SETTINGS = {
     "weight-average": ["decay=0.5"],
 }
 """What each hook is given, so that it acts in the few steps that there are."""
-GRAPHS_ONLY = ("gradient-accumulation",)
-"""The hooks that refuse custom loops, as their pages say."""
+GRAPHS_ONLY = ("gradient-accumulation", "lr-finder")
+"""The hooks that need other settings in custom loops, or end them, as their pages say."""
 METRICS = """
 def weight(session):
     return {"w": session.run("w") if session.graph.variables else 0.0}

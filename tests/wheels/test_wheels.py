@@ -83,6 +83,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--logging-tensor", "loss"],
         lambda ran: "logged step=1" in ran.stderr,
     ),
+    "lr-finder": (
+        ["-p", "lr-finder"],
+        lambda ran: "lr-finder: no variable can be the learning rate" in ran.stderr,
+    ),
     "nan-tensor": (
         ["--nan-tensor", "loss"],
         lambda ran: ran.returncode == 1 and "loss is NaN at step 13" in ran.stderr,
@@ -146,6 +150,7 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
 ALONE = (
     "gradient-accumulation",
+    "lr-finder",
     "reduce-lr-on-plateau",
     "spike-rollback",
     "time-limit",

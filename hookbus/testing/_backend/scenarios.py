@@ -193,6 +193,16 @@ def logging_tensor(kind: Kind, _: Path) -> None:
     assert (line["step"], plain(line["values"])) == (6, {"loss": 0.5, "w": 21})
 
 
+def lr_finder(kind: Kind, folder: Path) -> None:
+    """It writes what it finds, if it can set the variable and try without an effect."""
+    hook = built_in("lr-finder", variable="w", steps=3, output_dir=str(folder))
+    try:
+        train(kind, hook)
+    except (GraphError, UsageError):
+        return  # the loop computes the model, or the backend cannot fork a session
+    assert (folder / "lr-finder.csv").read_text("utf-8").count("\n") == 4
+
+
 def nan_tensor(kind: Kind, folder: Path) -> None:
     """A NaN fails the step that has it, or stops the session, and is never saved."""
     losses = (1.0, 1.0, float("nan"))
@@ -428,6 +438,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         gradient_accumulation,
         in_memory_evaluator,
         logging_tensor,
+        lr_finder,
         nan_tensor,
         profiler,
         progress,
