@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import attrs
 from attrs import field
-from hookbus_lr_finder_sweep import Sweep
+from hookbus_lr_finder_sweep import NAME, Sweep
 
 import hookbus
 from hookbus import Graph, Session, SessionRunArgs, SessionRunHook, UsageError
 
-_NAME, _RATES = "lr-finder", ("lr", "learning_rate")
 _POSITIVE = hookbus.numeric(above=0)
 
 
@@ -25,15 +25,16 @@ class LRFinderHook(SessionRunHook):
     Args:
         min_lr: the first learning rate.
         max_lr: the last one.
-        steps: how many are tested. It ends earlier when the loss is 4 times its lowest.
+        steps: how many are tested; fewer if the loss diverges, or the input ends.
         loss: the node of the loss.
         train_op: the train op of a graph.
         variable: the learning rate; by default the only ``lr`` or ``learning_rate``.
-        output_dir: where ``lr-finder.csv`` and ``lr-finder.svg`` go.
+        output_dir: where ``lr-finder.csv`` and ``lr-finder.svg`` go; by default beside the
+            checkpoints, or in the current directory if there are none.
 
     Raises:
-        UsageError: a setting is not valid, there is no such variable, or the backend cannot
-            fork a session.
+        UsageError: a setting is not valid, there is no such variable, the loss is not a
+            number, or the session cannot do the steps of a test by itself.
     """
 
     min_lr: float = field(default=1e-6, validator=_POSITIVE)
@@ -42,10 +43,12 @@ class LRFinderHook(SessionRunHook):
     loss: str = "loss"
     train_op: str = "train"
     variable: str | None = None
-    output_dir: str = "."
+    output_dir: str | None = None
     sweep: Sweep = field(init=False)
     _session: Session | None = field(default=None, init=False)
+    _checkpoints: hookbus.Checkpoints | None = field(default=None, init=False)
     _custom: bool = field(default=False, init=False)
+    _variable: str | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.sweep = Sweep(self.min_lr, self.max_lr, self.steps)
@@ -54,59 +57,56 @@ class LRFinderHook(SessionRunHook):
                 f"invalid min_lr={self.min_lr!r}. LRFinderHook expects less than max_lr."
             )
 
-    def begin(self, graph: Graph) -> None:
+    def begin(self, graph: Graph, checkpoints: hookbus.Checkpoints) -> None:
         """Look the loss up."""
-        graph.resolve(self.loss, f"the setting loss of {_NAME}")
+        graph.resolve(self.loss, f"the setting loss of {NAME}")
         self.sweep.losses.clear()
-        self._custom = graph.takes_reports
+        self._custom, self._checkpoints = graph.takes_reports, checkpoints
 
     def after_create_session(self, session: Session) -> None:
         """Test the rates on a fork, with the inputs from their start."""
-        self._session = session
+        self._session, self._variable = session, None
         if self._custom or session.global_step:
             return
         self.sweep.losses.clear()
-        fork = session.fork("fresh")
-        with hookbus.undisturbed():  # an op may draw numbers
-            while not self.sweep.is_over:
-                self._set_rate(fork)
-                loss, _ = fork.run([self.loss, self.train_op])
-                self.sweep.losses.append(float(loss))
-        fork.close()
+        # An op may draw numbers.
+        with closing(session.fork("fresh")) as fork, hookbus.undisturbed():
+            self.sweep.test(fork, self._rate_in(fork), self.loss, self.train_op)
         self._report()
 
     def before_run(self) -> SessionRunArgs | None:
         """Give a custom loop its learning rate, and ask for the loss."""
-        if not self._custom or self._session is None:
-            return None
-        self._set_rate(self._session)
-        return SessionRunArgs(self.loss)
+        if self._custom and self._session is not None:
+            self._session.write({self._rate_in(self._session): self.sweep.next_rate})
+        return SessionRunArgs(self.loss) if self._custom else None
 
     def after_run(
         self, run_context: hookbus.SessionRunContext, run_values: hookbus.SessionRunValues
     ) -> None:
         """End a custom loop when its rates are tested."""
         if self._custom:
-            self.sweep.losses.append(float(run_values.results))
-            if self.sweep.is_over:
-                self._report()
-                run_context.request_stop("the learning rates are tested")
+            self.sweep.take(run_values.results, self.loss)
+        if self._custom and self.sweep.is_over:
+            run_context.request_stop("the learning rates are tested")
 
     @hookbus.hookimpl
     def before_save(self) -> str | None:
         """Refuse to save what a custom loop has trained with these rates."""
         return "it is a test of learning rates" if self._custom else None
 
-    def _set_rate(self, session: Session) -> None:
-        own, values = self.variable, session.variables()
-        names = [n for n in values if (n == own if own else n.split(".")[-1] in _RATES)]
-        if len(names) != 1:
-            found = f"{' and '.join(names) or 'no variable'} can be the learning rate"
-            raise UsageError(f"{_NAME}: {found}; name it with --{_NAME}-variable")
-        session.write({names[0]: self.sweep.rates[len(self.sweep.losses)]})
+    def end(self) -> None:
+        """Report what a custom loop has tested, which may have ended early."""
+        if self._custom:
+            self._report()
+
+    def _rate_in(self, session: Session) -> str:
+        if self._variable is None:
+            self._variable = hookbus.learning.learning_rate_variable(
+                session, self.variable, NAME
+            )
+        return self._variable
 
     def _report(self) -> None:
-        path, best = self.sweep.write(Path(self.output_dir)), self.sweep.best
-        rate = None if best is None else float(f"{best:.2g}")
-        tested = len(self.sweep.losses)
-        hookbus.log.info("learning rates tested", tested=tested, lr=rate, picture=str(path))
+        beside = None if self._checkpoints is None else self._checkpoints.directory
+        why = "the loop ended" if self._custom else "the input ended"
+        self.sweep.report(Path(self.output_dir or beside or "."), why)

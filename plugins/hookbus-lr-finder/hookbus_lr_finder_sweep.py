@@ -1,15 +1,20 @@
-"""Adds up a sweep over learning rates: its losses, the best rate, a table and a picture."""
+"""Adds up a sweep over learning rates: its losses, its end, the best rate, a report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
+from hookbus_lr_finder_picture import write
 
-_SMOOTHING, _DIVERGED = 0.8, 4.0
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 360, 70, 50
+import hookbus
+from hookbus import Session, UsageError
+
+NAME = "lr-finder"
+_SMOOTHING = 0.8
 
 
 @attrs.define
@@ -32,6 +37,11 @@ class Sweep:
         return [self.low * growth ** (number / last) for number in range(self.steps)]
 
     @property
+    def next_rate(self) -> float:
+        """The rate to test next."""
+        return self.rates[len(self.losses)]
+
+    @property
     def smooth(self) -> Sequence[float]:
         """The running means of the losses, without a bias to 0."""
         mean, found = 0.0, []
@@ -42,10 +52,18 @@ class Sweep:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rates are tested, or the loss has grown beyond 4 times its lowest."""
+        """Whether all rates are tested, or the loss has diverged.
+
+        It has when its running mean is not finite, or more than 4 times its lowest value,
+        as in fastai. If that is not above 0, the mean has to rise by more than 3 times the
+        largest size that it had until then.
+        """
         means = self.smooth
-        diverged = bool(means) and not means[-1] <= _DIVERGED * min(means)  # NaN, too
-        return diverged or len(means) == self.steps
+        if not means or len(means) == self.steps:
+            return bool(means)
+        lowest = min(means)
+        size = lowest if lowest > 0 else max(map(abs, means[: means.index(lowest) + 1]))
+        return not math.isfinite(means[-1]) or means[-1] > lowest + 3 * size
 
     @property
     def best(self) -> float | None:
@@ -57,52 +75,45 @@ class Sweep:
                 found.append((fall, rate))
         return min(found)[1] if found else None
 
-    def write(self, folder: Path) -> Path:
-        """Write a table and a picture into a folder; return the path of the picture."""
-        folder.mkdir(parents=True, exist_ok=True)
-        rates = self.rates
-        rows = [f"{rates[n]!r},{loss!r}\n" for n, loss in enumerate(self.losses)]
-        (folder / "lr-finder.csv").write_text("lr,loss\n" + "".join(rows), "utf-8")
-        path = folder / "lr-finder.svg"
-        path.write_text(self.picture(), "utf-8")
-        return path
+    def test(self, fork: Session, variable: str, loss: str, train_op: str) -> None:
+        """Test the rates on a fork, until the sweep is over or the input ends.
 
-    def picture(self) -> str:
-        """Return the curve of the losses over the rates as SVG, with a line at the best.
-
-        What lies above twice the first loss is cut off.
+        Raises:
+            UsageError: the loss is not a number, or a placeholder is not fed.
         """
-        rates, means = self.rates, [m for m in self.smooth if math.isfinite(m)] or [0.0]
-        low, high = min(means), min(max(means), max(2 * means[0], means[0]))
-        bottom = _HEIGHT - _BOTTOM
+        try:
+            while not self.is_over:
+                fork.write({variable: self.next_rate})
+                self.take(fork.run([loss, train_op])[0], loss)
+        except (hookbus.OutOfRangeError, StopIteration):
+            pass  # the report says so
+        except hookbus.UnfedPlaceholderError as error:
+            fed = error.node
+            raise UsageError(
+                f"{NAME} runs {loss!r} and {train_op!r} by itself, where nobody feeds "
+                f"{fed!r}: have the graph read it with graph.input({fed!r}, ...)"
+            ) from error
 
-        def across(rate: float) -> float:
-            share = math.log(rate / self.low) / math.log(self.high / self.low)
-            return _LEFT + share * (_WIDTH - _LEFT - 20)
+    def take(self, found: Any, name: str) -> None:
+        """Take the loss at the next rate, which is the value of the node *name*.
 
-        def down(mean: float) -> float:
-            share = min(1.0, (mean - low) / (high - low or 1.0))
-            return bottom - share * (bottom - 15)
+        Raises:
+            UsageError: it is not a number.
+        """
+        loss = hookbus.number_in(found)
+        if loss is None:
+            kind = f"{name!r} is not a single number (type {type(found).__name__})"
+            raise UsageError(f"{NAME}: {kind}. Name another with --{NAME}-loss")
+        self.losses.append(loss)
 
-        def text(x: float, y: float, words: str, more: str = "") -> str:
-            return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{words}</text>'
-
-        points = [(across(rates[n]), down(mean)) for n, mean in enumerate(means)]
-        curve = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-            'font-family="sans-serif" font-size="12" text-anchor="middle">',
-            f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-            f'<polyline points="{curve}" fill="none" stroke="#1f77b4" stroke-width="2"/>',
-            text((_LEFT + _WIDTH) / 2, _HEIGHT - 12, "learning rate"),
-            *(text(_LEFT / 2, down(mean), f"{mean:.3g}") for mean in (low, high)),
-        ]
-        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-        powers = range(first, last + 1)
-        lines += [text(across(10.0**n), bottom + 18, f"1e{n}") for n in powers]
-        if self.best is not None:
-            x, red = across(self.best), "#d62728"
-            ends = f'x1="{x:.1f}" y1="26" x2="{x:.1f}" y2="{bottom}"'
-            lines.append(f'<line {ends} stroke="{red}"/>')
-            lines.append(text(x, 20, f"{self.best:.2g}", f'fill="{red}"'))
-        return "\n".join([*lines, "</svg>", ""])
+    def report(self, folder: Path, why: str) -> None:
+        """Log the best rate, and write the files; *why* tells what cut the sweep short."""
+        best, tested = self.best, len(self.losses)
+        if not self.is_over:
+            more = {"tested": tested, "steps": self.steps, "why": why}
+            hookbus.log.warning("not all learning rates tested", **more)
+        if tested:
+            path = write(folder, self.rates, self.losses, self.smooth, best)
+            lr = None if best is None else float(f"{best:.2g}")
+            found = {"tested": tested, "lr": lr, "picture": str(path)}
+            hookbus.log.info("learning rates tested", **found)

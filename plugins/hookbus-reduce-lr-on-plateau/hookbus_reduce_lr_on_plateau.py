@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 from attrs import field
+from hookbus_reduce_lr_on_plateau_rule import NAME, Plateau, metric_in
 
 import hookbus
-from hookbus import Due, Graph, Session, SessionRunArgs, SessionRunHook, UsageError
+from hookbus import Due, Graph, Session, SessionRunArgs, SessionRunHook
 
-_NAME, _RATES = "reduce-lr-on-plateau", ("lr", "learning_rate")
 _COUNT = hookbus.numeric(least=0, whole=True)
 
 
@@ -32,7 +32,8 @@ class ReduceLROnPlateauHook(SessionRunHook):
         variable: the learning rate; by default the only ``lr`` or ``learning_rate``.
 
     Raises:
-        UsageError: a setting is not valid, or there is no such variable.
+        UsageError: a setting is not valid, the metric is missing or not a number, or there
+            is no such variable.
     """
 
     metric: str = "loss"
@@ -45,76 +46,75 @@ class ReduceLROnPlateauHook(SessionRunHook):
     cooldown: int = field(default=0, validator=_COUNT)
     min_lr: float = field(default=0.0, validator=hookbus.numeric(least=0))
     variable: str | None = None
-    _best: float | None = field(default=None, init=False)
-    _bad: int = field(default=0, init=False)
-    _cooling: int = field(default=0, init=False)
+    _plateau: Plateau = field(init=False)
     _timer: hookbus.SecondOrStepTimer = field(init=False)
     _request: SessionRunArgs | None = field(default=None, init=False)
     _session: Session | None = field(default=None, init=False)
+    _run: hookbus.SessionRunContext | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._timer = hookbus.SecondOrStepTimer(every_steps=self.every_n_steps)
 
     def begin(self, graph: Graph) -> None:
         """Look the node up, and begin anew."""
-        self._best, self._bad, self._cooling = None, 0, 0
+        rule = self.higher_is_better, self.patience, self.threshold, self.cooldown
+        self._plateau = Plateau(*rule)
+        self._session = self._run = None
         self._timer.reset()
         if self.evaluation is None:
-            self._request = SessionRunArgs(graph.resolve(self.metric, _NAME).name)
+            self._request = SessionRunArgs(graph.resolve(self.metric, NAME).name)
 
+    @hookbus.hookimpl(tryfirst=True)
     def after_create_session(self, session: Session) -> None:
-        """Keep the session, whose learning rate a check lowers at once."""
+        """Keep the session, before another hook evaluates it."""
         self._session = session
 
     @hookbus.hookimpl
-    def next_due(self) -> Due:
-        """Wait for the next check of the node."""
-        return Due() if self._request is None else self._timer.next_due()
+    def next_due(self) -> Due | None:
+        """Wait for the next check of the node; an evaluation may come in any run."""
+        return None if self._request is None else self._timer.next_due()
 
-    def before_run(self) -> SessionRunArgs | None:
+    def before_run(self, run_context: hookbus.SessionRunContext) -> SessionRunArgs | None:
         """Ask for the value of the node."""
+        self._run = run_context
         return self._request
 
-    def after_run(self, run_values: hookbus.SessionRunValues) -> None:
+    def after_run(
+        self, run_context: hookbus.SessionRunContext, run_values: hookbus.SessionRunValues
+    ) -> None:
         """Check the value of the node if it is due."""
-        step, value = run_values.global_step, hookbus.number_in(run_values.results)
-        if value is not None and self._timer.should_trigger_for_step(step):
+        step, asked = run_values.global_step, self._request and run_context is self._run
+        if asked and self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            self._check(value, step)
+            self._check({self.metric: run_values.results}, step)
 
     @hookbus.hookimpl
     def evaluated(self, metrics: Mapping[str, Any], global_step: int, name: Any) -> None:
         """Check the metric of the evaluation."""
         if self.evaluation == (name or ""):
-            self._check(float(metrics[self.metric]), global_step)
+            self._check(metrics, global_step)
 
-    def _check(self, value: float, step: int) -> None:
-        sign, best = -1 if self.higher_is_better else 1, self._best
-        if best is None or sign * value < sign * best * (1 - sign * self.threshold):
-            self._best, self._bad = value, 0
-        else:
-            self._bad += 1
-        if self._cooling:
-            self._cooling, self._bad = self._cooling - 1, 0
-        if self._bad <= self.patience or self._session is None:
+    def _check(self, metrics: Mapping[str, Any], step: int) -> None:
+        is_plateau = self._plateau.take(metric_in(metrics, self.metric))
+        if is_plateau and self._session is not None:
+            self._lower(self._session, step)
+
+    def _lower(self, session: Session, step: int) -> None:
+        find = hookbus.learning.learning_rate_variable
+        name = find(session, self.variable, NAME)
+        rate = float(session.variables()[name])
+        if rate - (lower := max(rate * self.factor, self.min_lr)) <= 1e-8:  # as in PyTorch
             return
-        self._cooling, self._bad = self.cooldown, 0
-        own, values = self.variable, self._session.variables()
-        names = [n for n in values if (n == own if own else n.split(".")[-1] in _RATES)]
-        if len(names) != 1:
-            found = f"{' and '.join(names) or 'no variable'} can be the learning rate"
-            raise UsageError(f"{_NAME}: {found}; name it with --{_NAME}-variable")
-        rate = float(values[names[0]])
-        if rate - (lower := max(rate * self.factor, self.min_lr)) > 1e-8:  # as in PyTorch
-            self._session.write({names[0]: lower})
-            hookbus.log.info("learning rate reduced", step=step, lr=lower, by=_NAME)
+        run = self._run
+        write = session.write if run is None or run.is_over else run.assign
+        write({name: lower})
+        hookbus.log.info("learning rate reduced", step=step, lr=lower, by=NAME)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value, and the counts."""
-        timer = self._timer.state_dict()
-        return {"counts": (self._best, self._bad, self._cooling), "timer": timer}
+        return {"plateau": self._plateau.state_dict(), "timer": self._timer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Go on from there."""
-        self._best, self._bad, self._cooling = state["counts"]
+        self._plateau.load_state_dict(state["plateau"])
         self._timer.load_state_dict(state["timer"], ended)

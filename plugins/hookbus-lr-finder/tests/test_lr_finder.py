@@ -5,21 +5,26 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shutil
 import signal
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_lr_finder import LRFinderHook
+from hookbus_lr_finder_sweep import Sweep
 
 from hookbus import (
     Config,
+    EmbeddedSession,
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
+    SessionClosedError,
     SessionRunHook,
     UsageError,
     latest_checkpoint,
@@ -174,6 +179,185 @@ def test_without_a_fall_there_is_no_rate(loss, tmp_path):
     ElementTree.parse(tmp_path / "found/lr-finder.svg")
 
 
+def short_graph(values: int) -> Graph:
+    """Return a graph whose input ends after some values."""
+    graph = Graph()
+    graph.input("batch", lambda: itertools.islice(batches(), values))
+    graph.variable("w", np.zeros(3))
+    graph.variable("lr", 0.1)
+
+    @graph.train_op(updates="w", outputs=("loss",))
+    def train(w: Any, lr: Any, batch: Any) -> tuple[Any, dict[str, float]]:
+        new, loss = update(w, lr, batch)
+        return new, {"loss": loss}
+
+    return graph
+
+
+def test_an_input_that_ends_before_the_test_ends_it(tmp_path, capsys):
+    """What was tested is reported, and the training has its whole input."""
+    hook = finder(tmp_path)
+    with MonitoredSession(short_graph(10), hooks=[hook], config=QUIET) as session:
+        assert len([*session.loop("loss")]) == 10
+    assert hook.sweep.losses == by_hand()[0][:10]
+    table = (tmp_path / "found/lr-finder.csv").read_text("utf-8")
+    assert len(table.splitlines()) == 11
+    line = "not all learning rates tested tested=10 steps=40 why='the input ended'"
+    assert line in capsys.readouterr().err
+
+
+def test_an_empty_input_leaves_no_files(tmp_path, capsys):
+    """There is nothing to draw; the log says so."""
+    with MonitoredSession(short_graph(0), hooks=[finder(tmp_path)], config=QUIET):
+        pass
+    assert "tested=0 steps=40 why='the input ended'" in capsys.readouterr().err
+    assert not (tmp_path / "found").exists()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_custom_loop_that_ends_before_the_test_reports_it(leaves, tmp_path, capsys):
+    """Because its input ends, or because the program leaves it."""
+    hook, model = finder(tmp_path), {"w": np.zeros(3), "lr": 0.1}
+    with MonitoredSession(hooks=[hook], config=QUIET) as session:
+        session.track(model=model)
+        for batch in session.iterate(itertools.islice(batches(), 99 if leaves else 10)):
+            with session.step() as step:
+                model["w"][...], loss = update(model["w"], model["lr"], batch)
+                step.report(loss=loss)
+            if leaves and session.global_step == 10:
+                break
+    assert hook.sweep.losses == by_hand()[0][:10]
+    assert (tmp_path / "found/lr-finder.svg").is_file()
+    assert "tested=10 steps=40 why='the loop ended'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lift", [-100.0, -30.0, 0.0])
+def test_a_negative_loss_is_tested_like_another_one(lift, tmp_path):
+    """All rates up to the one at which it diverges; the best one is the same."""
+    found = []
+    for more in (0.0, lift):
+        graph = Graph()
+        graph.variable("lr", 0.1)
+        graph.variable("w", 5.0)
+        graph.train_op(
+            lambda w, lr, more=more: (w - lr * w, {"loss": w * w + more}),
+            name="train",
+            updates="w",
+            outputs=("loss",),
+        )
+        hook = LRFinderHook(1e-3, 100.0, 50, output_dir=str(tmp_path))
+        with MonitoredSession(graph, hooks=[hook], config=QUIET):
+            pass
+        ElementTree.parse(tmp_path / "lr-finder.svg")
+        found.append((hook.sweep.best, len(hook.sweep.losses)))
+    (best, tested), (best_lifted, tested_lifted) = found
+    assert best_lifted == pytest.approx(best)
+    assert 30 < tested <= tested_lifted < 50
+
+
+@pytest.mark.parametrize(
+    ("losses", "over"),
+    [
+        ([1.0, 3.9], False),
+        ([1.0, 100.0], True),
+        ([-1.0, -1.0], False),
+        ([-1.0, -0.5, 0.0], False),
+        ([-1.0, 10.0], True),
+        ([0.0, 0.0], False),
+        ([0.0, 0.1], True),
+        ([5.0, -0.5, 8.0], False),
+        ([5.0, -40.0, 199.0], True),
+        ([-1.0, math.nan], True),
+        ([math.inf], True),
+        ([-math.inf], True),
+    ],
+)
+def test_a_loss_that_rises_far_above_its_lowest_value_ends_the_test(losses, over):
+    """Far is 3 times that value, or the largest one until then if it is not above 0."""
+    assert Sweep(0.1, 1.0, 9, losses).is_over == over
+
+
+def test_files_are_beside_the_checkpoints(tmp_path, monkeypatch):
+    """Without checkpoints they are in the current directory; a setting wins over both."""
+    monkeypatch.chdir(tmp_path)
+    for saved, output_dir in ((None, None), ("saved", None), ("saved", "found")):
+        hook = LRFinderHook(steps=2, output_dir=output_dir)
+        hooks = [hook, *([CheckpointSaverHook(saved, save_steps=9)] if saved else [])]
+        with MonitoredSession(short_graph(9), hooks=hooks, config=QUIET):
+            pass
+        folder = tmp_path / (output_dir or saved or ".")
+        for suffix in ("csv", "svg"):
+            (folder / f"lr-finder.{suffix}").unlink()
+        if saved:
+            shutil.rmtree(tmp_path / saved)
+
+
+@pytest.mark.parametrize("place", ["loss", "train"])
+def test_a_graph_that_the_program_feeds_is_an_error(place, tmp_path):
+    """The message names the placeholder, and what to do."""
+    graph = Graph()
+    graph.placeholder("x")
+    graph.variable("lr", 0.1)
+    graph.op((lambda x: x) if place == "loss" else (lambda: 1.0), name="loss")
+    graph.train_op((lambda x: None) if place == "train" else lambda: None, name="train")
+    with pytest.raises(UsageError) as caught:
+        MonitoredSession(graph, hooks=[finder(tmp_path)], config=QUIET)
+    assert str(caught.value) == (
+        "lr-finder runs 'loss' and 'train' by itself, where nobody feeds 'x': have the "
+        "graph read it with graph.input('x', ...)"
+    )
+
+
+class WatchedSession(EmbeddedSession):
+    """Keeps its forks, and counts how often all variables are read."""
+
+    forks: ClassVar[list[EmbeddedSession]] = []
+    reads: ClassVar[list[int]] = []
+
+    def fork(self, inputs: Any = "copy") -> EmbeddedSession:
+        self.forks.append(super().fork(inputs))
+        return self.forks[-1]
+
+    def variables(self) -> dict[str, Any]:
+        self.reads.append(1)
+        return super().variables()
+
+
+class WatchedGraph(Graph):
+    """A graph with such a session."""
+
+    backend = WatchedSession
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_fork_is_closed(fails, tmp_path):
+    """Also if an op raises; and the variable is looked up once, not in each step."""
+    WatchedSession.forks.clear()
+    WatchedSession.reads.clear()
+    graph = WatchedGraph()
+    graph.variable("lr", 0.1)
+    graph.op(lambda global_step: 1 / (3 - global_step) if fails else 1.0, name="loss")
+    graph.train_op(lambda: None, name="train")
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        MonitoredSession(graph, hooks=[finder(tmp_path)], config=QUIET).close()
+    assert len(WatchedSession.reads) == 1
+    with pytest.raises(SessionClosedError):
+        WatchedSession.forks[0].run("loss")
+
+
+def test_a_loss_that_is_not_a_number_is_an_error(tmp_path):
+    graph = Graph()
+    graph.variable("lr", 0.1)
+    graph.op(lambda: np.ones(2), name="loss")
+    graph.train_op(lambda: None, name="train")
+    with pytest.raises(UsageError) as caught:
+        MonitoredSession(graph, hooks=[finder(tmp_path)], config=QUIET)
+    assert str(caught.value) == (
+        "lr-finder: 'loss' is not a single number (type ndarray). Name another with "
+        "--lr-finder-loss"
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -189,6 +373,6 @@ def test_each_mistake_is_told(settings, message):
 
 def test_a_learning_rate_that_is_not_found_is_an_error():
     hook = LRFinderHook(variable="rate")
-    message = "lr-finder: no variable can be the learning rate; name it with"
+    message = "lr-finder: there is no variable 'rate'; lr can be the learning rate; name"
     with pytest.raises(UsageError, match=message):
         MonitoredSession(graph_of(), hooks=[hook], config=QUIET)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import attrs
 import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
+from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_reduce_lr_on_plateau import ReduceLROnPlateauHook
 
 from hookbus import (
@@ -18,8 +21,11 @@ from hookbus import (
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
+    SessionRunArgs,
     SessionRunHook,
     UsageError,
+    WriteConflictError,
+    hookimpl,
 )
 from tests.support.profiles import cases
 
@@ -156,6 +162,181 @@ def test_killed_in_any_run_and_resumed_it_ends_with_the_same_bits(train, at, tmp
     assert train(tmp_path) == by_hand()
 
 
+def flat() -> Graph:
+    """Return a graph whose loss stays the same."""
+    graph = Graph()
+    graph.variable("lr", 1.0)
+    graph.op(lambda: 1.0, name="loss")
+    graph.train_op(lambda: None, name="train")
+    return graph
+
+
+def rate_after(losses: Sequence[float], **settings: Any) -> float:
+    """Return the learning rate after steps with these losses."""
+    graph = Graph()
+    graph.variable("lr", 1.0)
+    graph.op(lambda global_step: losses[int(global_step)], name="loss")
+    graph.train_op(lambda: None, name="train")
+    hook = ReduceLROnPlateauHook(every_n_steps=1, factor=0.5, **settings)
+    with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
+        for _ in losses:
+            session.run("train")
+        return float(session.run("lr", kind="aux"))
+
+
+@pytest.mark.parametrize("higher", [False, True])
+@pytest.mark.parametrize("first", [math.nan, math.inf, -math.inf])
+def test_a_first_value_that_is_not_finite_is_the_best_only_if_nothing_is_better(
+    first, higher
+):
+    """Values that get better all the time after it are no plateau, as in PyTorch."""
+    better = [2.0**n if higher else 2.0**-n for n in range(12)]
+    unbeatable = first == (math.inf if higher else -math.inf)
+    rate = rate_after([first, *better], patience=2, higher_is_better=higher)
+    assert rate == (0.5**4 if unbeatable else 1.0)
+
+
+def test_a_value_of_nan_counts_as_one_that_is_not_better():
+    """As in PyTorch; the best value stays."""
+    assert rate_after([3.0, math.nan, math.nan, math.nan, 2.0], patience=2) == 0.5
+    assert rate_after([3.0, math.nan, 2.0, math.nan, 1.0], patience=0, cooldown=9) == 0.5
+
+
+def test_a_best_value_that_is_infinite_is_in_the_checkpoint(tmp_path):
+    """A training that has seen only NaN can be resumed."""
+    for _ in range(2):
+        graph = Graph()
+        graph.variable("lr", 1.0)
+        graph.op(lambda: math.nan, name="loss")
+        graph.train_op(lambda: None, name="train")
+        with session_of(graph, tmp_path) as session:
+            for _ in range(4):
+                session.run("train")
+            assert session.global_step in (4, 8)
+    assert session.outcome.kind == "completed"
+
+
+class Assigns(SessionRunHook):
+    """Keeps the learning rate after each step; may assign another one."""
+
+    def __init__(self, rate: float | None = None) -> None:
+        self.rate = rate
+        self.seen: list[float] = []
+
+    def before_run(self) -> SessionRunArgs:
+        return SessionRunArgs("lr")
+
+    def after_run(self, run_context: Any) -> None:
+        self.seen.append(float(run_context.session.variables()["lr"]))
+        if self.rate is not None:
+            run_context.assign({"lr": self.rate})
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_two_hooks_that_set_the_rate_in_one_step_are_an_error(turn):
+    """Whichever comes first: no rate is lost without a word."""
+    hooks = [ReduceLROnPlateauHook(every_n_steps=1, patience=0), Assigns(7.0)]
+    with MonitoredSession(flat(), hooks=hooks[::turn], config=QUIET) as session:
+        session.run("train")
+        with pytest.raises(WriteConflictError, match="'lr' is written by two parties"):
+            session.run("train")
+
+
+@pytest.mark.parametrize("watched", [None, ""])
+def test_the_rate_changes_when_all_hooks_have_seen_the_step(watched):
+    """Also if the evaluation is made in an after_run, or before the first step."""
+    seen = Assigns()
+    lowers = ReduceLROnPlateauHook("loss", watched, 1, patience=0, factor=0.5)
+    evaluates = InMemoryEvaluatorHook(lambda _: {"loss": 1.0}, every_n_iter=1)
+    hooks = [evaluates, lowers, seen]
+    with MonitoredSession(flat(), hooks=hooks, config=QUIET) as session:
+        for _ in range(4):
+            session.run("train")
+    first = 1.0 if watched is None else 0.5  # it is also evaluated before the first step
+    assert seen.seen == [1.0, first, first * 0.5, first * 0.25]
+
+
+def test_an_evaluation_between_two_steps_can_conflict_with_another_hook():
+    """There, too, two hooks that set the rate are an error."""
+
+    class Also(SessionRunHook):
+        def before_run(self, run_context: Any) -> None:
+            self.run = run_context
+
+        @hookimpl
+        def evaluated(self) -> None:
+            self.run.assign({"model.lr": 7.0})
+
+    hooks = [ReduceLROnPlateauHook("loss", "", patience=0), Also()]
+    with MonitoredSession(hooks=hooks, config=QUIET) as session:
+        session.track(model={"lr": np.array(0.5)})
+        for value, conflict in ((1.0, False), (2.0, True)):
+            with session.step():
+                pass
+            evaluation = session.evaluation()
+            evaluation.__enter__()
+            evaluation.report(loss=value)
+            if not conflict:
+                evaluation.__exit__(None, None, None)
+                continue
+            with pytest.raises(WriteConflictError, match=r"'model\.lr' is written by two"):
+                evaluation.__exit__(None, None, None)
+
+
+def test_a_resumed_loop_that_evaluates_before_its_first_step_goes_on_alike(tmp_path):
+    """The rate is lowered at once, and the next step trains with it."""
+
+    def train(cut: bool) -> list[float]:
+        model, rates = {"lr": 1.0}, []
+        hook = ReduceLROnPlateauHook("loss", "", patience=0, factor=0.5)
+        saver = CheckpointSaverHook(tmp_path, save_steps=1)
+        with MonitoredSession(hooks=[hook, saver], config=QUIET) as session:
+            session.track(model=model)
+            for _ in session.iterate(range(4)):
+                with session.evaluation() as evaluation:
+                    evaluation.report(loss=1.0)
+                with session.step():
+                    rates.append(model["lr"])
+                if cut and session.global_step == 2:
+                    raise ZeroDivisionError(rates)
+        return rates
+
+    with pytest.raises(ZeroDivisionError, match=r"\[1.0, 0.5\]"):
+        train(cut=True)
+    assert train(cut=False) == [0.25, 0.125]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(np.ones(2), "ndarray"), (None, "NoneType")])
+def test_a_node_that_is_not_a_number_is_an_error(value, kind):
+    """It was ignored before, and the rate never lowered."""
+    graph = flat()
+    graph.op(lambda: value, name="losses")
+    hook = ReduceLROnPlateauHook("losses", every_n_steps=1)
+    session = MonitoredSession(graph, hooks=[hook], config=QUIET)
+    with session, pytest.raises(UsageError) as caught:
+        session.run("train")
+    assert str(caught.value) == (
+        f"reduce-lr-on-plateau: 'losses' is not a single number (type {kind}). Name "
+        "another with --reduce-lr-on-plateau-metric"
+    )
+
+
+def test_a_metric_that_the_evaluation_lacks_is_an_error():
+    """The message has the metrics that it has, and the setting."""
+    hook = ReduceLROnPlateauHook("accuracy", "val")
+    with MonitoredSession(hooks=[hook], config=QUIET) as session:
+        session.track(model={"lr": np.array(0.5)})
+        with session.step():
+            pass
+        with pytest.raises(UsageError) as caught:  # noqa: SIM117
+            with session.evaluation("val") as evaluation:
+                evaluation.report(loss=1.0, error=0.5)
+    assert str(caught.value) == (
+        "reduce-lr-on-plateau: the evaluation has no metric 'accuracy'; it has 'loss', "
+        "'error'. Name another with --reduce-lr-on-plateau-metric"
+    )
+
+
 @pytest.mark.parametrize(
     ("watched", "name", "rates"),
     [
@@ -199,7 +380,8 @@ def test_which_values_are_better_is_a_setting(higher):
     [
         ([], {}, "no variable can be the learning rate; name it with"),
         (["lr", "learning_rate"], {}, "lr and learning_rate can be the learning rate"),
-        (["lr"], {"variable": "rate"}, "no variable can be the learning rate"),
+        (["lr"], {"variable": "rate"}, "no variable 'rate'; lr can be the learning rate;"),
+        (["w_rate"], {"variable": "rate"}, "'rate'; did you mean 'w_rate'[?]; no variable"),
     ],
 )
 def test_a_learning_rate_that_is_not_found_is_an_error(names, settings, message):
