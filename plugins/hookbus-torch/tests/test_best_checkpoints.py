@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 from hookbus_checkpoint_saver import CheckpointSaverHook
+from hookbus_safetensors import SafetensorsCodec
 from hookbus_torch import TorchGraph
 from torch import nn
 
 from hookbus import Config, MonitoredSession, list_checkpoints
-from hookbus.checkpoint.reader import read_checkpoint
 
 QUIET = Config(autoload=False, header=False)
 STEPS, BEST, EVERY = 40, 3, 2
@@ -101,5 +101,5 @@ def test_the_best_are_those_of_a_plain_loop(train, tmp_path):
     for step in best:
         loss, weight = seen[step]
         assert left[step].values == {"loss": loss}
-        tracked = read_checkpoint(left[step].path).state["tracked"]
+        tracked = SafetensorsCodec().read(left[step].path)["tracked"]
         assert torch.equal(torch.as_tensor(tracked["model"]["weight"]), weight)
