@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from hookbus import UsageError
 from hookbus.backend import Loader, RandomSource, Tracked
@@ -87,7 +88,28 @@ def loader(iterable: Any) -> Loader | None:
     return Loader(
         {name: source_of(generator) for name, generator in found.values()},
         draws_between=iterates or not all(map(_is_of_pytorch, samplers.values())),
+        begin_pass=_setting_epoch(samplers.values()),
     )
+
+
+def _setting_epoch(samplers: Iterable[Any]) -> Callable[[int], None] | None:
+    """Return what tells the samplers that shuffle by the number of the pass this number.
+
+    One that the program tells itself keeps its number.
+    """
+    distributed = [each for each in samplers if isinstance(each, DistributedSampler)]
+
+    def begin_pass(number: int) -> None:
+        for sampler in distributed:
+            if sampler.epoch == _epochs.get(sampler, 0):
+                sampler.set_epoch(number)
+                _epochs[sampler] = number
+
+    return begin_pass if distributed else None
+
+
+_epochs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""The number that each sampler has got here last."""
 
 
 def _samplers(owner: Any, path: str = "", level: int = 0) -> Iterator[tuple[str, Any]]:

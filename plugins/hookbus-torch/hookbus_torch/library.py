@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hookbus.backend import Library, Loader, Packed, RandomSource, Tracked
-from hookbus_torch import generators, modules, optimizers, values
+from hookbus.backend import Library, Loader, Packed, Peers, RandomSource, Tracked
+from hookbus_torch import generators, modules, optimizers, peers, values
 
 
 class TorchLibrary(Library):
@@ -48,6 +48,10 @@ class TorchLibrary(Library):
     def random_sources(self) -> Mapping[str, RandomSource]:
         """Return PyTorch's own generators: that of the CPU and those of its devices."""
         return generators.sources()
+
+    def peers(self) -> Peers | None:
+        """Return the link of the program's process group; None if it has none."""
+        return peers.current()
 
     def device_memory(self) -> int | None:
         """Return the bytes of all tensors on CUDA devices; None without such a device."""

@@ -59,6 +59,7 @@ def tracked(name: str, module: Module) -> Tracked:
         lambda state: _faults(name, get(), state),
         live=lambda: dict(_live(name, module)),
         evaluating=lambda: evaluating(module),
+        is_alike=True,
     )
 
 

@@ -58,6 +58,7 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
         optimizer,
         lambda state: _faults(name, optimizer, state),
         live=lambda: dict(_rates(name, optimizer)),
+        is_alike=True,
     )
 
 
@@ -84,7 +85,7 @@ def tracked_scheduler(name: str, scheduler: Any) -> Tracked:
                 f"{', '.join(missing)}: it was another scheduler"
             )
 
-    return Tracked(scheduler.state_dict, put, scheduler, faults)
+    return Tracked(scheduler.state_dict, put, scheduler, faults, is_alike=True)
 
 
 def check_parameters(tracked: Mapping[str, Any]) -> None:

@@ -223,6 +223,7 @@ def tracked(name: str, tensor: torch.Tensor) -> Tracked:
         tensor,
         lambda state: faults(name, tensor, state),
         live=lambda: {"": live},
+        is_alike=True,
     )
 
 

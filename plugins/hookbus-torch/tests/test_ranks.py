@@ -1,0 +1,163 @@
+"""The same script with one process, two and four: all ranks do the same at one step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hookbus import latest_checkpoint
+from tests.support.profiles import cases
+from tests.support.ranks import RanksRun, finish, run, start
+
+SCRIPT = Path(__file__).with_name("rank_training.py")
+REPEATED = range(cases(1, 20))
+SIZES = cases([2], [2, 4])
+
+
+def trained(ranks: int, folder: Path, *arguments: str) -> RanksRun:
+    return run(SCRIPT, ranks, folder, *arguments)
+
+
+def saved_in(folder: Path) -> int:
+    newest = latest_checkpoint(folder / "checkpoints")
+    assert newest is not None
+    return newest.global_step
+
+
+@pytest.mark.parametrize("steps", cases([20], [1, 20]))
+@pytest.mark.parametrize("ranks", cases([2], [1, 2, 4]))
+def test_stop_at_step_is_exact(ranks, steps, tmp_path):
+    """All ranks can compute that the last step is the last one, so they stop there."""
+    done = trained(ranks, tmp_path, "--steps", str(steps))
+    assert (done.code, done.one("kind"), done.one("step")) == (0, "stopped", steps), done
+    assert len(done.left) == ranks
+    assert saved_in(tmp_path) == steps
+    assert done.one("weights")
+    # The chief alone logs: the start, each fifth step, and the end.
+    assert done.output.count("checkpoint saved") == (5 if steps == 20 else 2)
+
+
+ASKED = [
+    ("SIGTERM", "preempted", 8, 8),
+    ("SIGTERM to the launcher", "preempted", None, None),
+    ("early", "stopped", None, None),
+    ("stop", "stopped", 8, 8),
+    ("save", "stopped", 20, 20),
+]
+FAILED = [
+    ("forward", "ValueError: the model is broken"),
+    ("nan", "NanLossDuringTrainingError: nan-tensor: loss is NaN at step"),
+    ("hook", "ValueError: the hook is broken"),
+]
+
+
+@pytest.mark.parametrize(("trouble", "kind", "step", "saved"), cases(ASKED[:1], ASKED))
+@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("_", REPEATED)
+def test_what_one_rank_asks_for_all_do(trouble, kind, step, saved, ranks, _, tmp_path):
+    """It is sent at the end of a step, and takes effect at the end of the next one."""
+    done = trained(ranks, tmp_path, "--trouble", trouble)
+    assert done.one("kind") == kind, done
+    assert done.one("step") == (step or done.one("step"))
+    assert saved_in(tmp_path) == (saved or done.one("step"))
+    assert done.one("weights")
+    if trouble == "save":
+        assert (tmp_path / "checkpoints" / "ckpt-8").is_dir()
+    if kind == "preempted":
+        outcome = json.loads((tmp_path / "checkpoints" / "outcome.json").read_text())
+        assert outcome["kind"] == "preempted"
+
+
+@pytest.mark.parametrize(("trouble", "error"), cases(FAILED[:2], FAILED))
+@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("_", REPEATED)
+def test_the_others_end_with_the_error_of_the_rank_that_failed(
+    trouble, error, ranks, _, tmp_path
+):
+    """They name it, at the same step, and what was saved before stays."""
+    done = trained(ranks, tmp_path, "--trouble", trouble)
+    assert done.one("kind") == "failed", done
+    assert error in done.left[1]["error"]
+    for rank in {*range(ranks)} - {1}:
+        assert f"rank 1: {error}" in done.left[rank]["error"], done.left[rank]
+        assert done.left[rank]["error"].startswith("PeerFailedError: ")
+    assert done.one("step") in (7, 8)
+    assert saved_in(tmp_path) == 5
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named(tmp_path):
+    """It leaves no word, so the others say that it does not answer."""
+    done = trained(2, tmp_path, "--trouble", "SIGKILL")
+    assert "PeerFailedError: no answer from rank 1 of 2" in done.left[0]["error"]
+    assert saved_in(tmp_path) == 5
+
+
+@pytest.mark.parametrize("who", cases(["all ranks"], ["all ranks", "one rank"]))
+@pytest.mark.parametrize("number", range(cases(1, 20)))
+def test_killed_and_started_again_every_rank_has_the_same_bits(who, number, tmp_path):
+    """As without a kill, on each rank; nothing starts from fresh weights."""
+    whole = trained(2, tmp_path / "whole", "--steps", "40")
+    cut, draw = tmp_path / "cut", random.Random(f"{who} {number}")
+    process = start(SCRIPT, 2, cut, ["--steps", "40"], {})
+    checkpoints = cut / "checkpoints"
+    while latest_checkpoint(checkpoints) is None:
+        assert process.poll() is None, finish(process, cut)
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 2))
+    victims = ranks_of(process.pid)
+    for victim in victims if who == "all ranks" else victims[:1]:
+        with contextlib.suppress(ProcessLookupError):  # it was quicker
+            os.kill(victim, signal.SIGKILL)
+    finish(process, cut)
+    before = latest_checkpoint(checkpoints)
+    again = trained(2, cut, "--steps", "40")
+    assert again.one("weights") == whole.one("weights"), again
+    assert before is not None
+    assert f"restored path={os.path.relpath(before.path, cut)}" in again.output, again
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """Return the process ids of the ranks that a launcher has started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
+    return [int(child) for child in children.split()]
+
+
+def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):
+    """The model goes on; a rank that is new draws numbers of its own."""
+    trained(2, tmp_path, "--steps", "5")
+    done = trained(1, tmp_path, "--steps", "10")
+    assert done.one("step") == 10
+    assert "another number of processes saved this checkpoint" in done.output
+    assert "saved_by=2 now=1" in done.output
+    done = trained(2, tmp_path, "--steps", "15")
+    assert done.one("step") == 15
+    assert "saved_by=1 now=2" in done.output
+
+
+DISAGREE = [
+    (["--extra"], r"differ in their hooks: \[.*\] on rank 0; \[.*\] on rank 1"),
+    (["--no-group"], "this process is rank \\d of 2 .* there is no process group"),
+    (["--short", "65"], "rank 0 went on after step 5; rank 1 ended after step 5"),
+    (["--apart"], "the ranks differ in their checkpoint directory: .*a.* on rank 0; .*b.*"),
+    (["--other-setting"], "the ranks differ in the settings of stop-at-step: .*'99'.*"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error"), cases(DISAGREE[:1], DISAGREE))
+def test_ranks_that_disagree_end_with_an_error(arguments, error, tmp_path):
+    """It says in what they differ; no rank waits for ever."""
+    done = trained(2, tmp_path, "--limit", "5", *arguments)
+    assert done.code
+    for rank in range(2):
+        assert re.search(error, done.left[rank]["error"] if done.left else done.output), (
+            done
+        )
