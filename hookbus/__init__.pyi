@@ -39,6 +39,8 @@ from hookbus.errors import NoGoodCheckpointError as NoGoodCheckpointError
 from hookbus.errors import NotReadyError as NotReadyError
 from hookbus.errors import NoValueYetError as NoValueYetError
 from hookbus.errors import OutOfRangeError as OutOfRangeError
+from hookbus.errors import PeerFailedError as PeerFailedError
+from hookbus.errors import PeersDisagreeError as PeersDisagreeError
 from hookbus.errors import PluginError as PluginError
 from hookbus.errors import RunAfterStopError as RunAfterStopError
 from hookbus.errors import SessionClosedError as SessionClosedError

@@ -27,6 +27,8 @@
     ├── UnavailableError                               preempted: it cannot be reached
     ├── SessionInterruptedError                        a signal ended the session
     ├── OutOfRangeError                                end of input
+    ├── PeerFailedError                RuntimeError    another process has failed
+    ├── PeersDisagreeError             RuntimeError    the processes differ
     └── CheckpointError                RuntimeError
         ├── CheckpointDirectoryError   (UsageError)    cannot be written
         ├── CheckpointMismatchError    ValueError
@@ -191,6 +193,14 @@ class SessionInterruptedError(HookbusError):
 
 class OutOfRangeError(HookbusError):
     """The input has ended; for the session's block this is a clean end."""
+
+
+class PeerFailedError(HookbusError, RuntimeError):
+    """Another process of the training has failed, or does not answer."""
+
+
+class PeersDisagreeError(HookbusError, RuntimeError):
+    """The processes of a training differ in what must be the same in all of them."""
 
 
 class CheckpointError(HookbusError, RuntimeError):

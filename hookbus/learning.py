@@ -1,7 +1,7 @@
 """Trains in one call, in the style of TF-Slim: a train op, a directory, a last step.
 
 A :class:`MonitoredTrainingSession` does the work, with hooks, plugins, checkpoints, signals
-and recovery.
+and recovery. Hooks find the learning rate of a training here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hookbus.backend.protocol import Session
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.discovery import installed_plugins
-from hookbus.errors import ArgumentTypeError, UsageError
+from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.outcome import StepFnStop
@@ -35,6 +35,7 @@ TrainStepFn: TypeAlias = Callable[
 """Takes the session, the train op, the global step and its own arguments."""
 
 _PROFILER = "profiler"
+_RATES = ("lr", "learning_rate")
 
 
 def train_step(
@@ -225,6 +226,43 @@ def train(
             if not each_run and steps.is_reached(session.global_step):
                 raise StepFnStop(steps.reason)
     return last
+
+
+def learning_rate_variable(session: Session, name: str | None, plugin: str) -> str:
+    """Return the name of the variable that is the learning rate of a training.
+
+    In a custom loop, call it in the first step at the earliest: before, the loop may still
+    track more.
+
+    Args:
+        session: the backend session, as hooks have it.
+        name: the value of the plugin's setting ``variable``. None looks for the only
+            variable called ``lr`` or ``learning_rate``, also inside something that is
+            tracked, like ``optimizer.lr``.
+        plugin: the name of the plugin, for messages.
+
+    Raises:
+        UsageError: there is no such variable, or several could be meant.
+
+    >>> from hookbus.backend import create_session
+    >>> graph = Graph()
+    >>> lr, w = graph.variable("lr", 0.1), graph.variable("w", 8.0)
+    >>> learning_rate_variable(create_session(graph), None, "reduce-lr-on-plateau")
+    'lr'
+    """
+    variables = session.variables()
+    if name in variables:
+        return name
+    found = [each for each in variables if each.rpartition(".")[2] in _RATES]
+    if name is None and len(found) == 1:
+        return found[0]
+    missing = ""
+    if name is not None:
+        missing = f"there is no variable {name!r}{did_you_mean(name, variables)}; "
+    raise UsageError(
+        f"{plugin}: {missing}{' and '.join(found) or 'no variable'} can be the learning "
+        f"rate; name it with --{plugin}-variable"
+    )
 
 
 class _TrainingSession(MonitoredTrainingSession):

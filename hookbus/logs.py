@@ -34,9 +34,31 @@ class Logger:
 
     def __getattr__(self, level: str) -> Any:
         structlog = _structlog()
-        if structlog.is_configured():
-            return getattr(structlog.get_logger("hookbus"), level)
-        return getattr(_unconfigured(), level)
+        configured = structlog.is_configured()
+        logger = structlog.get_logger("hookbus") if configured else _unconfigured()
+        if _rank:  # the chief tells what all ranks would tell
+            if level in ("debug", "info"):
+                return _say_nothing
+            logger = logger.bind(rank=_rank)
+        return getattr(logger, level)
+
+
+def _say_nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _rank_at_start() -> int:
+    """Return the rank that a launcher like torchrun has given to this process."""
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    return int(rank) if rank.isdecimal() and size.isdecimal() and int(size) > 1 else 0
+
+
+_rank = _rank_at_start()
+
+
+def speak_as(rank: int) -> None:
+    """Log as one of several processes; those behind the first log warnings and errors."""
+    global _rank
+    _rank = rank
 
 
 class Stderr:

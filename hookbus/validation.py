@@ -129,6 +129,23 @@ def check_seconds(argument: str, seconds: float | None) -> None:
         raise UsageError(f"Must specify {argument} >= 0, given: {seconds}")
 
 
+def check_share(argument: str, share: float | None) -> None:
+    """Check that an argument is a share above 0 and below 1, or None.
+
+    Raises:
+        ArgumentTypeError: it is not a number.
+        UsageError: it is out of range.
+    """
+    if share is None:
+        return
+    if not isinstance(share, Real) or isinstance(share, bool):
+        raise ArgumentTypeError(f"{argument} must be a number like 0.02, given: {share!r}")
+    if not 0 < share < 1:
+        raise UsageError(
+            f"{argument} is a share above 0 and below 1, like 0.02, given: {share!r}"
+        )
+
+
 def check_path(argument: str, path: str | Path) -> None:
     """Check that an argument is a path.
 

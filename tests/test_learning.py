@@ -31,6 +31,7 @@ from hookbus import (
     UsageError,
     learning,
 )
+from hookbus.backend import create_session
 from tests.support.handlers import exits_by
 from tests.support.running import started
 
@@ -485,3 +486,30 @@ def test_an_empty_logdir_is_none():
         UsageError, match="save_checkpoint_steps= needs a directory, and logdir is ''"
     ):
         learning.train("train", "", graph=graph, save_checkpoint_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "found"),
+    [
+        (["lr", "w"], None, "lr"),
+        (["optimizer.learning_rate", "w"], None, "optimizer.learning_rate"),
+        (["lr", "rate"], "rate", "rate"),
+        (["lr", "optimizer.lr"], "lr", "lr"),
+        (["w", "lrs"], None, "p: no variable can be the learning rate; name it with --p"),
+        (["lr", "a.lr"], None, "p: lr and a.lr can be the learning rate; name it with --p"),
+        (["lr"], "lrs", "p: there is no variable 'lrs'; did you mean 'lr'?; lr can be"),
+    ],
+)
+def test_the_variable_of_the_learning_rate_is_found_by_its_name(names, given, found):
+    """The only one called lr or learning_rate, or the one that the setting names."""
+    graph = Graph()
+    for name in names:
+        graph.variable(name, 1.0)
+    session = create_session(graph)
+    if not found.startswith("p: "):
+        assert learning.learning_rate_variable(session, given, "p") == found
+        return
+    with pytest.raises(UsageError) as caught:
+        learning.learning_rate_variable(session, given, "p")
+    assert str(caught.value).startswith(found)
+    assert str(caught.value).endswith("; name it with --p-variable")

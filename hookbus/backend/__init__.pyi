@@ -37,3 +37,6 @@ from hookbus.graph.node import Node as Node
 from hookbus.graph.node import NodeKind as NodeKind
 from hookbus.graph.operation import Operation as Operation
 from hookbus.graph.traversal import needs as needs
+from hookbus.peers.protocol import Peers as Peers
+from hookbus.peers.protocol import Reduction as Reduction
+from hookbus.peers.protocol import Word as Word

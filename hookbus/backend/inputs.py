@@ -5,17 +5,15 @@ A checksum of the first value tells whether an input gives the same values as be
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus.backend.library import Loader, library_of
+from hookbus.backend.library import Loader, digest_of, library_of
 from hookbus.backend.random_state import PROCESS, RandomGenerators, same
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
 from hookbus.logs import log
 
 _PLAIN = Loader()
-_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Input:
@@ -134,6 +132,25 @@ class Input:
     def ended(self) -> bool:
         """Whether the iterator has ended."""
         return self._ended
+
+    def can_go_back(self, state: Mapping[str, Any]) -> bool:
+        """Return whether it can give the values behind an earlier position once more.
+
+        An iterator gives each value once, unless it keeps its own position.
+        """
+        if self._keeper == "iterable":
+            return "iterable" in state
+        return "iterator" in state or not hasattr(self._iterable, "__next__")
+
+    def go_back(self, state: Mapping[str, Any], left_out: Iterable[int]) -> None:
+        """Move to an earlier position, and leave out these values as well.
+
+        Raises:
+            CheckpointError: the input ends before the position.
+        """
+        numbers = self._left_out.union(left_out)
+        self.load_state_dict(state)
+        self.leave_out(numbers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
@@ -275,6 +292,10 @@ class Input:
         return result
 
 
+BEFORE_ALL: Mapping[str, Any] = {"over": 0, "within": {}, "marks": 0}
+"""The place of a custom loop that has not called ``session.iterate`` yet."""
+
+
 class EpochIterator:
     """Counts the calls of ``session.iterate`` and the values that each call gave.
 
@@ -292,11 +313,13 @@ class EpochIterator:
 
     def __init__(self, generators: RandomGenerators) -> None:
         self._generators = generators
-        self._loaded: Mapping[str, Any] = {"over": 0, "within": {}, "marks": 0}
+        self._loaded: Mapping[str, Any] = BEFORE_ALL
         self._arrived: Callable[[], None] | None = None
         self._began_again = False
         self._started = self._complete = self._done = self._marks = 0
         self._source: Input | None = None
+        self._back_at: int | None = None
+        self._given_before: int | None = None
         self._active = self._left = False
         self._wraps = False
 
@@ -331,6 +354,10 @@ class EpochIterator:
         self._started += 1
         if number < self._loaded["over"]:
             return
+        library = library_of(iterable)
+        loader = None if library is None else library.loader(iterable)
+        if loader is not None and loader.begin_pass is not None:
+            loader.begin_pass(number)
         source = self._start(number, iterable)
         was_over = source.ended
         self._active, self._wraps = True, wrap is not None
@@ -453,6 +480,47 @@ class EpochIterator:
         self._source, self._loaded, self._began_again = None, state, False
         self._complete, self._arrived = state["over"], arrived if state["within"] else None
 
+    def why_not_back(self, state: Mapping[str, Any]) -> str | None:
+        """Return why the open pass cannot go back to a position; None if it can."""
+        source = self._source
+        if source is None or not self._active:
+            return "no pass over it is open"
+        within = self._within(source, state)
+        if within is None:
+            return "the checkpoint is from an earlier pass"
+        if not source.can_go_back(within):
+            return "it is an iterator, which gives each value once"
+        return None
+
+    def go_back(self, state: Mapping[str, Any], skip: bool) -> None:
+        """Have the open pass give the values behind a position once more.
+
+        Args:
+            state: the position; :meth:`why_not_back` has no objection.
+            skip: whether to leave out the last value that it gave.
+
+        Raises:
+            CheckpointError: the input ends before the position.
+        """
+        source = self._source
+        assert source is not None
+        within = self._within(source, state)
+        assert within is not None
+        is_new = source.pulled != self._back_at  # it has given a value since it went back
+        source.go_back(within, [source.pulled - 1] if skip and is_new else ())
+        self._done = self._back_at = source.pulled
+        self._marks = 0
+
+    def _within(self, source: Input, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the part of a position for the open pass; None if it is of another."""
+        within: Mapping[str, Any] = state["within"]
+        if state["over"] == self._complete and "ended" not in within:
+            return within or source.state_at(0)
+        # The pass before had given all of its values by then.
+        was_over = "ended" in within or within.get("pulled") == self._given_before
+        was_over &= state["over"] == self._complete - 1
+        return source.state_at(0) if was_over else None
+
     def _start(self, number: int, iterable: Iterable[Any]) -> Input:
         """Begin a pass; those before it are complete, however the loop left them."""
         source = Input(f"iterate() call {number + 1}", lambda: iterable, self._generators)
@@ -460,6 +528,8 @@ class EpochIterator:
         if not first:
             self.arrive()
         self._complete, self._done, self._left, self._marks = number, 0, False, 0
+        self._back_at = None
+        self._given_before = None if self._source is None else self._source.pulled
         if first:
             position = self._loaded["within"]
             if "ended" in position:
@@ -480,55 +550,3 @@ def _capture(loader: Loader) -> dict[str, Any]:
 def _restore(loader: Loader, states: Mapping[str, Any]) -> None:
     for name in loader.sources.keys() & states.keys():
         loader.sources[name].restore(states[name])
-
-
-class _UnknownError(Exception):
-    """There is a part whose content cannot be read."""
-
-
-def digest_of(value: Any) -> int | None:
-    """Return a checksum of a value's content, or None if it cannot be read.
-
-    Arrays, numbers, strings, values of libraries, and dicts, lists and tuples of these have
-    one. It takes about as long as copying the value.
-
-    >>> digest_of([1, "a"]) == digest_of([1, "a"]) != digest_of([1, "b"])
-    True
-    >>> digest_of(object()) is None
-    True
-    """
-    checksum = 0
-    try:
-        for part in _content_of(value):
-            checksum = zlib.crc32(part, checksum)
-    except (_UnknownError, RecursionError, CheckpointError):
-        return None
-    return checksum
-
-
-def _content_of(value: Any) -> Iterator[Any]:
-    if isinstance(value, _PLAIN_TYPES):
-        yield repr(value).encode("utf-8", "surrogatepass")
-    elif isinstance(value, Mapping):
-        yield b"{"
-        for item in value.items():
-            yield from _content_of(item)
-    elif isinstance(value, list | tuple):
-        yield b"["
-        for part in value:
-            yield from _content_of(part)
-    else:
-        yield from _content_of_array(value)
-
-
-def _content_of_array(value: Any) -> Iterator[Any]:
-    library = library_of(value)
-    packed = None if library is None else library.pack(value)
-    if packed is not None:
-        yield repr((packed.dtype, packed.shape)).encode()
-        yield packed.data()
-    elif hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", True):
-        yield repr((str(value.dtype), value.shape)).encode()
-        yield value.tobytes()
-    else:
-        raise _UnknownError

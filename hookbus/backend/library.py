@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import attrs
 
 from hookbus.discovery import releases
-from hookbus.errors import PluginError, UsageError
+from hookbus.errors import CheckpointError, PluginError, UsageError
+from hookbus.peers.protocol import Peers
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -32,6 +35,9 @@ _PLUGINS = {
     "torch": "hookbus-torch",
 }
 """The distributions to install for well-known libraries."""
+
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = frozenset(_PLAIN_TYPES)
 
 Faults: TypeAlias = Iterator[str]
 """Ways in which a saved state does not fit the object of today."""
@@ -106,6 +112,9 @@ class Tracked:
             *live*.
         evaluating: returns a context in which the object computes without any effect on
             the training, like a module in evaluation mode; None if it needs none.
+        is_alike: whether all processes of a training have the same state, like that of a
+            model whose gradients they share. The chief saves it for all. False by default:
+            each process saves its own.
     """
 
     get: Callable[[], Any]
@@ -116,6 +125,7 @@ class Tracked:
     live: Callable[[], Mapping[str, LiveValue]] = dict
     write: Callable[[Sequence[tuple[tuple[Any, ...], Any]]], None] | None = None
     evaluating: Callable[[], AbstractContextManager[Any]] | None = None
+    is_alike: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -128,10 +138,13 @@ class Loader:
             numbers that it draws, in this process, while it goes on, like a shuffle buffer.
             It then gets a stream of its own, which does not depend on the steps. False if
             it draws at most for the value at hand, or nothing.
+        begin_pass: is called with the number of a pass of ``session.iterate``, from 0,
+            before it begins, for a loader whose order depends on it; None for any other.
     """
 
     sources: Mapping[str, RandomSource] = attrs.field(factory=dict)
     draws_between: bool = True
+    begin_pass: Callable[[int], None] | None = None
 
 
 @attrs.frozen(eq=False)
@@ -198,6 +211,12 @@ class Library:
         """Return the generators that programs use without naming them, by name."""
         return {}
 
+    def peers(self) -> Peers | None:
+        """Return the link to the other processes of a training; None if there are none.
+
+        Each session of a training asks once, in all processes in the same order.
+        """
+
     def device_memory(self) -> int | None:
         """Return the bytes that this process uses on devices; None if that is not known."""
         return None
@@ -246,6 +265,29 @@ def libraries() -> Mapping[str, Library]:
     return {name: _loaded(entry) for name, entry in entries if name in sys.modules}
 
 
+def find_peers(trains: bool = True) -> Peers | None:
+    """Return the link to the other processes of this training; None if there are none.
+
+    A session that does not *train* may be alone in one of several processes.
+
+    Raises:
+        UsageError: a launcher has started several processes, and they have no link.
+        PluginError: the plugin of a library cannot be loaded.
+    """
+    for library in libraries().values():
+        peers = library.peers()
+        if peers is not None:
+            return peers if peers.size > 1 else None
+    rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "")
+    if trains and rank is not None and size.isdecimal() and int(size) > 1:
+        raise UsageError(
+            f"this process is rank {rank} of {size} (RANK and WORLD_SIZE are set), but "
+            "there is no process group: call torch.distributed.init_process_group() before "
+            "the session, with hookbus-torch installed; or start one process"
+        )
+    return None
+
+
 def device_memory() -> dict[str, int]:
     """Return the bytes in use on devices, by library, for those that know it.
 
@@ -280,10 +322,16 @@ def on_host(values: Any) -> Any:
     Args:
         values: a dict, list or tuple.
     """
-    if values.__class__ is tuple and len(values) == 1:  # nearly always: a loss
-        move = _movers.get(values[0].__class__)
-        if move is not None:
-            return move(values)
+    if values.__class__ is tuple:  # of a step
+        if len(values) == 1:  # nearly always: a loss
+            move = _movers.get(values[0].__class__)
+            if move is not None:
+                return move(values)
+        for value in values:
+            if value.__class__ not in _PLAIN:
+                break
+        else:
+            return values
     names = _names_of_classes()
     gathered: dict[str, list[Any]] = {}
     _gather(values, names, gathered)
@@ -437,3 +485,55 @@ def _loaded(entry: EntryPoint) -> Library:
 def _roots_of(cls: Any) -> tuple[str, ...]:
     """Return the top-level modules that define a class and its bases."""
     return tuple(str(base.__module__).partition(".")[0] for base in cls.__mro__)
+
+
+class _UnknownError(Exception):
+    """There is a part whose content cannot be read."""
+
+
+def digest_of(value: Any) -> int | None:
+    """Return a checksum of a value's content, or None if it cannot be read.
+
+    Arrays, numbers, strings, values of libraries, and dicts, lists and tuples of these have
+    one. It takes about as long as copying the value.
+
+    >>> digest_of([1, "a"]) == digest_of([1, "a"]) != digest_of([1, "b"])
+    True
+    >>> digest_of(object()) is None
+    True
+    """
+    checksum = 0
+    try:
+        for part in _content_of(value):
+            checksum = zlib.crc32(part, checksum)
+    except (_UnknownError, RecursionError, CheckpointError):
+        return None
+    return checksum
+
+
+def _content_of(value: Any) -> Iterator[Any]:
+    if isinstance(value, _PLAIN_TYPES):
+        yield repr(value).encode("utf-8", "surrogatepass")
+    elif isinstance(value, Mapping):
+        yield b"{"
+        for item in value.items():
+            yield from _content_of(item)
+    elif isinstance(value, list | tuple):
+        yield b"["
+        for part in value:
+            yield from _content_of(part)
+    else:
+        yield from _content_of_array(value)
+
+
+def _content_of_array(value: Any) -> Iterator[Any]:
+    library = library_of(value)
+    packed = None if library is None else library.pack(value)
+    if packed is not None:
+        yield repr((packed.dtype, packed.shape)).encode()
+        yield packed.data()
+    elif hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", True):
+        yield repr((str(value.dtype), value.shape)).encode()
+        yield value.tobytes()
+    else:
+        raise _UnknownError

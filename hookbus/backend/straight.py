@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import linecache
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -25,7 +26,7 @@ Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Takes the feeds, runs and commits, and returns the values."""
 
 _NUMBERS = frozenset({bool, int, float, complex})
-_FILE = "<hookbus, compiled>"
+FILE = "<hookbus, compiled>"
 """The file that all generated source seems to come from."""
 
 _lines: list[str] = []
@@ -42,8 +43,13 @@ def _code_of(source: str) -> CodeType:
     """Compile source, which gets lines of its own in the file."""
     placed = "\n" * len(_lines) + source
     _lines.extend(source.splitlines(keepends=True))
-    linecache.cache[_FILE] = len(_lines), None, _lines, _FILE
-    return compile(placed, _FILE, "exec")
+    linecache.cache[FILE] = len(_lines), None, _lines, FILE
+    return compile(placed, FILE, "exec")
+
+
+def source_of(function: Any) -> str:
+    """Return the source of a function that :func:`define` has defined."""
+    return "".join(inspect.getblock(_lines[function.__code__.co_firstlineno - 1 :]))
 
 
 @attrs.frozen(eq=False)
@@ -97,6 +103,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Straight:
             namespace[f"f{number}"] = call[0].call
             if number:
                 lines.append(f"        at = {number}")
+            lines.append(f"        # op {call[0].name!r}")
             lines += _calling(number, call, reads, updates, shapes, arrays)
         lines += [
             "    except BaseException as error:",

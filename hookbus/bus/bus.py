@@ -11,7 +11,7 @@ from weakref import WeakSet
 from hookbus.bus import hookspecs
 from hookbus.bus.caller import Caller
 from hookbus.bus.error_policy import RAISE, ErrorGuard, FailureLog, policy_of
-from hookbus.bus.observers import Observers
+from hookbus.bus.observers import HookCosts, Observers
 from hookbus.bus.ordering import (
     GROUPS,
     OrderedHook,
@@ -33,6 +33,7 @@ from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.hook import Kind, check_kind
 from hookbus.logs import log
+from hookbus.peers.protocol import ranks_of
 
 
 class Bus:
@@ -44,15 +45,17 @@ class Bus:
 
     Args:
         kind: the kind of the session.
+        budget: the share of the time that each hook may take; None does not measure it.
     """
 
-    def __init__(self, kind: Kind = "train") -> None:
+    def __init__(self, kind: Kind = "train", budget: float | None = None) -> None:
         self.kind = kind
         self.current = CurrentHook()
         self._members: dict[str, Registration] = {}
         self._hints: dict[str, OrderHints] = {}
         self._guards: dict[str, ErrorGuard] = {}
         self.failures = FailureLog(self.current, self._members)
+        self.costs = None if budget is None else HookCosts(budget, self._members)
         self._registry = Registry()
         self._registry.declare(hookspecs)
         self._observers = Observers()
@@ -70,6 +73,10 @@ class Bus:
     def members(self) -> Mapping[str, Registration]:
         """All hooks by name, in the order of registration."""
         return dict(self._members)
+
+    def is_everywhere(self, name: str) -> bool:
+        """Return whether a hook takes part in all processes of a training."""
+        return ranks_of(self._members[name].plugin) == "all"
 
     @property
     def events(self) -> Mapping[str, tuple[str, ...]]:
@@ -240,6 +247,7 @@ class Bus:
             first_result=self._registry.is_first_result(event),
             answers=self._registry.takes_answers(event),
             observers=self._observers or None,
+            costs=self.costs,
         )
         self._compiled.add(caller)
         return caller

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.bus.observers import Observers, Watch, is_passing_stop
+from hookbus.bus.observers import HookCosts, Observers, Watch, is_passing_stop
 from hookbus.bus.registry import Bound, Implementation
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues
@@ -45,8 +45,10 @@ class Caller:
         first_result: whether to stop at the first answer that is not None.
         answers: whether the event takes answers; if not, a wrapper need not return them.
         observers: receive every call; None if there are none.
+        costs: adds up the time of each hook; None if nobody asked for that.
 
     Attributes:
+        costs: the same.
         current: the name of the hook that is being called.
         implementations: the hooks' functions, in calling order.
         rows: the plugins' names and functions, in calling order, without wrappers.
@@ -62,8 +64,10 @@ class Caller:
         first_result: bool = False,
         answers: bool = True,
         observers: Observers | None = None,
+        costs: HookCosts | None = None,
     ) -> None:
         self.observers = observers
+        self.costs = costs
         self.current = current
         self.rows: list[tuple[str, Bound]] = []
         self.implementations = implementations
@@ -77,6 +81,9 @@ class Caller:
         for each in implementations:
             interruptible(each.function)
             call = each.bind(parameters)
+            if costs is not None:
+                timed = costs.timed_wrapper if each.wrapper else costs.timed
+                call = timed(each.plugin, call)
             if observers is not None:
                 call = observers.watched(call, each.plugin, event, parameters, each.wrapper)
             if each.guard and not each.wrapper:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.bus.observers import HookCosts
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -59,12 +60,14 @@ class RunPlan:
         split: takes all values and returns the caller's structure; None in a custom loop.
         hook_splits: the same for each hook with fetches, by name.
         places: the place among the values of each leaf that hooks fetch.
+        execute: the backend's method.
     """
 
     program: Any
     split: Callable[[Sequence[Any]], Any] | None
     hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
     places: Mapping[Any, int]
+    execute: Callable[..., Sequence[Any]]
 
 
 @attrs.frozen(eq=False)
@@ -98,10 +101,10 @@ class Wanted:
 
 
 class Planner:
-    """Plans the runs of one backend session."""
+    """Plans the runs of one backend session; *costs* adds up the time of executions."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, costs: HookCosts | None = None) -> None:
+        self._session, self._costs = session, costs
         self._takes_reports = session.graph.takes_reports
         self._plans: dict[Hashable, RunPlan] = {}
         self._wanted: dict[Hashable, Wanted] = {}
@@ -162,7 +165,11 @@ class Planner:
             self._plans.clear()
         start = len(own.leaves)
         places = {leaf: place for place, leaf in enumerate(hooks.leaves, start)}
-        plan = self._plans[key] = RunPlan(program, split, hook_splits, places)
+        execute: Callable[..., Sequence[Any]] = self._session.execute
+        if self._costs is not None:
+            without_hooks = request.fetches, request.feeds, key[1]
+            execute = self._costs.timed_run(execute, without_hooks, names)
+        plan = self._plans[key] = RunPlan(program, split, hook_splits, places, execute)
         return plan
 
     def _names_of(self, merged: Merge) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -70,6 +71,8 @@ class Schedule:
         at: the global step after the last run; None before the first one.
         added: the global steps that the last run added, of those that added some.
         runs: the number of runs.
+        is_at_boundary: whether the last run was the first one, or a hook was due in it at
+            a step that it had chosen, in all processes of a training.
         next_step, next_time: the global step and the time at which somebody is due.
         version, changes: those of the bus that this follows.
     """
@@ -82,6 +85,7 @@ class Schedule:
         self.next_step, self.next_time = 0.0, math.inf
         self.at: int | None = None
         self.added = self.runs = 0
+        self.is_at_boundary = False
         self._orders: dict[str, list[Implementation]] = {}
         self._groups: dict[frozenset[str], Group] = {}
         self.version, self.changes = -1, -1
@@ -118,8 +122,7 @@ class Schedule:
             and (self.next_time == math.inf or time.monotonic() < self.next_time)
         ):  # as expected when it began
             self.at = step
-            for name in group.due:
-                self._waiting[name].knows = self.runs
+            self._note_run(group)
             return group
         self._follow_bus()
         due = self._due(step if as_before else math.inf).due
@@ -127,16 +130,26 @@ class Schedule:
             self._tell(self._group(due - group.due), self.runs - 1)
         group = self._group(due | group.due & self._waiting.keys())
         self.at, self.added = step, max(0, step - began) or self.added
+        self._note_run(group)
+        return group
+
+    def _note_run(self, group: Group) -> None:
+        """Note what hooks know after a run, and whether one had chosen its step."""
         for name in group.due:
             self._waiting[name].knows = self.runs
-        return group
+        chosen = [name for name in group.due if self._waiting[name].time == math.inf]
+        # In the first run nobody has chosen yet, and all hooks are due.
+        self.is_at_boundary = self.runs == 1 or any(map(self.bus.is_everywhere, chosen))
 
     def ask(self, group: Group) -> None:
         """Ask the hooks of a run when they are due next, and those that got an event."""
+        costs, ran = self.bus.costs, group.due
         if self.changes != self.bus.changes:
             since, changed = self.changes, self.bus.changed
             reached = [n for n in self._waiting if changed.get(n, 0) > since]
             new = frozenset(reached) - group.due
+            if costs is not None:  # asked after its runs, one waits from the last one on
+                new -= costs.stretched
             if new:
                 self._tell(self._group(new), self.runs)  # one that counts runs must know
                 group = self._group(group.due | new)
@@ -150,10 +163,17 @@ class Schedule:
                 waiting = self._waiting[name]
                 in_runs = due.runs != math.inf
                 ends = at + due.runs * self.added if in_runs else math.inf
-                waiting.step = min(due.step, ends)
-                waiting.time = due.time
+                step, when = min(due.step, ends), due.time
+                if costs is not None and name in ran:
+                    step, when = costs.next_run(name, at, step, when)
+                waiting.step, waiting.time = step, when
         self._note_next()
         self.changes = self.bus.changes
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """The names of the hooks that say when they are due."""
+        return [*self._waiting]
 
     def settle(self) -> None:
         """Tell all hooks how many runs have left them out since their last one."""

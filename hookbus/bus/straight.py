@@ -249,7 +249,9 @@ def _executing(prepared: Straight | None) -> list[str]:
 def _sameness(own: SessionRunArgs, namespace: dict[str, Any]) -> Iterator[str]:
     """Yield tests of whether a run is asked for the same."""
     if own.fetches.__class__ is str:
-        yield f"fetches.__class__ is str and fetches == {own.fetches!r}"
+        namespace["fetch"] = own.fetches
+        equal = f"fetches.__class__ is str and fetches == {own.fetches!r}"
+        yield f"(fetches is fetch or {equal})"  # nearly always the same string
     else:
         yield f"fetches.__class__ is {own.fetches.__class__.__name__}"
         yield f"len(fetches) == {len(own.fetches)}"
@@ -276,7 +278,7 @@ def _asking(
     answers: list[str] = []
     for number, each in enumerate(caller.implementations):
         name, own = each.plugin, f"b{number}"
-        lines.append(f"            current.name = {name!r}")
+        lines.append(f"            current.name = {name!r}  # {_who(each)}")
         call = _call(caller, each, own, namespace, {"run_context": "run_context"})
         so_far = f"[{', '.join(answers)}]"
         request = requests.get(name)
@@ -349,7 +351,7 @@ def _telling(
             results = _expression(shapes[name], places) or f"{split}(values)"
         given = {"run_context": "run_context", "run_values": "run_values"}
         call = _call(caller, each, f"c{number}", namespace, given)
-        lines.append(f"        current.name = {name!r}")
+        lines.append(f"        current.name = {name!r}  # {_who(each)}")
         if "run_values" in call:
             lines += _making_values(results)
         lines.append(f"        answer = {call}")
@@ -398,11 +400,17 @@ def _call(
     given: Mapping[str, str],
 ) -> str:
     """Return the source of a hook's call; it gets the arguments that it names."""
-    if each.guard is None and not each.defaulted:
+    if each.guard is None and not each.defaulted and caller.costs is None:
         namespace[own] = each.function
         return f"{own}({', '.join(given[name] for name in each.parameters)})"
     namespace[own] = dict(caller.rows)[each.plugin]
     return f"{own}({', '.join(given.values())})"
+
+
+def _who(each: Implementation) -> str:
+    """Return the function of a hook as a comment."""
+    called = getattr(each.function, "__qualname__", type(each.function).__qualname__)
+    return " ".join(f"{called}, plugin {each.label}".split())
 
 
 def _ending(blame: str) -> list[str]:

@@ -85,6 +85,7 @@ class CheckpointFiles:
             written, and only the records are made.
 
     Attributes:
+        directory: where they are; None if nothing is written.
         records: the size and the hash of each complete file, by its name.
 
     >>> files = CheckpointFiles()
@@ -96,7 +97,7 @@ class CheckpointFiles:
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self.records: dict[str, FileRecord] = {}
-        self._directory = None if directory is None else Path(directory)
+        self.directory = None if directory is None else Path(directory)
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
@@ -116,8 +117,8 @@ class CheckpointFiles:
             )
         with contextlib.ExitStack() as stack:
             file = _HashingFile()
-            if self._directory is not None:
-                path = self._directory / name
+            if self.directory is not None:
+                path = self.directory / name
                 target = stack.enter_context(path.open("xb", buffering=0))
                 file = _WrittenFile(target)
             yield cast("BinaryIO", stack.enter_context(file))
@@ -196,7 +197,13 @@ class _WrittenFile(_HashingFile):
             )
             self._hashing.start()
         self._full.put(self._block)
+        start = self._target.tell()
         self._write(self._block)
+        # Linux begins to write what a program needs no more, so the sync waits less.
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                advice = os.POSIX_FADV_DONTNEED
+                os.posix_fadvise(self._target.fileno(), start, _BLOCK, advice)
         self._block, self._filled = self._free.get(), 0
 
     def _hash(self) -> None:
@@ -205,14 +212,8 @@ class _WrittenFile(_HashingFile):
             self._free.put(block)
 
     def _write(self, content: memoryview) -> None:
-        start, size = self._target.tell(), len(content)
         while content:
             content = content[self._target.write(content) :]
-        # Linux begins to write what a program needs no more, so the sync waits less.
-        if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):
-                advice = os.POSIX_FADV_DONTNEED
-                os.posix_fadvise(self._target.fileno(), start, size, advice)
 
 
 def _new_block() -> memoryview:

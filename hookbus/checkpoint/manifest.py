@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import re
 import reprlib
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,9 +156,16 @@ class Manifest:
         if not files:
             raise ValueError("it lists no files")
         for name in files:
-            if not is_file_name(name):
+            of_a_rank = _OF_A_RANK.fullmatch(name)
+            if not is_file_name(of_a_rank[2] if of_a_rank else name):
                 raise ValueError(f"it lists a file {reprlib.repr(name)}")
         return cls(**{**raw, "files": files})
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that have saved it together."""
+        of_ranks = filter(None, map(_OF_A_RANK.fullmatch, self.files))
+        return 1 + max((int(found[1]) for found in of_ranks), default=0)
 
     def verify(self, directory: Path, contents: bool = True) -> None:
         """Compare the files with this manifest: their sizes and, if asked, their hashes.
@@ -192,6 +200,11 @@ def _size_of(path: Path, what: str) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise NoGoodCheckpointError(f"{what} is not a regular file")
     return status.st_size
+
+
+RANK_FOLDER = "rank-{}"
+"""The folder for what one rank of several saves, except the chief."""
+_OF_A_RANK = re.compile(r"rank-([1-9][0-9]{0,8})/(.*)", re.DOTALL)
 
 
 def is_file_name(name: str) -> bool:

@@ -17,7 +17,7 @@ import attrs
 from hookbus.backend.protocol import Session, ValueRecord
 from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.leaves import leaves
-from hookbus.checkpoint.manifest import MANIFEST_NAME, Manifest
+from hookbus.checkpoint.manifest import MANIFEST_NAME, RANK_FOLDER, Manifest
 from hookbus.checkpoint.store import Store, StoredCheckpoint, cannot_read, report_bad
 from hookbus.errors import (
     CheckpointError,
@@ -27,7 +27,8 @@ from hookbus.errors import (
 )
 from hookbus.graph.node import owned_by
 from hookbus.hooks.checkpoints import CheckpointInfo
-from hookbus.logs import log
+from hookbus.logs import log, shown
+from hookbus.peers.protocol import CHIEF
 
 T = TypeVar("T")
 OnBad = Callable[[Path, str], None]
@@ -109,6 +110,46 @@ class Restored:
     path: Path
     state: Mapping[str, Any]
     manifest: Manifest
+
+
+def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
+    """Return a checkpoint as one rank of so many restores it.
+
+    Raises:
+        NoGoodCheckpointError: the part of this rank cannot be read.
+    """
+    manifest, state = restored.manifest, restored.state
+    if manifest.ranks != ranks:
+        if rank == CHIEF:
+            log.warning(
+                "another number of processes saved this checkpoint",
+                path=shown(restored.path),
+                saved_by=manifest.ranks,
+                now=ranks,
+                not_carried_over="the position inside a pass over the input, and the "
+                "generators and hooks of single processes",
+            )
+        # Each rank gets another part of the data, so the pass begins anew.
+        state = {**state, "inputs": {}, "passes": _at_pass(state.get("passes", {}))}
+    if rank >= manifest.ranks:  # it draws numbers of its own, and not the chief's
+        state = {**state, "random": {}}
+    elif rank != CHIEF:
+        codec = load_codec(manifest.codec)[1]
+        try:
+            own = codec.read(restored.path / RANK_FOLDER.format(rank))
+        except CheckpointError as error:
+            raise NoGoodCheckpointError(f"{restored.path}: {error}") from error
+        place = {name: state[name] for name in ("inputs", "passes") if name in state}
+        place = {} if manifest.ranks == ranks else place
+        tracked = {**state.get("tracked", {}), **own["tracked"]}
+        shared = {"variables": state["variables"], "owners": state.get("owners", {})}
+        state = {**state, **own, **shared, **place, "tracked": tracked}
+    return attrs.evolve(restored, state=state)
+
+
+def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the place at the beginning of the pass in which a place is."""
+    return {"over": place.get("over", 0), "within": {}, "marks": 0}
 
 
 @attrs.frozen

@@ -9,8 +9,9 @@ two removals, and one that resumes it, keep the same checkpoints as one that was
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 
@@ -21,6 +22,8 @@ from hookbus.checkpoint.store import Store, StoredCheckpoint
 from hookbus.errors import NoGoodCheckpointError, UsageError
 from hookbus.hooks.checkpoints import CheckpointInfo, Checkpoints
 from hookbus.logs import log, shown
+
+Stored: TypeAlias = Sequence[StoredCheckpoint]
 
 _KEPT_WHILE_OPEN = 2
 """A session that saves keeps at least so many: others may be reading the one before."""
@@ -38,6 +41,7 @@ class Retention:
     checkpoints: Checkpoints
     _bus: Bus
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
+    _known: dict[StoredCheckpoint, CheckpointInfo] = attrs.field(factory=dict)
     _deferred: list[Path] = attrs.field(factory=list)
     _logged: set[tuple[Path, str, str]] = attrs.field(factory=set)
 
@@ -47,21 +51,18 @@ class Retention:
         self._deferred = []
         if keep is None or directory is None:
             return
-        store, recent = Store(directory), set[int | None]()
-        stored: list[CheckpointInfo] = []
 
-        def stays(candidate: StoredCheckpoint) -> bool:
-            if not recent:
-                steps = sorted({found.step or 0 for found in store.found()})
-                recent.update(steps[-_KEPT_WHILE_OPEN:])
-            if self._is_kept(candidate, store, stored):
+        def stays(candidate: StoredCheckpoint, found: Stored) -> bool:
+            if self._is_kept(candidate, found):
                 return True
+            recent = sorted({each.step or 0 for each in found})[-_KEPT_WHILE_OPEN:]
             if candidate.step in recent and not candidate.old:
                 self._deferred.append(candidate.path)
                 return True
+            self._known.pop(candidate, None)
             return False
 
-        store.prune(keep, newest, stays)
+        Store(directory).prune(keep, newest, stays)
 
     def finish(self) -> None:
         """Remove what stayed for others who read only as long as the session was open."""
@@ -74,6 +75,10 @@ class Retention:
         if self.checkpoints.enabled_by is not None:
             for step, numbers in values.items():
                 self.values[step] = {**self.values.get(step, {}), **numbers}
+
+    def forget_values_after(self, step: int) -> None:
+        """Forget the numbers of later steps, which are undone."""
+        self.values = {s: numbers for s, numbers in self.values.items() if s <= step}
 
     def take_values(self, step: int) -> dict[str, float]:
         """Return the numbers for the checkpoint of a step, which is being written."""
@@ -95,16 +100,25 @@ class Retention:
         changed: dict[Path, Manifest] = {}
         for step, numbers in saved.items():
             assert self.checkpoints.directory is not None
-            store = Store(self.checkpoints.directory)
-            path = store.directory / f"ckpt-{step}"
+            path = self.checkpoints.directory / f"ckpt-{step}"
             try:
                 manifest = Manifest.read(path)
             except (NoGoodCheckpointError, UsageError, OSError):
                 continue
             manifest = attrs.evolve(manifest, values={**manifest.values, **numbers})
-            store.rewrite_manifest(path, manifest, "the values of its step")
+            self.rewrite(path, manifest, "the values of its step")
             changed[path] = manifest
         return changed
+
+    def rewrite(self, path: Path, manifest: Manifest, what: str) -> None:
+        """Replace the manifest of a checkpoint; *what* is new in it, for the error.
+
+        Raises:
+            CheckpointError: it cannot be written; the old manifest is intact.
+        """
+        assert self.checkpoints.directory is not None
+        self._known = {s: info for s, info in self._known.items() if s.path != path}
+        Store(self.checkpoints.directory).rewrite_manifest(path, manifest, what)
 
     def log_kept(self, path: Path, reasons: Mapping[str, str]) -> None:
         """Log once that a checkpoint is kept, and why, by the hooks that asked for it."""
@@ -113,14 +127,12 @@ class Retention:
                 self._logged.add((path, who, why))
                 log.info("checkpoint kept", path=shown(path), by=who, why=why)
 
-    def _is_kept(
-        self, found: StoredCheckpoint, store: Store, stored: list[CheckpointInfo]
-    ) -> bool:
-        """Return whether a checkpoint stays; *stored* is filled if a hook needs it."""
-        if found.old and found.path.with_suffix("").is_dir():
+    def _is_kept(self, candidate: StoredCheckpoint, found: Stored) -> bool:
+        """Return whether a checkpoint stays, of those that were found."""
+        if candidate.old and candidate.path.with_suffix("").is_dir():
             return False  # it was replaced
         try:
-            info = describe(found)
+            info = self._described(candidate)
         except NoGoodCheckpointError:
             return False
         except (UsageError, OSError):  # it may be kept for good
@@ -130,16 +142,28 @@ class Retention:
         caller = self._bus.caller("pruning")
         if caller.reaches_nobody:
             return False
-        stored[:] = stored or _described(store)
-        answers = caller.collect(info.path, info.global_step, tuple(stored))
+        stored = tuple(self._good(found))
+        answers = caller.collect(info.path, info.global_step, stored)
         self.log_kept(info.path, {who: str(why) for who, why in answers})
         return bool(answers)
 
+    def _good(self, found: Stored) -> list[CheckpointInfo]:
+        """Describe the good checkpoints among those found, the oldest step first."""
+        good: dict[int, CheckpointInfo] = {}
+        for each in found:
+            with contextlib.suppress(NoGoodCheckpointError, UsageError, OSError):
+                good.setdefault(each.step or 0, self._described(each))
+        return [good[step] for step in sorted(good)]
 
-def _described(store: Store) -> list[CheckpointInfo]:
-    """Describe the good checkpoints, the oldest step first."""
-    good: dict[int, CheckpointInfo] = {}
-    for found in store.found():
-        with contextlib.suppress(NoGoodCheckpointError, UsageError, OSError):
-            good.setdefault(found.step or 0, describe(found))
-    return [good[step] for step in sorted(good)]
+    def _described(self, found: StoredCheckpoint) -> CheckpointInfo:
+        """Describe a checkpoint; read it once, because nobody else changes it.
+
+        Raises:
+            NoGoodCheckpointError: it is not good.
+            UsageError: another version of hookbus wrote it.
+            OSError: it cannot be read now.
+        """
+        info = self._known.get(found)
+        if info is None:
+            info = self._known[found] = describe(found)
+        return info

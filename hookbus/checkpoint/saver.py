@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,19 +13,20 @@ from typing import Any, TypeVar
 import attrs
 
 from hookbus.backend import random_state
-from hookbus.backend.inputs import EpochIterator
+from hookbus.backend.inputs import BEFORE_ALL, EpochIterator
 from hookbus.backend.protocol import Session
 from hookbus.backend.random_state import RestoredGenerators
 from hookbus.checkpoint.codec import Codec, load_codec, too_deep
-from hookbus.checkpoint.files import CheckpointFiles, create_directory
+from hookbus.checkpoint.files import CheckpointFiles, create_directory, sync
 from hookbus.checkpoint.hook_state import Stateful, states_of
 from hookbus.checkpoint.leaves import Snapshot
 from hookbus.checkpoint.lock import DirectoryLock
-from hookbus.checkpoint.manifest import FileRecord, Manifest
+from hookbus.checkpoint.manifest import RANK_FOLDER, FileRecord, Manifest
 from hookbus.checkpoint.reader import (
     NewestIn,
     Restored,
     compare,
+    for_rank,
     leave_out,
     read_checkpoint,
     read_newest,
@@ -36,12 +39,14 @@ from hookbus.errors import (
     CheckpointDirectoryError,
     CheckpointError,
     ForkedSessionError,
+    PeersDisagreeError,
     UsageError,
 )
 from hookbus.graph.graph import Graph
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.outcome import SaveRequest, was_cut_short
 from hookbus.logs import log, shown
+from hookbus.peers.agreement import Agreement
 
 T = TypeVar("T")
 
@@ -90,6 +95,9 @@ class Saver:
         params: the hyperparameters that the program has recorded, or those of the restored
             checkpoint.
         generators: restores the random generators of the process.
+        rollbacks: returns what a resumed session must know of roll-backs.
+        agreement: what this process agrees on with the others of the training; None if it
+            trains alone.
     """
 
     checkpoints: Checkpoints
@@ -105,6 +113,8 @@ class Saver:
     is_displaced: bool = False
     params: Mapping[str, Any] = attrs.field(factory=dict)
     generators: RestoredGenerators = attrs.field(factory=RestoredGenerators)
+    rollbacks: Callable[[], Mapping[str, Any]] = dict
+    agreement: Agreement | None = None
     _has_recorded: bool = False
     _saved_names: frozenset[str] | None = None
     _graph: Graph = attrs.field(factory=Graph)
@@ -117,6 +127,11 @@ class Saver:
     _last_version: int | None = None
     _last_files: Mapping[str, FileRecord] | None = None
     _sealed: int | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what there is once."""
+        return self.agreement is None or self.agreement.is_chief
 
     @property
     def store(self) -> Store:
@@ -151,7 +166,9 @@ class Saver:
         self._check_process()  # a hook may have forked in begin
         self._saved_names, self._owners = saved_names, graph.owners
         self._graph = graph
-        if self.checkpoints.enabled_by is not None:
+        if self.checkpoints.enabled_by is not None and not self.is_chief:
+            self._codec = load_codec()
+        elif self.checkpoints.enabled_by is not None:
             self.store.prepare()
             self._lock = DirectoryLock(self.store.directory)
             self._lock.take()
@@ -160,6 +177,31 @@ class Saver:
         if self.checkpoints.failed_directory is not None:
             Store(self.checkpoints.failed_directory).prepare()
             self._codec = load_codec()
+
+    def check_shared(self) -> None:
+        """Check that the ranks have one directory, and not several of the same name.
+
+        Raises:
+            PeersDisagreeError: some do not see what the chief has written there.
+        """
+        directory, agreement = self.checkpoints.directory, self.agreement
+        if directory is None or agreement is None:
+            return
+        name = f".hookbus-{os.getpid()}-{time.time_ns()}"
+        token = directory / agreement.broadcast(name)
+        if self.is_chief:
+            create_directory(directory)
+            token.touch()
+        agreement.gather()  # it is there
+        seen = agreement.gather(_appears(token))
+        if self.is_chief:
+            token.unlink()
+        if not all(seen):
+            blind = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
+            raise PeersDisagreeError(
+                f"rank {blind} does not see the checkpoint directory of rank 0, "
+                f"{directory}: give a checkpoint_dir on a disk that all hosts share"
+            )
 
     def close(self) -> None:
         """Allow other sessions to save into the directory."""
@@ -201,7 +243,7 @@ class Saver:
         """
         self.last_step, self._held, self._last_files = None, None, None
         if path is None:
-            restored = self._newest()
+            restored = self._newest() if training else self._read_newest()
         else:
             restored = path.read() if isinstance(path, NewestIn) else read_checkpoint(path)
         if restored is None:
@@ -231,17 +273,33 @@ class Saver:
             raise UsageError(f"{asked}, but there is no checkpoint yet")
         return restored
 
-    def put_back(self, session: Session, restored: Restored) -> None:
-        """Give a custom loop the state of a checkpoint; its input stays where it is."""
-        saved = restored.state["variables"]
+    def place_of(self, restored: Restored) -> Mapping[str, Any]:
+        """Return the place of a custom loop in a checkpoint to which it goes back."""
+        if not self.resumes_input(restored.manifest.ended):
+            return BEFORE_ALL  # the program of this session began anew there
+        place: Mapping[str, Any] = restored.state.get("passes", BEFORE_ALL)
+        return place
+
+    def put_back(
+        self, session: Session, restored: Restored, seek: Callable[[], None] | None
+    ) -> None:
+        """Give a custom loop the state of a checkpoint.
+
+        *seek* moves its input back; None leaves it where it is.
+        """
+        saved, tracked = restored.state["variables"], restored.state.get("tracked", {})
         here = self._saved(session.describe())
         session.load_state_dict(restored.state.get("backend", {}))
         session.write({name: value for name, value in saved.items() if name in here})
         session.global_step = restored.manifest.global_step
-        self.tracking.put_back(restored.state.get("tracked", {}))
+        if seek is not None:
+            # As in a session that resumes: the input may use and change what is tracked.
+            self.tracking.put_back(copy.deepcopy(tracked))
+            seek()
+        self.tracking.put_back(tracked)
         self.last_step, self._last_version = session.global_step, session.version
         self.last_path, self._last_manifest = restored.path, restored.manifest
-        # The position in the input is a later one, so this state is not saved yet.
+        # The input goes on elsewhere, so this state is not saved yet.
         self._held, self._last_files = None, {}
 
     def hold_position(self, session: Session) -> None:
@@ -277,8 +335,7 @@ class Saver:
         if session.version != snapshot.version:
             snapshot = self.snapshot(session)
         self._renew_lock()
-        step, codec = session.global_step, self._loaded_codec()[1]
-        contents = self._contents(session, snapshot)
+        step, contents = session.global_step, self._contents(session, snapshot)
         replaced = self._last_manifest if step == self.last_step else None
         ended, kept, values = None, dict(request.kept), self.retention.take_values(step)
         if replaced is not None:
@@ -289,14 +346,50 @@ class Saver:
                 ended, values = replaced.ended, {**replaced.values, **values}
         manifest = self._manifest(session, request, ended)
         manifest = attrs.evolve(manifest, kept=kept, values=values)
-        path, manifest = self.store.write(manifest, partial(codec.write, contents))
+        path = self.store.directory / f"ckpt-{step}"
+        files: Mapping[str, FileRecord]
+        if self.is_chief:
+            path, manifest = self.store.write(manifest, partial(self._fill, contents))
+            files = {n: record for n, record in manifest.files.items() if "/" not in n}
+        else:
+            files = self._write_part(contents)
+        if self.agreement is not None:
+            self.agreement.gather()  # it stands
         self.last_step, self.last_path, self._last_manifest = step, path, manifest
-        self._last_version, self._last_files = session.version, manifest.files
+        self._last_version, self._last_files = session.version, files
         by, why = request.who, request.why
         log.info("checkpoint saved", path=shown(path), step=step, by=by, why=why)
         self.retention.log_kept(path, kept)
-        self.retention.prune(path)
+        if self.is_chief:
+            self.retention.prune(path)
         return path
+
+    def _fill(self, contents: Mapping[str, Any], files: CheckpointFiles) -> None:
+        """Write the files of a checkpoint, and have other ranks write theirs."""
+        agreement, codec = self.agreement, self._loaded_codec()[1]
+        if agreement is None:
+            codec.write(contents, files)
+            return
+        agreement.broadcast(str(files.directory))
+        codec.write(contents, files)
+        for rank, records in enumerate(agreement.gather({})):
+            folder = RANK_FOLDER.format(rank)
+            for name, (size, digest) in records.items():
+                files.records[f"{folder}/{name}"] = FileRecord(size, digest)
+
+    def _write_part(self, contents: Mapping[str, Any]) -> Mapping[str, FileRecord]:
+        """Write what this rank saves into the chief's checkpoint; return its files."""
+        agreement = self.agreement
+        assert agreement is not None
+        whole = Path(agreement.broadcast())
+        part = whole / RANK_FOLDER.format(agreement.peers.rank)
+        part.mkdir()
+        files = CheckpointFiles(part)
+        self._loaded_codec()[1].write(contents, files)
+        sync(part)
+        records = files.records
+        agreement.gather({n: [each.bytes, each.sha256] for n, each in records.items()})
+        return records
 
     def write_failed(self, session: Session, snapshot: Snapshot, why: str) -> Path:
         """Write the checkpoint of a session that failed; return its directory.
@@ -356,12 +449,14 @@ class Saver:
         ):
             return
         self._last_manifest = attrs.evolve(manifest, kept={**manifest.kept, **request.kept})
-        self.store.rewrite_manifest(path, self._last_manifest, "that it is kept")
+        if not self.is_chief:
+            return
+        self.retention.rewrite(path, self._last_manifest, "that it is kept")
         self.retention.log_kept(path, request.kept)
 
     def record_values(self, current: int) -> None:
         """Record the numbers that :attr:`retention` has taken; *current* is the step."""
-        if self._lock is not None and self._lock.is_lost:
+        if not self.is_chief or (self._lock is not None and self._lock.is_lost):
             return  # the directory may be that of another training
         last, path = self.last_step, self.last_path
         changed = self.retention.record_values(-1 if last is None else last, current)
@@ -381,7 +476,8 @@ class Saver:
         if self.last_path is None or self._last_manifest is None or self.last_step != step:
             return
         manifest = attrs.evolve(self._last_manifest, ended=kind)
-        self.store.rewrite_manifest(self.last_path, manifest)
+        if self.is_chief:
+            self.retention.rewrite(self.last_path, manifest, "how the session ended")
         self.ended = kind
 
     def mark_ended_late(self, step: int, kind: str) -> None:
@@ -489,16 +585,25 @@ class Saver:
         """Return the contents of a checkpoint."""
         variables, tracked = snapshot.variables, snapshot.tracked
         owners = {name: who for name, who in self._owners.items() if name in variables}
-        state = {"variables": variables, "owners": owners, "tracked": tracked}
-        state["hooks"], held = states_of(self.hooks), self._held
+        state: dict[str, Any] = {"variables": variables, "owners": owners}
+        state["tracked"], state["hooks"], held = tracked, states_of(self.hooks), self._held
         if self.params:
             state["params"] = self.params
-        own = session.state_dict()
-        if own:
-            state["backend"] = own
+        rollbacks = self.rollbacks()
+        if rollbacks:
+            state["rollbacks"] = rollbacks
+        backend = session.state_dict()
+        if backend:
+            state["backend"] = backend
         if held is None or held.step != session.global_step:
-            return {**state, **self._position(session)}
-        return {**state, "tracked": {**tracked, **held.generators}, **held.position}
+            state |= self._position(session)
+        else:
+            state |= {"tracked": {**tracked, **held.generators}, **held.position}
+        if self.is_chief:
+            return state
+        own = self.tracking.own_names()
+        tracked = {n: each for n, each in state["tracked"].items() if n in own}
+        return {**state, "variables": {}, "owners": {}, "tracked": tracked}
 
     def _position(self, session: Session) -> Mapping[str, Any]:
         """Return the current position of input and generators.
@@ -529,6 +634,20 @@ class Saver:
         self.generators.restore(states)
 
     def _newest(self) -> Restored | None:
+        """Read the newest good checkpoint, as this rank restores it."""
+        if self.agreement is None:
+            restored = self._read_newest()
+            return restored and for_rank(restored)
+        restored = self._read_newest() if self.is_chief else None
+        chosen = self.agreement.broadcast(restored and restored.path.name)
+        if chosen is None:
+            return None
+        if restored is None:
+            restored = read_checkpoint(self.store.directory / chosen)
+        peers = self.agreement.peers
+        return for_rank(restored, peers.rank, peers.size)
+
+    def _read_newest(self) -> Restored | None:
         """Read the newest good checkpoint; rename bad ones only with the lock."""
         if self.checkpoints.directory is None:
             return None
@@ -561,3 +680,17 @@ class Saver:
         again = self.epochs.resuming
         self.tracking.restore_from(restored.state.get("tracked", {}), again)
         log.info("restored", path=shown(restored.path), step=session.global_step)
+
+
+_SECONDS_TO_APPEAR = 10.0
+"""How long a file of another host may take to appear on a shared disk."""
+
+
+def _appears(path: Path) -> bool:
+    """Return whether a file that another process has written can be seen here."""
+    end = time.monotonic() + _SECONDS_TO_APPEAR
+    while not path.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -193,22 +193,23 @@ class Store:
         self,
         keep: int,
         newest: Path,
-        stays: Callable[[StoredCheckpoint], bool] = lambda _: False,
+        stays: Callable[[StoredCheckpoint, Sequence[StoredCheckpoint]], bool] | None = None,
     ) -> None:
         """Remove all but the newest *keep* checkpoints, never *newest* itself.
 
-        Of the others those stay for which *stays* returns true; it gets the oldest first.
+        Of the others those stay for which *stays* returns true. It gets the oldest first,
+        each with all that were found here before the first one was removed.
         """
         kept: set[int | None] = set()
         try:
-            surplus = []
-            for candidate in self.found():
+            surplus, found = [], self.found()
+            for candidate in found:
                 if candidate.step not in kept and len(kept) < keep:
                     kept.add(candidate.step)
                 elif candidate.path != newest:
                     surplus.append(candidate)
             for candidate in reversed(surplus):
-                if not stays(candidate):
+                if stays is None or not stays(candidate, found):
                     self.remove(candidate.path)
         except OSError as error:
             log.warning("cannot prune", path=str(self.directory), why=str(error))

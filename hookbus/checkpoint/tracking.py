@@ -261,6 +261,10 @@ class Tracking:
 
         return Undo(undo)
 
+    def own_names(self) -> set[str]:
+        """Return the names of objects whose state each process of a training has alone."""
+        return {name for name, tracked in self._tracked.items() if not tracked.is_alike}
+
     def generator_states(self) -> dict[str, Any]:
         """Return the states of the tracked generators, by the names of the objects."""
         return {name: source.capture() for name, source in self._sources()}

@@ -18,7 +18,7 @@ COMMANDS = {
     "evaluate": "print the metrics of an Estimator's newest checkpoint",
     "predict": "write the predictions of an Estimator to a file",
     "plugins": "list the installed plugins and what each does",
-    "why": "explain why a plugin is on or off",
+    "why": "explain why a plugin is on or off, or why a training ended",
     "hooks": "list the hooks that each event calls, in order",
     "new": "write a plugin distribution to start from",
     "help": "show the help of a command",

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import hookbus
+from hookbus.backend.straight import FILE as COMPILED
 from hookbus.cli.output import report, report_interruption
 from hookbus.config.config import Config, SessionRecord, set_process_config
 from hookbus.config.keys import LOG_LEVELS
@@ -26,8 +27,9 @@ from hookbus.errors import (
 )
 from hookbus.logs import log
 
-_OWN_FOLDER = str(Path(hookbus.__file__).parent) + os.sep
-_LEADING = (_OWN_FOLDER, importlib.__file__, "<frozen importlib")
+_OWN = (str(Path(hookbus.__file__).parent) + os.sep, COMPILED)
+"""Prefixes of the files of hookbus itself, with that of what a session compiles."""
+_LEADING = (*_OWN, importlib.__file__, "<frozen importlib")
 """Prefixes of the files whose frames lead to the user's code."""
 
 
@@ -145,8 +147,13 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
         BaseException.with_traceback(error, trace)
     if not whole:
         _hide_own_frames(error, set())
-    # The script may have set its own excepthook.
-    sys.excepthook(type(error), error, error.__traceback__)
+    files = {
+        frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
+    }
+    if COMPILED in files and sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(error)  # the other does not find its lines before 3.13
+    else:  # the script may have set its own
+        sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
@@ -164,7 +171,7 @@ def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
         trace = trace.tb_next
     kept, foreign = None, False
     for frame in reversed(frames):
-        own = frame.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
+        own = frame.tb_frame.f_code.co_filename.startswith(_OWN)
         foreign = foreign or not own
         if not (own and foreign):
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)

@@ -22,6 +22,8 @@ FLAGS = {
     "--disable-plugin-autoload": KEYS["autoload"].help.removeprefix("false: "),
     "--strict-plugins": KEYS["strict_plugins"].help.removeprefix("true: "),
     "--trace-plugins": KEYS["trace_plugins"].help.removeprefix("true: "),
+    "--hook-budget SHARE": KEYS["hook_budget"].help,
+    "--show-step": KEYS["show_step"].help.removeprefix("true: "),
     "--log-format FORMAT": KEYS["log_format"].help,
     "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
     "-q": "log warnings and errors only: --log-level warning",

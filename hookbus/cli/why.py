@@ -1,11 +1,15 @@
-"""Explains why one plugin is on or off; imports none."""
+"""Explains why a plugin is on or off, or why a training ended; imports no plugin."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from hookbus.cli.flags import read, wants_help
+from hookbus.cli.outcome import outcome_lines
 from hookbus.cli.output import printable
+from hookbus.cli.target import what_is
 from hookbus.config.config import Config
 from hookbus.discovery import name_from_class
 from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
@@ -15,33 +19,43 @@ from hookbus.plugin.source import scan_source
 
 _USAGE = """\
 usage: hookbus why [flags of hookbus run] NAME
+       hookbus why DIRECTORY
 
 Explain why plugin NAME is on or off: everything that switches it on or off, the
 weakest first, and its settings. This imports no plugin.
+
+Explain why the training that saved into DIRECTORY ended, and show the
+hyperparameters that it recorded.
 """
 
 
 def why(arguments: Sequence[str]) -> int:
-    """Explain why a plugin is on or off.
+    """Explain why a plugin is on or off, or why a training ended.
 
     Raises:
-        UsageError: the plugin does not exist, or an argument or a setting is wrong.
+        UsageError: the plugin does not exist, there was no training in the directory, or an
+            argument or a setting is wrong.
+        CheckpointError: what the training left cannot be read.
     """
     parsed, config = read("hookbus why", arguments, most=1)
     if wants_help(parsed):
         print(_USAGE, end="")
         return ExitCode.OK
     if not parsed.rest:
-        raise UsageError("hookbus why needs the name of a plugin: hookbus why NAME")
-    selection = select(config, showing=True)
-    name = selection.catalog.name_of(parsed.rest[0])
-    verdict = selection.verdicts.get(name)
-    if verdict is None:
-        close = did_you_mean(name_from_class(parsed.rest[0]), selection.verdicts)
-        listed = f"; installed plugins: {', '.join(selection.catalog) or 'none'}"
         raise UsageError(
-            f"no plugin called {parsed.rest[0]!r} is installed{close or listed}"
+            "hookbus why needs the name of a plugin, or the directory of a training: "
+            "hookbus why NAME"
         )
+    (word,) = parsed.rest
+    selection = select(config, showing=True)
+    verdict = selection.verdicts.get(selection.catalog.name_of(word))
+    if verdict is None and (os.sep in word or what_is(Path(word)) == "is a directory"):
+        print("\n".join(map(printable, outcome_lines(Path(word)))))
+        return ExitCode.OK
+    if verdict is None:
+        close = did_you_mean(name_from_class(word), selection.verdicts)
+        listed = f"; installed plugins: {', '.join(selection.catalog) or 'none'}"
+        raise UsageError(f"no plugin called {word!r} is installed{close or listed}")
     print("\n".join(map(printable, _lines(verdict, config))))
     return ExitCode.OK
 

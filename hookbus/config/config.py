@@ -27,6 +27,7 @@ from hookbus.errors import UsageError, clipped, spelled
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome
 from hookbus.logs import LEVEL
+from hookbus.validation import check_share
 
 
 @attrs.frozen
@@ -60,6 +61,9 @@ class Config:
         required: distributions that must be installed, each with where it is required.
         strict: whether an unknown plugin to switch off is an error everywhere.
         trace: whether to log how long plugins take.
+        hook_budget: the share of the time that each hook may take; None for any.
+        hook_budget_place: the place that gives it.
+        show_step: whether to log the source of the compiled step.
         log_format: how the ``hookbus`` command writes its log.
         log_level: the lowest level that it logs.
         file: the config file that was read, or None.
@@ -76,6 +80,9 @@ class Config:
     required: tuple[tuple[str, str], ...] = ()
     strict: bool = False
     trace: bool = False
+    hook_budget: float | None = None
+    hook_budget_place: Precedence = Precedence.CODE
+    show_step: bool = False
     log_format: str = "console"
     log_level: int = LEVEL
     file: str | None = None
@@ -143,6 +150,12 @@ class Config:
             required=tuple((requirement, source) for requirement in required),
             strict=values.get("strict_plugins", False),
             trace=values.get("trace_plugins", False),
+            hook_budget=values.get("hook_budget"),
+            hook_budget_place=max(
+                (place.place for place in places if "hook_budget" in place.keys),
+                default=Precedence.CODE,
+            ),
+            show_step=values.get("show_step", False),
             log_format=values.get("log_format", "console"),
             log_level=values.get("log_level", LEVEL),
             file=file.name if file is not None else None,
@@ -185,6 +198,23 @@ class Config:
             settings=(*self.settings, *settings),
             records=self.records,
         )
+
+    def budget(self, given: float | None) -> float | None:
+        """Return the share of the time that each hook may take; None for any.
+
+        Args:
+            given: the argument of the session, which is weaker than the environment and
+                the command line.
+
+        Raises:
+            UsageError: it is not above 0 and below 1.
+        """
+        check_share("hook_budget", given)
+        check_share("Config(hook_budget=)", self.hook_budget)
+        stronger = self.hook_budget_place > Precedence.CODE
+        if given is None or (stronger and self.hook_budget is not None):
+            return self.hook_budget
+        return given
 
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return the settings of one plugin."""

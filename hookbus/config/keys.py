@@ -88,6 +88,25 @@ def arguments(text: str) -> tuple[str, ...]:
     return tuple(shlex.split(text))
 
 
+def share(text: str) -> float:
+    """Read a share above 0 and below 1.
+
+    >>> share("2%"), share("0.5")
+    (0.02, 0.5)
+
+    Raises:
+        ValueError: the text is not a share.
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        found = float(number) / (100 if percent else 1)
+    except ValueError:
+        found = 0.0
+    if rest or not 0 < found < 1:
+        raise ValueError("expected a share above 0% and below 100%, like 2% or 0.02")
+    return found
+
+
 def _format(text: str) -> str:
     if text not in LOG_FORMATS:
         hint = did_you_mean(text, LOG_FORMATS)
@@ -153,6 +172,19 @@ KEYS: Mapping[str, Key] = {
         "--trace-plugins",
         True,
         "true: log the time that plugins take, to import and in each event",
+    ),
+    "hook_budget": Key(
+        share,
+        "--hook-budget",
+        None,
+        "share of the time that each hook may take, like 2%: log what hooks cost, and have "
+        "those that only watch run less often",
+    ),
+    "show_step": Key(
+        boolean,
+        "--show-step",
+        True,
+        "true: log the source of the compiled step when a session ends",
     ),
     "log_format": Key(
         _format,

@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
-from hookbus.errors import DuplicateNodeError, GraphError, spelled
+from hookbus.errors import ArgumentTypeError, DuplicateNodeError, GraphError, spelled
 from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of
 from hookbus.graph.nodes import NodeTable, checked_name
-from hookbus.graph.operation import XP, Operation, by_position, name_of, reads_of
+from hookbus.graph.operation import (
+    XP,
+    Operation,
+    by_position,
+    checked_reads,
+    name_of,
+    reads_of,
+)
 from hookbus.graph.summaries import Summaries, SummaryKind, collecting, scalars_of
 from hookbus.graph.wraps import (
     Wraps,
@@ -249,6 +256,7 @@ class Graph(NodeTable):
             GraphFinalizedError: the graph is finalized.
             UnknownNodeError: a parameter names no node.
             DuplicateNodeError: the name is taken.
+            ArgumentTypeError: *reads* is not a dict, or *outputs* not a list of names.
         """
         self._check_open(name or fn)
         if fn is None:
@@ -299,7 +307,8 @@ class Graph(NodeTable):
                 train ops that hooks add in ``begin``.
 
         Raises:
-            GraphFinalizedError, UnknownNodeError, DuplicateNodeError: as in :meth:`op`.
+            GraphFinalizedError, UnknownNodeError, DuplicateNodeError, ArgumentTypeError: as
+                in :meth:`op`.
             GraphError: an update is not a variable, or is the global step.
         """
         self._check_open(name or fn)
@@ -381,6 +390,7 @@ class Graph(NodeTable):
         Raises:
             GraphFinalizedError: the graph is finalized.
             UnknownNodeError: there is no such node, or a parameter names none.
+            ArgumentTypeError: *reads* is not a dict.
             GraphError: the node cannot be wrapped: it is a train op or ``global_step``, or
                 what *fn* reads is computed from the node.
         """
@@ -392,8 +402,9 @@ class Graph(NodeTable):
         found = self.resolve(node, f"the wrap of {who}" if owner else who)
         self.check_wrap(found, who)
         name = self._wraps.new_name(found.name, owner, fn, self._nodes)
-        value, before = value_parameter(name, fn, reads or {}), self._wraps.last(found.name)
-        given = self._reads(name, fn, {**(reads or {}), value: before})
+        reads = checked_reads(name, reads)
+        value, before = value_parameter(name, fn, reads), self._wraps.last(found.name)
+        given = self._reads(name, fn, {**reads, value: before})
         call = by_position(fn, [parameter for parameter, _ in given])
         operation = Operation(
             name,
@@ -477,7 +488,7 @@ class Graph(NodeTable):
         **fields: Any,
     ) -> Node:
         """Add an op that calls a function; *fields* are those of :class:`Operation`."""
-        found = self._reads(name, fn, reads)
+        found = self._reads(name, fn, checked_reads(name, reads))
         call = by_position(fn, [parameter for parameter, _ in found])
         nodes = tuple(node for _, node in found)
         return self._add_op(Operation(name, call, nodes, **fields))
@@ -486,17 +497,17 @@ class Graph(NodeTable):
         self,
         name: str,
         fn: Callable[..., Any],
-        reads: Mapping[str, Node | str] | None,
+        reads: Mapping[str, Node | str],
     ) -> list[tuple[inspect.Parameter, str]]:
         """Return each parameter of an op's function that reads a node, and that node."""
         found = []
-        for parameter, wanted in reads_of(name, fn, reads or {}):
+        for parameter, wanted in reads_of(name, fn, reads):
             if wanted == XP:
                 found.append((parameter, XP))
             elif (
                 parameter.default is parameter.empty
                 or wanted in self
-                or (reads and parameter.name in reads)
+                or parameter.name in reads
             ):
                 node = self.resolve(wanted, f"parameter {parameter.name!r} of op {name!r}")
                 found.append((parameter, node.name))
@@ -534,4 +545,6 @@ def _tuple(what: str, given: Any) -> tuple[Any, ...]:
     try:
         return tuple(given)
     except TypeError:
-        raise GraphError(f"{what} is {spelled(given)}; expected a list of names") from None
+        raise ArgumentTypeError(
+            f"{what} is {spelled(given)}; expected a list of names"
+        ) from None

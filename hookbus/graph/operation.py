@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.errors import GraphError, did_you_mean, spelled
+from hookbus.errors import ArgumentTypeError, GraphError, did_you_mean, spelled
 
 XP = "xp"
 """The reserved parameter that gets the backend's array namespace."""
@@ -98,6 +98,20 @@ def name_of(fn: Callable[..., Any]) -> str:
     return str(name)
 
 
+def checked_reads(name: str, reads: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the argument ``reads`` of an op; None is an empty dict.
+
+    Raises:
+        ArgumentTypeError: it is not a dict.
+    """
+    if reads is not None and not isinstance(reads, Mapping):
+        raise ArgumentTypeError(
+            f"op {name!r}: reads is {spelled(reads)}; expected a dict from parameter to "
+            "node"
+        )
+    return reads or {}
+
+
 def reads_of(
     name: str, fn: Callable[..., Any], reads: Mapping[str, Any]
 ) -> list[tuple[inspect.Parameter, Any]]:
@@ -113,11 +127,6 @@ def reads_of(
         raise GraphError(
             f"op {name!r}: {fn!r} has no readable signature; wrap it in a function"
         ) from error
-    if not isinstance(reads, Mapping):
-        raise GraphError(
-            f"op {name!r}: reads is {spelled(reads)}; expected a dict from parameter to "
-            "node"
-        )
     for wrong in reads.keys() - parameters.keys():
         raise GraphError(
             f"op {name!r}: reads= names {spelled(wrong)}, which is not one of its "

@@ -51,10 +51,13 @@ class Requests:
         pending: whether there is anything to serve, or to forget after the next run.
         stop: the stop requested in the current run.
         stopped: whether a stop took effect.
+        undone: the run that was rolled back last. Between two steps of a custom loop, hooks
+            may still ask through its context.
         failed_stop: the stop requested in a run that failed, and the step at which that run
             began; it counts only if the session repeats the run.
-        deferred_stop: the same for a run that is being repeated: it takes effect after a
-            run that began at that step or later.
+        deferred_stop: the same for a run that is being repeated, or to which the session
+            comes again after a roll-back: it takes effect after a run that began at that
+            step or later.
         save: the request for a checkpoint.
         save_anyway: the same, even if the run fails.
         values: the numbers that belong to the checkpoint of a step, by that step.
@@ -69,6 +72,7 @@ class Requests:
     pending: bool = False
     stop: Stop | None = None
     stopped: bool = False
+    undone: SessionRunContext | None = None
     failed_stop: tuple[Stop, int] | None = None
     deferred_stop: tuple[Stop, int] | None = None
     save: SaveRequest | None = None
@@ -218,11 +222,19 @@ class Requests:
 
     @uninterrupted
     def take_rollback(self) -> Rollback | None:
-        """Return the request to go back, and forget it with what else would be undone."""
+        """Return the request to go back, and forget it with what else would be undone.
+
+        A stop waits until the session is there again, unless it ends this process alone.
+        """
         with self._lock:
             rollback, self.rollback = self.rollback, None
             if rollback is not None:
                 self.writes, self.save, self.save_anyway = {}, None, None
+                stop, run = self.stop, self.run
+                self.undone = run
+                if stop is not None and stop.kind == "stopped" and run is not None:
+                    self.stop = None
+                    self._defer(stop, run.global_step)
             return rollback
 
     @uninterrupted
@@ -242,17 +254,22 @@ class Requests:
     def repeat_run(self) -> None:
         """Keep the stop of the failed run; its repetition asks for the rest again."""
         with self._lock:
-            failed, kept = self.failed_stop, self.deferred_stop
-            if failed is not None and (kept is None or failed[1] < kept[1]):
-                self.deferred_stop = failed
-            self.failed_stop = None
+            failed, self.failed_stop = self.failed_stop, None
+            if failed is not None:
+                self._defer(*failed)
             self._settle()
+
+    def _defer(self, stop: Stop, step: int) -> None:
+        """Have a stop wait for the run that begins at *step*."""
+        if self.deferred_stop is None or step < self.deferred_stop[1]:
+            self.deferred_stop = stop, step
 
     def due_stop(self, began: int) -> Stop | None:
         """Return the stop that is due after a run that began at *began*, and keep it."""
         deferred = self.deferred_stop
         if self.stop is None and deferred is not None and began >= deferred[1]:
-            return deferred[0]
+            is_undone = self.run is not None and self.run is self.undone
+            return None if is_undone else deferred[0]
         return self.stop
 
     @uninterrupted
@@ -291,9 +308,24 @@ class Requests:
         """Return who asked to skip the update of this run, and forget it."""
         with self._lock:
             who, self.skip = self.skip, None
-            if who is not None:
-                self.skips[who] += 1
             return who
+
+    @uninterrupted
+    def take_asked(self) -> tuple[Stop | None, SaveRequest | None, Rollback | None]:
+        """Return what all ranks have to agree on, and forget it."""
+        with self._lock:
+            asked = self.stop, united(self.save, self.save_anyway), self.rollback
+            self.stop = self.save = self.save_anyway = self.rollback = None
+            return asked
+
+    @uninterrupted
+    def put_agreed(
+        self, stop: Stop | None, save: SaveRequest | None, rollback: Rollback | None
+    ) -> None:
+        """Take over what the ranks have agreed on."""
+        with self._lock:
+            self.stop, self.save, self.rollback = stop, save, rollback
+            self.pending = True
 
     @uninterrupted
     def served(self) -> None:
@@ -456,7 +488,8 @@ class SessionRunContext:
         An assignment from ``before_run`` is committed with the run's own updates and is
         not visible to its reads. An assignment from ``after_run`` is committed before the
         next run and before any save; one from ``before_save`` or ``saving`` before that
-        checkpoint is written, and one from ``after_save`` before the next run.
+        checkpoint is written, and one from ``after_save``, or between two steps of a custom
+        loop from ``evaluated`` or ``epoch_ended``, before the next run.
 
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests.
@@ -477,14 +510,15 @@ class SessionRunContext:
         After the last ``after_run`` the session restores the checkpoint as after a
         preemption: variables, the global step, the states of hooks, generators and the
         position in the input. What this run changed, assigned or asked to save is gone. It
-        goes on from there. In a custom loop it restores what is tracked, in place, and the
-        loop goes on with its next value.
+        goes on from there, and a stop waits until it comes to this step again. In a custom
+        loop it restores what is tracked, in place, and the open pass of ``session.iterate``
+        goes back. If the pass cannot, because it is over an iterator or the checkpoint is
+        from before it, it goes on with its next value.
 
         Args:
             why: the reason, in words, for the log.
             skip_inputs: whether to leave out the values that this run took from inputs when
-                the session comes to them again, also after a kill. A custom loop cannot go
-                back in its input, and leaves out all values since the checkpoint.
+                the session comes to them again, also after a kill.
 
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests.

@@ -59,6 +59,11 @@ class SessionRunHook:
       setting.
     * ``only_observes``: True for a hook that changes nothing: it feeds and assigns
       nothing, pulls no input, draws no number from a global generator. False by default.
+    * ``can_wait``: True for a hook that only watches: nothing depends on when it is called
+      next. If the time of hooks is limited (``hook_budget``), the session may call it
+      later than its ``next_due`` asks. False by default.
+    * ``ranks``: the processes of a training in which it takes part: ``"all"`` (default), or
+      ``"chief"`` for a hook that only writes or shows something.
     * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it is
       called before or after.
     * ``kinds``: the kinds of runs that reach it. A hook that flags switch on takes part in
@@ -80,6 +85,8 @@ class SessionRunHook:
     kinds: ClassVar[tuple[Kind, ...]] = ("train",)
     on_error: ClassVar[str] = "raise"
     only_observes: ClassVar[bool] = False
+    can_wait: ClassVar[bool] = False
+    ranks: ClassVar[str] = "all"
 
     # A type checker accepts an override with any of its event's arguments only if the
     # method here takes everything.

@@ -20,6 +20,9 @@ from hookbus.errors import (
 NOBODY = "caller"
 """The name of the current hook while no hook is called."""
 
+OUTCOME_FILE = "outcome.json"
+"""The file in a checkpoint directory that tells how the last training there ended."""
+
 OutcomeKind: TypeAlias = Literal[
     "completed", "stopped", "end_of_input", "interrupted", "preempted", "failed"
 ]

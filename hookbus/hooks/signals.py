@@ -40,16 +40,32 @@ class SignalWatch:
 
     Attributes:
         received: the number of the signal that arrived, or None.
+        noted: the same before :meth:`receive`, if the session decides when it counts.
+        notes_only: whether it does.
     """
 
     def __init__(self, saves: Callable[[], bool] | None = None) -> None:
         self.received: int | None = None
+        self.noted: int | None = None
+        self.notes_only = False
         self.saves = saves
         self._layer: _Layer | None = None
 
     def came(self) -> bool:
         """Return whether a signal has arrived."""
         return self.received is not None
+
+    def take(self, number: int) -> None:
+        """Note a signal that has arrived; the first one counts."""
+        if self.noted is None:
+            self.noted = number
+        if not self.notes_only:
+            self.receive(number)
+
+    def receive(self, number: int) -> None:
+        """Have a signal count from now on; it may have reached another process only."""
+        if self.received is None:
+            self.received = number
 
     @property
     def name(self) -> str:
@@ -79,7 +95,7 @@ class SignalWatch:
 
     def forget(self) -> None:
         """Watch nothing any more, in a forked child; its parent's signal is not its own."""
-        self.received, self._layer = None, None
+        self.received = self.noted = self._layer = None
 
     @uninterrupted
     def restore(self, exit_on_way: bool = False) -> None:
@@ -160,10 +176,9 @@ class _Layer:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Set the flag of every session, and call the earlier handler."""
         before: Any = self._previous.get(number)
-        again = any(watch.received is not None for watch in self.watches)
+        again = any(watch.noted is not None for watch in self.watches)
         for watch in self.watches:
-            if watch.received is None:
-                watch.received = number
+            watch.take(number)
         if not again:
             self._announce(number)
         try:

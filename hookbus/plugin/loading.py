@@ -70,6 +70,7 @@ _DECLARED = (
     "after",
     "on_error",
     "only_observes",
+    "can_wait",
     "state_dict",
     "load_state_dict",
     "exclusive_settings",

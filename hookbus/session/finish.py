@@ -18,9 +18,11 @@ from hookbus.errors import (
     add_note,
     repr_of,
     set_context,
+    summary_of,
     text_of,
 )
 from hookbus.hooks.outcome import (
+    OUTCOME_FILE,
     Outcome,
     SaveRequest,
     clean_outcome,
@@ -30,7 +32,7 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_put_off
 from hookbus.logs import log, shown
-from hookbus.session.requests import record_values, save, save_failed
+from hookbus.session.requests import meet_at_end, record_values, save, save_failed
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
@@ -52,6 +54,8 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     began, state.phase = state.phase is not Phase.NEW, Phase.CLOSED
     state.requests.fail_run()  # a run that is left in the middle
     error, clean = _decide(state, reached)
+    if not clean:
+        error = _told_to_peers(state, error)
     if clean:
         outcome = clean_outcome(state.stop, state.input_end, state.global_step)
     else:
@@ -78,6 +82,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     if began:
         failures += _attempt(state.creator.graph.leave)
     failures += _attempt(lambda: _record(state, error, outcome))
+    failures += _attempt(lambda: _leave_peers(state))
     leave_session(state)
     exits_by: list[BaseException | None] = []
     failures += _attempt(lambda: exits_by.append(_leave_signals(state, outcome)))
@@ -139,11 +144,30 @@ def _decide(
             state.end_input(reached)
         if clean and state.custom_loop:
             state.saver.epochs.finish()
+        if clean:
+            meet_at_end(state)
         state.stop_by_signal()
         state.hold_position()
     except BaseException as late:  # the position of an input cannot be read
         return (late, False) if clean else (reached, False)
     return reached, clean
+
+
+def _told_to_peers(
+    state: SessionState, error: BaseException | None
+) -> BaseException | None:
+    """Leave word of an error for the other ranks; return theirs if it has caused it."""
+    if state.agreement is None or error is None:
+        return error
+    error = state.agreement.explained(error)
+    state.agreement.fail(summary_of(error))
+    return error
+
+
+def _leave_peers(state: SessionState) -> None:
+    """Release the link to the other ranks, if there are any."""
+    if state.agreement is not None and not state.is_inherited:
+        state.agreement.close()
 
 
 def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
@@ -241,7 +265,8 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     state.config.records.append(record)
     # An evaluation, or a failed start, is not the end of the training in this directory.
     trained = state.kind == "train" and state.first_step is not None
-    if trained and not saver.is_displaced and saver.checkpoints.directory is not None:
+    written = saver.is_chief and not saver.is_displaced
+    if trained and written and saver.checkpoints.directory is not None:
         _write_outcome(outcome, saver.checkpoints.directory)
     state.bus.failures.report()
     for who, updates in state.requests.skips.items():
@@ -253,13 +278,26 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     log.info("session ended", **_told(outcome), **extra)
     if state.tracer is not None:
         state.tracer.report()
+    if state.bus.costs is not None:
+        state.bus.costs.report()
+    if state.config.show_step:
+        _show_step(state)
+
+
+def _show_step(state: SessionState) -> None:
+    """Log the source of the compiled step."""
+    source = None if state.backend is None else state.backend.compiled_step
+    if source is None:
+        log.info("no compiled step", why="no two steps in a row did the same")
+    else:
+        log.info(f"compiled step\n{source.rstrip()}")
 
 
 def _write_outcome(outcome: Outcome, directory: Path) -> None:
     """Write ``outcome.json`` into a checkpoint directory; it replaces the previous one."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with replacing(directory / "outcome.json") as file:
+        with replacing(directory / OUTCOME_FILE) as file:
             params = {"params": outcome.params} if outcome.params else {}
             content = {**_told(outcome), **params}
             file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")

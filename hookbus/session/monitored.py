@@ -76,6 +76,8 @@ class MonitoredSession:
             SIGTERM and SIGHUP, or if a hook ended it as ``preempted``. False continues
             behind the block. It does so too if the
             program has its own handler for the signal.
+        hook_budget: the share of the time that each hook may take, like 0.02; what hooks
+            cost is logged then. The flag ``--hook-budget`` is stronger. None for any share.
 
     Raises:
         UsageError: arguments, flags or settings are invalid.
@@ -106,6 +108,7 @@ class MonitoredSession:
         kind: Kind = "train",
         recovery: Recovery | None = None,
         exit_on_signal: bool = True,
+        hook_budget: float | None = None,
     ) -> None:
         config = config or current_config()
         check_kind(kind)
@@ -124,6 +127,7 @@ class MonitoredSession:
                 grace=stop_grace_period_secs,
                 recovery=recovery or Recovery(),
                 exit_on_signal=exit_on_signal,
+                hook_budget=hook_budget,
             )
         )
 
@@ -158,6 +162,16 @@ class MonitoredSession:
     def graph(self) -> Graph | None:
         """The graph; None after close, as in TF."""
         return None if self._is_closed else self._state.creator.graph
+
+    @property
+    def compiled_step(self) -> str | None:
+        """The source of the functions that do a step which repeats; None before they exist.
+
+        A session compiles a step when two in a row have done the same, and a hook that was
+        not due in them is not part of it. Readable after close.
+        """
+        backend = self._state.backend
+        return None if backend is None else backend.compiled_step
 
     @property
     def global_step(self) -> int:
@@ -210,7 +224,7 @@ class MonitoredSession:
             backend is None
             or state.phase is not RUNNING
             or signals.received is not None
-            or state.bus.current.name is not NOBODY
+            or backend.current_hook.name is not NOBODY
             or kind is not None
             or state.custom_loop
         ):
@@ -229,7 +243,7 @@ class MonitoredSession:
             if values is OTHER:
                 kind = kind or state.kind
                 values = backend.run(fetches, feed_dict, options, run_metadata, kind)
-            if requests.pending or state.recovering or signals.received:
+            if requests.pending or state.acts_always or signals.received:
                 kind = kind or state.kind
                 done = values, backend.session.global_step
                 finish_run(state, backend.last_context(fetches, feed_dict, kind))

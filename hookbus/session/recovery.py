@@ -83,6 +83,17 @@ class Rollbacks:
         self._in_a_row += 1
         self.count += 1
 
+    def state_dict(self) -> dict[str, int]:
+        """Return what of the limit is used up; nothing if it is whole."""
+        if not self._in_a_row:
+            return {}
+        return {"in_a_row": self._in_a_row, "furthest": self._furthest}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where a session that was cut short has left off."""
+        self._in_a_row = state.get("in_a_row", 0)
+        self._furthest = state.get("furthest", 0)
+
     def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
         """Add values to those that are left out."""
         for name, more in numbers.items():

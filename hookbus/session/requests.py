@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, united
+from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.session.state import Phase, SessionState
@@ -22,15 +24,30 @@ _CAME = "a signal came"
 
 
 def act(
-    state: SessionState, context: SessionRunContext | None, saving: bool = True
+    state: SessionState,
+    context: SessionRunContext | None,
+    saving: bool = True,
+    together: bool = False,
 ) -> None:
-    """Serve all requests; *context* is that of the run that has just ended, if any.
+    """Serve all requests, or those that all ranks of a training have agreed on.
 
-    A request for a checkpoint stays unless *saving*.
+    Args:
+        state: the session.
+        context: that of the run that has just ended, if any.
+        saving: whether to write a checkpoint; if not, a request for one stays.
+        together: whether all ranks do this now.
     """
+    if state.agreement is not None:
+        hold_requests(state)
+        if together:
+            _meet(state, now=True)
+    _serve(state, context, saving)
+
+
+def _serve(state: SessionState, context: SessionRunContext | None, saving: bool) -> None:
+    """Serve all requests."""
     requests = state.requests
-    if requests.rollback is not None and state.custom_loop:
-        _roll_back_in_place(state)
+    _serve_rollback(state)
     began = state.global_step - 1 if context is None else context.global_step
     due = requests.due_stop(began)
     if due is not None and due.kind == "preempted":
@@ -41,10 +58,9 @@ def act(
         save(state, requested, context)
         raise_put_off()
         commit(state)  # the assignments of after_save, and those before a refusal
-    if requests.rollback is not None and state.custom_loop:  # of a hook around the save
-        _roll_back_in_place(state)
+    _serve_rollback(state)  # of a hook around the save
     record_values(state)
-    stop = requests.take_stop(began)
+    stop = None if requests.rollback is not None else requests.take_stop(began)
     if stop is not None:
         state.take_stop(stop)
     requests.served()
@@ -52,6 +68,53 @@ def act(
     if requested is not None and cut_short and state.custom_loop:
         assert state.backend is not None
         state.saver.seal(state.backend.session)
+
+
+def hold_requests(state: SessionState) -> None:
+    """Put aside what all ranks have to agree on, until they do."""
+    agreement = state.agreement
+    assert agreement is not None
+    stop, save, rollback = state.requests.take_asked()
+    asked = agreement.asked
+    if stop is not None:
+        asked.setdefault("stop", [stop.who, stop.why, stop.kind])
+    if rollback is not None:
+        asked.setdefault("rollback", [rollback.who, rollback.why, rollback.skip_inputs])
+    if save is not None:
+        who, why, kept = asked.get("save", (save.who, save.why, {}))
+        asked["save"] = [who, why, {**save.kept, **kept}]
+
+
+def _meet(state: SessionState, now: bool, at_end: bool = False) -> None:
+    """Tell the other ranks what this one has put aside; take over what they agree on."""
+    agreement, signals = state.agreement, state.signals
+    assert agreement is not None
+    step, noted = state.global_step, signals.noted or 0
+    asked, signal = agreement.meet(step, noted, now=now, at_end=at_end)
+    if signal:
+        signals.receive(signal)
+    if not asked:
+        return
+    stops = [(rank, *each["stop"]) for rank, each in asked.items() if "stop" in each]
+    saves = [SaveRequest(*each["save"]) for each in asked.values() if "save" in each]
+    back = [Rollback(*each["rollback"]) for each in asked.values() if "rollback" in each]
+    stop = None
+    if stops:
+        rank, who, why, kind = stops[0]
+        everywhere = len(stops) == agreement.peers.size
+        stop = Stop(who, why if everywhere else f"{why} (rank {rank})", kind)
+    state.requests.put_agreed(stop, united(*saves), back[0] if back else None)
+
+
+def meet_at_end(state: SessionState) -> None:
+    """Wait for the other ranks at the end of the training.
+
+    Raises:
+        PeersDisagreeError: one goes on.
+    """
+    if state.agreement is not None and not state.agreement.is_over:
+        hold_requests(state)
+        _meet(state, now=True, at_end=True)
 
 
 def commit(state: SessionState) -> None:
@@ -66,22 +129,24 @@ def commit(state: SessionState) -> None:
             log.debug("variable assigned", variable=name, by=who)
 
 
-def admit_rollback(state: SessionState) -> tuple[Rollback, Restored]:
+def take_rollback(state: SessionState) -> tuple[Rollback, Restored]:
     """Return the request to roll back, and the checkpoint to which the session goes.
 
     Raises:
-        UsageError: the session cannot go back.
-        TrainingError: it went back too often.
+        UsageError: the session saves nothing, or there is no checkpoint.
         NoGoodCheckpointError: there are checkpoints, but none of them is good.
     """
     asked = state.requests.take_rollback()
     assert asked is not None
-    if state.driven and not state.custom_loop:
-        raise UsageError(
-            f"hook {asked.who!r} called run_context.request_rollback(), but the loop that "
-            "runs the steps cannot go back"
-        )
-    restored = state.saver.newest(asked.who)
+    return asked, state.saver.newest(asked.who)
+
+
+def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> None:
+    """Count and log a roll-back that is possible, and forget the steps that it undoes.
+
+    Raises:
+        TrainingError: the session went back too often.
+    """
     state.rollbacks.add(asked, state.global_step)
     log.warning(
         "rolling back",
@@ -90,22 +155,47 @@ def admit_rollback(state: SessionState) -> tuple[Rollback, Restored]:
         step=state.global_step,
         to=restored.manifest.global_step,
     )
-    return asked, restored
+    retention = state.saver.retention
+    retention.add_values(state.requests.take_values())
+    retention.forget_values_after(restored.manifest.global_step)
+
+
+def _serve_rollback(state: SessionState) -> None:
+    """Roll a custom loop back if a hook has asked; a session with a graph does it later."""
+    asked = state.requests.rollback
+    if asked is not None and state.custom_loop:
+        _roll_back_in_place(state)
+    elif asked is not None and state.driven:
+        raise UsageError(
+            f"hook {asked.who!r} called run_context.request_rollback(), but the loop that "
+            "runs the steps cannot go back"
+        )
 
 
 def _roll_back_in_place(state: SessionState) -> None:
-    """Give what a custom loop tracks the state of the newest good checkpoint."""
-    asked, restored = admit_rollback(state)
-    if not asked.skip_inputs:
-        raise UsageError(
-            f"hook {asked.who!r} called run_context.request_rollback(skip_inputs=False) in "
-            "a custom loop, which does not go back to values that it has used"
-        )
+    """Give what a custom loop tracks the state of the newest good checkpoint.
+
+    The open pass over its input goes back, too, if it can.
+    """
+    asked, restored = take_rollback(state)
     assert state.backend is not None
     backend, saver, saved = state.backend, state.saver, restored.state
+    place = saver.place_of(restored)
+    why_not = saver.epochs.why_not_back(place)
+    if why_not is not None and not asked.skip_inputs:
+        raise UsageError(
+            f"hook {asked.who!r} called run_context.request_rollback(skip_inputs=False), "
+            f"but the input of session.iterate() does not go back: {why_not}"
+        )
+    count_rollback(state, asked, restored)
+    seek: Callable[[], None] | None = None
+    if why_not is None:
+        seek = partial(saver.epochs.go_back, place, asked.skip_inputs)
+    else:
+        log.warning("the input does not go back", why=why_not)
     backend.settle()
     # In the order in which a session begins.
-    saver.put_back(backend.session, restored)
+    saver.put_back(backend.session, restored, seek)
     load_hooks(saver.hooks, saved.get("hooks", {}), restored.manifest.ended)
     state.bus.caller("after_create_session").collect(backend.session, backend.coord)
     saver.generators.restore(saved.get("random", {}))
@@ -122,21 +212,24 @@ def record_values(state: SessionState) -> None:
 def act_after_run(state: SessionState, context: SessionRunContext) -> None:
     """Serve the requests of hooks, or of a signal, after a successful run.
 
-    A session with a graph that has to roll back is left to the caller.
+    The caller replaces the backend session of a graph that has to roll back.
     """
+    if state.agreement is not None and context.kind == state.kind:
+        assert state.backend is not None
+        hold_requests(state)
+        _meet(state, now=state.backend.schedules[context.kind].is_at_boundary)
     signalled = state.signals.came() and state.stop is None
     if signalled:
         state.stop_by_signal()
         state.requests.request_save(state.signals.name, _CAME, context)
-    rolls_back = state.requests.rollback is not None and not state.custom_loop
-    if rolls_back and state.driven:
-        admit_rollback(state)  # refuses it
-    elif state.requests.pending and not rolls_back:
-        act(state, context)
+    is_replaced = not (state.custom_loop or state.driven)
+    if state.requests.pending and not (is_replaced and state.requests.rollback is not None):
+        _serve(state, context, saving=True)
     if state.recovering:
         assert state.backend is not None
         assert state.preemptions is not None
         state.recovering = not state.preemptions.are_over(state.backend.session)
+        state.acts_always = state.recovering or state.agreement is not None
 
 
 def record(state: SessionState, params: Any) -> None:
@@ -198,8 +291,9 @@ def save(
         )
         return
     state.backend.settle()
+    write = _write if bus.costs is None else bus.costs.timed(request.who, _write)
     with unswapped(session):
-        path = _write(state, request, context)
+        path = write(state, request, context)
     if path is None:
         return
     answers = bus.caller("after_save").collect(session, step, path)
@@ -227,7 +321,7 @@ def save_failed(state: SessionState, why: str) -> None:
     ready = state.first_step is not None and saver.tracking.is_complete
     if saver.checkpoints.failed_directory is None or backend is None or not ready:
         return
-    if state.is_inherited or saver.epochs.resuming:
+    if state.is_inherited or saver.epochs.resuming or not saver.is_chief:
         return
     session = backend.session
     backend.settle()
@@ -253,6 +347,12 @@ def _is_refused(
     return bool(refusals)
 
 
+def _on_any_rank(state: SessionState, flag: bool) -> bool:
+    """Return whether a flag is set on any rank, if there are several."""
+    agreement = state.agreement
+    return flag if agreement is None else any(agreement.gather(flag))
+
+
 def _write(
     state: SessionState, request: SaveRequest, context: SessionRunContext | None
 ) -> Path | None:
@@ -261,10 +361,10 @@ def _write(
     session, saver, bus = state.backend.session, state.saver, state.bus
     requests, step = state.requests, session.global_step
     snapshot = saver.snapshot(session)
-    if saver.is_safe(session, snapshot):
+    if not _on_any_rank(state, not saver.is_safe(session, snapshot)):
         saver.keep_last(request)
         return None
-    if _is_refused(state, snapshot, context):
+    if _on_any_rank(state, _is_refused(state, snapshot, context)):
         requests.take_save()  # the refusal is also the answer to these requests
         return None
     bus.caller("saving").collect(session, step)

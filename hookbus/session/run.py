@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.backend.random_state import swaps_of
-from hookbus.backend.straight import Run, Straight
+from hookbus.backend.straight import Run, Straight, source_of
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.bus.plan import (
@@ -74,6 +74,7 @@ class HookedSession:
         armed_for: the run that the backend is prepared for, in a custom loop.
         schedules: decide which hooks a run calls, by its kind.
         whole: does a run of a graph like the last one, of the session's kind.
+        compiles_runs: whether there is ever one. It tells nobody whether a hook was due.
     """
 
     def __init__(
@@ -96,11 +97,13 @@ class HookedSession:
         self._signals = signals
         self._remaining = remaining
         self.schedules = Schedules(bus)
-        self._planner = Planner(session)
+        self._planner = Planner(session, bus.costs)
         self.armed_for: Steady | None = None
         self._armed: Any = None
         self._steady: dict[Hashable, Steady] = {}
+        self._steady_version = -1
         self.whole: Whole = _for_no_run
+        self.compiles_runs = True
         self._last: PendingRun | None = None
         self._whole_request = RunRequest()
 
@@ -116,7 +119,9 @@ class HookedSession:
         pending = self._last = self.ask(fetches, feed_dict, options, metadata, kind)
         values = self.execute(pending, pending[2])
         steady = pending[3]
-        if steady is not None and steady.hooks is not None and kind == self.bus.kind:
+        if not self.compiles_runs or kind != self.bus.kind:
+            return values
+        if steady is not None and steady.hooks is not None:
             if steady.whole is None and pending[1] is self.schedules[kind].idle:
                 steady.whole = self._compiled(pending, steady)
             if steady.whole is not None:
@@ -247,14 +252,14 @@ class HookedSession:
             values: those of the nodes that hooks want, in the order of :meth:`wanted`.
         """
         context, group, *_ = pending
-        skipped = self._skipping(context) is not None
+        skipped = self.requests.take_skip()
         writes = self.requests.take_writes()
         if writes:
             self.session.write({name: value for name, (_, value) in writes.items()})
         # As in execute(), which spells it out because each run passes there.
         step, schedule = self.session.global_step, self.schedules[context.kind]
         group = schedule.leave(group, context.global_step, step)
-        common = (*self.record(pending), step, skipped)
+        common = (*self.record(pending), step, self._count_skip(skipped, context))
         group.after.deliver(context, self.wanted(pending).splits, values, common)
         if group.due:
             schedule.ask(group)
@@ -287,12 +292,12 @@ class HookedSession:
             if asked is not None:
                 options, metadata = asked.options, asked.metadata
         assert plan is not None
-        skipped = self._skipping(context)
+        skipped = requests.skip and requests.take_skip()
         writes = requests.take_writes() if requests.writes else requests.writes
         given = plan.program, feeds, writes, options, metadata
         try:
             if skipped is None or session.graph.takes_reports:
-                values = session.execute(*given)
+                values = plan.execute(*given)
             else:
                 values = self._execute_without_update(skipped, *given)
         except NoValueYetError as error:
@@ -306,7 +311,7 @@ class HookedSession:
             if hooks.after is not None:
                 hooks.after(context, values, options, metadata, step)
         else:
-            common = (options, metadata, step, skipped is not None)
+            common = (options, metadata, step, self._count_skip(skipped, context))
             group.after.deliver(context, plan.hook_splits, values, common)
             if steady is not None:
                 self._repeated(pending, plan, reported)
@@ -324,13 +329,13 @@ class HookedSession:
         if group.due:
             schedule.ask(group)
 
-    def _skipping(self, context: SessionRunContext) -> str | None:
-        """Return the hook that has this run skip its update, and log it; mostly None."""
-        if self.requests.skip is None:
-            return None
-        who = self.requests.take_skip()
+    def _count_skip(self, who: str | None, context: SessionRunContext) -> bool:
+        """Return whether a hook had this run, which has not failed, skip its update."""
+        if who is None:
+            return False
+        self.requests.skips[who] += 1
         log.debug("update skipped", step=context.global_step, by=who)
-        return who
+        return True
 
     def _execute_without_update(self, who: str, *given: Any) -> Sequence[Any]:
         """Execute a run that a hook has skip its update."""
@@ -347,14 +352,15 @@ class HookedSession:
     def prepared(self, plan: RunPlan) -> Straight | None:
         """Return the program of a plan in a form for runs without writes or a record."""
         prepare = getattr(self.session, "prepared", None)
-        return None if prepare is None else prepare(plan.program)
+        measures = self.bus.costs is not None  # by plan.execute()
+        return None if prepare is None or measures else prepare(plan.program)
 
     def runner(self, plan: RunPlan) -> Run:
         """Return what executes a plan without writes and without a record."""
-        session, program, prepared = self.session, plan.program, self.prepared(plan)
+        execute, program, prepared = plan.execute, plan.program, self.prepared(plan)
         if prepared is not None:
             return prepared.run
-        return lambda feeds: session.execute(
+        return lambda feeds: execute(
             program, feeds, NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
         )
 
@@ -375,6 +381,36 @@ class HookedSession:
             "session": self.session,
         }
         return compile_whole(context, steady, self.prepared(plan), names)
+
+    @property
+    def compiled_step(self) -> str | None:
+        """The source of the functions that do a step that repeats; None before they exist.
+
+        Of a custom loop, or if a hook is due in each run of a graph, it is what hooks and
+        their fetches add to the step.
+        """
+        schedule = self.schedules.get(self.bus.kind)
+        if schedule is None or schedule.at is None:
+            return None
+        functions: list[Any] = [self.whole]
+        if self.whole is _for_no_run:
+            idle = self._steady.get(schedule.idle)
+            ready = [s for s in (idle, *self._steady.values()) if s is not None and s.hooks]
+            if not ready:
+                return None
+            hooks, plan = ready[0].hooks, ready[0].plan
+            assert hooks is not None
+            assert plan is not None
+            prepared = self.prepared(plan)
+            execute = None if prepared is None else prepared.run
+            functions = [hooks.before, execute, hooks.after]
+        waiting = ", ".join(schedule.waiting) or "none"
+        header = (
+            "# Compiled after two steps in a row that did the same. A step that does "
+            "something else\n# is left to other code.\n"
+            f"# Hooks that are left out until they are due: {waiting}\n"
+        )
+        return header + "\n".join(map(source_of, filter(None, functions)))
 
     def cancel(self, pending: PendingRun) -> None:
         """Tell the hooks that the second half of a run does not come."""
@@ -441,8 +477,9 @@ class HookedSession:
 
     def _new_steady(self, key: Hashable, feeds: Mapping[Any, Any]) -> Steady:
         """Return an empty preparation, for runs with this key and these very feed keys."""
-        if len(self._steady) >= MOST_PLANS:
-            self._steady.clear()
+        if self._steady_version != self.bus.version or len(self._steady) >= MOST_PLANS:
+            self._steady.clear()  # no run has the hooks of an older version any more
+            self._steady_version = self.bus.version
         steady = self._steady[key] = Steady(tuple(feeds))
         return steady
 

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
+import attrs
+
 from hookbus.backend import random_state
 from hookbus.backend.inputs import EpochIterator
+from hookbus.backend.library import find_peers
 from hookbus.backend.program import is_live
 from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.bus.bus import Bus
@@ -33,11 +36,13 @@ from hookbus.hooks.hook import Kind
 from hookbus.hooks.interrupts import call_interruptibly, uninterrupted
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
 from hookbus.hooks.signals import SignalWatch, raise_put_off
-from hookbus.logs import log
+from hookbus.logs import log, speak_as
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import CHIEF, ranks_of
 from hookbus.plugin.roster import versions
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Recovery, Rollbacks
-from hookbus.session.requests import act, act_after_run, admit_rollback
+from hookbus.session.requests import act, act_after_run, count_rollback, take_rollback
 from hookbus.session.run import HookedSession
 from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
@@ -81,16 +86,26 @@ def new_session(
     one_call: bool = False,
     exit_on_signal: bool = True,
     driven: bool = False,
+    hook_budget: float | None = None,
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
 
     *hooks* are registered in their order. *recovery* sets how often a preempted session is
-    opened again; None for never. The other arguments are attributes of the state.
+    opened again; None for never. *hook_budget* is the share of the time that each hook may
+    take. The other arguments are attributes of the state.
 
     Raises:
         UsageError, PluginError: a hook is invalid.
     """
-    bus, tracer = Bus(kind), Tracer() if config.trace else None
+    peers, agreement = find_peers(trains=kind == "train"), None
+    if peers is not None:
+        speak_as(peers.rank)
+        if kind == "train" and not inside_event():
+            agreement = Agreement(peers)
+        if peers.rank != CHIEF:
+            hooks = [member for member in hooks if ranks_of(member.plugin) == "all"]
+    bus = Bus(kind, config.budget(hook_budget))
+    tracer = Tracer() if config.trace else None
     if tracer is not None:
         bus.observe(tracer.take)
     try:
@@ -103,6 +118,7 @@ def new_session(
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
     checkpoints = Checkpoints(directory, requests, bus.current)
+    rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     saver = Saver(
         checkpoints,
         Retention(checkpoints, bus),
@@ -111,8 +127,12 @@ def new_session(
         EpochIterator(tracking.generators),
         versions(hooks),
         was_cut_short if one_call else continues_input,
+        rollbacks=rollbacks.state_dict,
+        agreement=agreement,
     )
     custom_loop = creator.graph.takes_reports
+    signals = SignalWatch(saves=lambda: checkpoints.enabled_by is not None)
+    signals.notes_only = agreement is not None
     return SessionState(
         kind=kind,
         config=config,
@@ -120,7 +140,7 @@ def new_session(
         bus=bus,
         requests=requests,
         saver=saver,
-        signals=SignalWatch(saves=lambda: checkpoints.enabled_by is not None),
+        signals=signals,
         # Only the caller of a custom loop could repeat its step.
         preemptions=None if custom_loop or recovery is None else Preemptions(recovery),
         grace=grace,
@@ -130,7 +150,9 @@ def new_session(
         exit_on_signal=exit_on_signal,
         driven=driven,
         tracer=tracer,
-        rollbacks=Rollbacks((recovery or Recovery()).rollbacks),
+        rollbacks=rollbacks,
+        agreement=agreement,
+        acts_always=agreement is not None,
     )
 
 
@@ -155,12 +177,42 @@ def settle(state: SessionState) -> None:
         CheckpointError: the checkpoints cannot be written.
     """
     creator = state.creator
+    if state.agreement is not None:
+        _compare_ranks(state, state.agreement)
     creator.scaffold.finalize()
     saved_names, graph = creator.scaffold.saved_names, creator.graph
     state.saver.checkpoints.settle()
     state.saver.prepare(saved_names, graph)
     for node, wraps in graph.wraps.items():
         log.debug("node wrapped", node=node, by=", ".join(wraps))
+
+
+def _compare_ranks(state: SessionState, agreement: Agreement) -> None:
+    """Check that the processes of a training have the same hooks and the same directory.
+
+    Raises:
+        PeersDisagreeError: they differ.
+    """
+    members = state.bus.members
+    shared = [name for name in members if state.bus.is_everywhere(name)]
+    agreement.same("their hooks", shared)
+    for name in shared:
+        agreement.same(f"the settings of {name}", _plain_settings(members[name].plugin))
+    directory = state.saver.checkpoints.directory
+    agreement.same(
+        "their checkpoint directory", None if directory is None else str(directory)
+    )
+    state.saver.check_shared()
+
+
+def _plain_settings(hook: Any) -> dict[str, str]:
+    """Return those settings of a hook whose text tells them apart in any process."""
+    fields = attrs.fields_dict(type(hook)) if attrs.has(type(hook)) else {}
+    settings = {n: getattr(hook, n) for n, field in fields.items() if field.init}
+    plain = (bool, int, float, str, type(None))
+    return {
+        name: repr(value) for name, value in settings.items() if isinstance(value, plain)
+    }
 
 
 def enter_session(state: SessionState) -> None:
@@ -188,7 +240,6 @@ def open_backend(state: SessionState) -> HookedSession:
         cause = _try_to_open(state)
         if cause is None:
             assert state.backend is not None
-            state.backend.session.leave_out(state.rollbacks.left_out)
             if state.preemptions is not None:
                 state.preemptions.opened(state.backend.session)
             if state.first_step is None:
@@ -222,7 +273,8 @@ def finish_run(state: SessionState, context: SessionRunContext) -> None:
 @uninterrupted
 def _roll_back(state: SessionState, context: SessionRunContext) -> None:
     """Replace the backend session by one that is restored, because a hook asked for it."""
-    asked, _ = admit_rollback(state)
+    asked, restored = take_rollback(state)
+    count_rollback(state, asked, restored)
     old = state.backend
     assert old is not None
     if asked.skip_inputs:
@@ -296,7 +348,7 @@ def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
     if state.preemptions is None:
         raise cause
     state.preemptions.wait(cause, state.signals.came)
-    state.recovering = True
+    state.recovering = state.acts_always = True
 
 
 def _call_begin(state: SessionState) -> None:
@@ -334,6 +386,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     remaining = epochs.remaining if state.custom_loop else session.remaining
     parts = state.bus, state.requests, state.signals, session, remaining
     backend = HookedSession(*parts, lambda: epochs.epoch)
+    backend.compiles_runs = state.agreement is None
     try:
         _prepare(state, backend)
     except BaseException as error:
@@ -347,9 +400,11 @@ def _try_to_open(state: SessionState) -> BaseException | None:
         # The objects of a custom loop are known only at its first step.
         if not state.custom_loop:
             state.saver.note_restored(session)
+        # Not before: a checkpoint without them is not the current state.
+        session.leave_out(state.rollbacks.left_out)
         if state.kind == "train" and state.stop is None:
             _stop_before_first_run(state, session)
-        act(state, None, saving=not state.custom_loop)
+        act(state, None, saving=not state.custom_loop, together=True)
     except Exception as error:
         cause = recoverable(state, error)
         if cause is None:
@@ -388,6 +443,8 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
         states, ended = restored.state.get("hooks", {}), restored.manifest.ended
         if training:
             load_hooks(saver.hooks, states, ended)
+            if state.first_step is None and was_cut_short(ended):
+                state.rollbacks.load_state_dict(restored.state.get("rollbacks", {}))
         else:
             load_evaluated(saver.hooks, states, ended, state.kind)
     state.bus.caller("after_create_session").collect(session, backend.coord)

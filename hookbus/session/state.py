@@ -40,6 +40,7 @@ from hookbus.hooks.signals import (
     forget_layers,
 )
 from hookbus.logs import log
+from hookbus.peers.agreement import Agreement
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Rollbacks
 from hookbus.session.run import HookedSession
@@ -90,6 +91,8 @@ class SessionState:
         signals: notices SIGINT, SIGTERM and SIGHUP.
         preemptions: counts the preemptions; None if the session recovers from none.
         rollbacks: counts how often it went back because a hook asked.
+        agreement: what this process agrees on with the others of the training; None if it
+            trains alone.
         grace: the seconds to wait for threads when a backend session is closed.
         custom_loop: whether the caller computes the steps, without a graph.
         block: the block of a custom loop that is entered; None between two blocks.
@@ -109,6 +112,8 @@ class SessionState:
         stop: why it stops, once a stop took effect.
         input_end: the end of input, once it was reached.
         recovering: whether it has made no progress since the last preemption.
+        acts_always: whether there is something to do after each run: the session recovers,
+            or agrees with other processes.
         pristine: the states of hooks and generators before the first backend session.
         begun: the names of the hooks whose ``begin`` was called.
         first_step: the global step at which the first run could begin; None before that.
@@ -135,6 +140,7 @@ class SessionState:
     stop: Stop | None = None
     input_end: BaseException | None = None
     recovering: bool = False
+    acts_always: bool = False
     pristine: tuple[Any, Any] | None = None
     begun: set[str] = attrs.field(factory=set)
     first_step: int | None = None
@@ -144,6 +150,7 @@ class SessionState:
     input_names: set[str] = attrs.field(factory=set)
     thread: int = attrs.field(factory=threading.get_ident)
     rollbacks: Rollbacks = attrs.field(factory=Rollbacks)
+    agreement: Agreement | None = None
 
     @property
     def global_step(self) -> int:

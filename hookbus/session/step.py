@@ -213,19 +213,20 @@ class Step:
             if kind != "aux" and state.signals.received is not None:
                 heed_signal(state)
             backend = state.usable(kind)
-        if not saver.tracking.is_complete:
+        is_new = not saver.tracking.is_complete
+        if is_new:
             state.check_wraps()
             saver.tracking.check()
             saver.generators.restore_rest()
             saver.note_restored(backend.session)
-        if state.requests.pending:
+        if state.requests.pending or (is_new and state.agreement is not None):
             session = backend.session
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
             # What has wrapped the first value would be saved as it is after that.
             is_first = session.global_step == state.first_step and not saver.epochs.wrapped
             saves = is_first or not (must_be_done or saver.is_saved(session))
-            act(state, None, saving=saves)
+            act(state, None, saving=saves, together=is_new)
         return backend
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -267,8 +268,10 @@ class Step:
         advance = 1 if self._kind == "train" else 0
         backend.execute(pending, reports, advance, reports.names())
         state.last_step = context
-        if state.requests.pending or state.recovering or state.signals.received:
+        if state.requests.pending or state.acts_always or state.signals.received:
             act_after_run(state, context)
+        if state.agreement is not None:
+            return  # the general path tells whether a hook was due
         if self._counts and steady is not None and steady.hooks is not None:
             repeated = self._repeated
             known = repeated is not None and repeated.hooks is steady.hooks
@@ -391,7 +394,7 @@ def _leaving(
             if after is not None:
                 after(context, values, DEFAULT_OPTIONS, NO_METADATA, step)
         state.last_step = context
-        if requests.pending or state.recovering or signals.received:
+        if requests.pending or state.acts_always or signals.received:
             act_after_run(state, context)
         requests.run = None
         return True

@@ -36,6 +36,7 @@ class SingularMonitoredSession(MonitoredSession):
         config: as in :class:`MonitoredSession`.
         kind: as in :class:`MonitoredSession`.
         exit_on_signal: as in :class:`MonitoredSession`.
+        hook_budget: as in :class:`MonitoredSession`.
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
@@ -54,6 +55,7 @@ class SingularMonitoredSession(MonitoredSession):
         config: Config | None = None,
         kind: Kind = "train",
         exit_on_signal: bool = True,
+        hook_budget: float | None = None,
     ) -> None:
         config = config or current_config()
         check_kind(kind)
@@ -66,6 +68,7 @@ class SingularMonitoredSession(MonitoredSession):
                 grace=stop_grace_period_secs,
                 shows_backend=True,
                 exit_on_signal=exit_on_signal,
+                hook_budget=hook_budget,
             )
         )
 
@@ -120,6 +123,7 @@ class MonitoredTrainingSession(MonitoredSession):
         recovery: as in :class:`MonitoredSession`.
         config: as in :class:`MonitoredSession`.
         exit_on_signal: as in :class:`MonitoredSession`.
+        hook_budget: as in :class:`MonitoredSession`.
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
@@ -146,6 +150,7 @@ class MonitoredTrainingSession(MonitoredSession):
         recovery: Recovery | None = None,
         config: Config | None = None,
         exit_on_signal: bool = True,
+        hook_budget: float | None = None,
     ) -> None:
         config = config or current_config()
         own = {"hooks": as_hooks(hooks, "hooks")}
@@ -190,6 +195,7 @@ class MonitoredTrainingSession(MonitoredSession):
                 grace=stop_grace_period_secs,
                 recovery=recovery or Recovery(),
                 exit_on_signal=exit_on_signal,
+                hook_budget=hook_budget,
             )
         )
 

@@ -17,19 +17,19 @@ _NOTHING = -0.0  # added to any number, it keeps the number and the sign of a ze
 
 @attrs.define(eq=False)
 class GradientAccumulationHook(SessionRunHook):
-    """Lets a train op see the mean gradient of several runs, and run in the last of them.
+    """Has several runs make one update, with the mean of their gradients.
 
-    In the other runs the train op is fed, so it does not run: variables and the global step
-    stay as they are. In a custom loop, which adds gradients up itself, the other steps skip
-    their update, and no checkpoint is written between two updates.
+    All runs but the last skip their update. In a graph the train op sees the mean in the
+    last run. A custom loop adds gradients up itself, and no checkpoint is written between
+    two updates.
 
     Args:
-        runs: how many runs make one update.
+        runs: the number of runs, each with a batch, that make one update.
         gradients: in a graph, the nodes with the gradients, by name; values may be trees.
-        train_op: the train op that reads them, by name.
+        train_op: in a graph, the train op that reads them, by name.
 
     Raises:
-        UsageError: a graph gets no gradient, or a custom loop gets some.
+        UsageError: the train op reads no such gradient, or a custom loop is given some.
     """
 
     main_setting = "runs"
@@ -47,41 +47,41 @@ class GradientAccumulationHook(SessionRunHook):
 
     def begin(self, graph: Graph) -> None:
         """Wrap the gradients of a graph."""
-        self._train, self._done, self._sums = None, 0, {}
+        self._train, self._done, self._sums, self._added = None, 0, {}, []
         if graph.takes_reports == bool(self.gradients):
-            fault = "has no gradient to add up: name nodes with"
-            if graph.takes_reports:
-                fault = "leaves the gradients to the loop, which has no graph: leave out"
-            raise UsageError(f"{_PREFIX} {fault} --{_PREFIX}-gradients")
+            told = "has no gradient to add up: give", "leaves gradients to the loop: omit"
+            raise UsageError(f"{_PREFIX} {told[graph.takes_reports]} --{_PREFIX}-gradients")
         if graph.takes_reports:
             return
         self._train = graph.resolve(self.train_op, _PREFIX)
         # Runs in which the hook takes no part have the initial values: nothing changes.
         self._number = graph.variable(f"{_PREFIX}.{self.train_op}", 1, saved=False)
-        self._added = []
         for node in graph.resolve_all(self.gradients, _PREFIX):
+            if node is self._train or not needs(graph, self._train, node.name):
+                fault = f"train op {self.train_op!r} does not read {node.name!r}"
+                raise UsageError(f"{_PREFIX}: {fault}; name the gradients that it reads")
             total = graph.variable(f"{_PREFIX}.{node.name}", _NOTHING, saved=False)
             reads = {"total": total, "number": self._number}
             self._added.append((total, graph.wrap(node, _mean, reads=reads)))
 
     def before_run(self, run_context: hookbus.SessionRunContext) -> SessionRunArgs | None:
-        """Feed what is added up, and keep all runs but the last one from updating."""
+        """Skip the update of all runs but the last one, and feed what is added up."""
         train, is_last = self._train, self._done + 1 >= self.runs
+        if train is not None:
+            asked = train.graph.resolve_all(run_context.original_args.fetches, _PREFIX)
+            self._takes_part = any(needs(train.graph, node, train.name) for node in asked)
+            if not self._takes_part:
+                return None
+        if not is_last:
+            run_context.skip_update()
         if train is None:
-            if not is_last:
-                run_context.skip_update()
-            return None
-        asked = train.graph.resolve_all(run_context.original_args.fetches, _PREFIX)
-        self._takes_part = any(needs(train.graph, node, train.name) for node in asked)
-        if not self._takes_part:
             return None
         feeds: dict[Node | str, Any] = {
             total: self._sums.get(total.name, _NOTHING) for total, _ in self._added
         }
         if is_last:
             return SessionRunArgs(None, {**feeds, self._number: self._done + 1})
-        fetches = {total.name: wrap for total, wrap in self._added}
-        return SessionRunArgs(fetches, {**feeds, train: None})
+        return SessionRunArgs({total.name: wrap for total, wrap in self._added}, feeds)
 
     def after_run(self, run_context: Any, run_values: hookbus.SessionRunValues) -> None:
         """Keep the sums, or begin again after an update."""

@@ -54,6 +54,8 @@ class LoggingTensorHook(SessionRunHook):
 
     exclusive_settings = (("every_n_iter", "every_n_secs"),)
     default_settings: ClassVar = {"every_n_iter": 100}
+    can_wait = True
+    ranks = "chief"
 
     tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str = ()
     every_n_iter: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))

@@ -54,6 +54,7 @@ class ProfilerHook(SessionRunHook):
     exclusive_settings = (("save_steps", "save_secs"),)
     default_settings: ClassVar = {"save_steps": 100}
     only_observes = True
+    ranks = "chief"
     on_error = "quarantine"  # a full disk must not end a training
 
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))

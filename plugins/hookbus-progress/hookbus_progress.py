@@ -51,6 +51,8 @@ class ProgressHook(SessionRunHook):
     """
 
     only_observes = True
+    ranks = "chief"
+    can_wait = True
     on_error = "quarantine"  # a bar must not end a training
 
     every_secs: float = attrs.field(default=10.0, validator=hookbus.numeric(least=0))

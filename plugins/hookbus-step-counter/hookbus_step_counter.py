@@ -33,6 +33,8 @@ class StepCounterHook(SessionRunHook):
 
     exclusive_settings = (("every_n_steps", "every_n_secs"),)
     only_observes = True
+    ranks = "chief"
+    can_wait = True
 
     every_n_steps: int | None = attrs.field(default=100, validator=hookbus.numeric(above=0))
     every_n_secs: float | None = attrs.field(

@@ -25,6 +25,9 @@ from hookbus import (
     UsageError,
 )
 
+_MOST_SEEN = 1024
+"""The number of values of evaluations that are not written a second time."""
+
 
 @attrs.define(eq=False)
 class SummarySaverHook(SessionRunHook):
@@ -52,6 +55,8 @@ class SummarySaverHook(SessionRunHook):
     default_settings: ClassVar = {"save_steps": 100}
     kinds = ("train", "eval")  # of an evaluation session, only the metrics
     only_observes = True
+    ranks = "chief"
+    can_wait = True
     on_error = "warn"  # a full disk must not end a training
 
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
@@ -64,7 +69,7 @@ class SummarySaverHook(SessionRunHook):
     _directory: Path = attrs.field(factory=Path, init=False)
     _files: dict[str, EventFile] = attrs.field(factory=dict, init=False)
     _kept: dict[str, Path] = attrs.field(factory=dict, init=False)
-    _seen: set[tuple[str, str, int]] = attrs.field(factory=set, init=False)
+    _seen: dict[tuple[str, str, int], None] = attrs.field(factory=dict, init=False)
     _first_step: int = attrs.field(default=1, init=False)
     _increment: int = attrs.field(default=1, init=False, on_setattr=attrs.setters.NO_OP)
     _trains: bool = attrs.field(default=True, init=False)
@@ -155,7 +160,9 @@ class SummarySaverHook(SessionRunHook):
         }
         if new:
             self._write({"scalar": new}, global_step, run)
-            self._seen.update((run, metric, global_step) for metric in new)
+            self._seen |= dict.fromkeys((run, metric, global_step) for metric in new)
+            while len(self._seen) > _MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
 
     @hookbus.hookimpl
     def after_save(self, global_step: int, path: Path) -> None:

@@ -23,7 +23,7 @@ class ThroughputHook(SessionRunHook):
 
     Args:
         every_n_steps: steps between two measurements.
-        every_n_secs: seconds between two; in code, also give ``every_n_steps=None``.
+        every_n_secs: the same in seconds; in code, also give ``every_n_steps=None``.
         batch_size: the examples in a step: a number, or the name of a node or reported
             value that is this number, or whose first axis is the batch.
 
@@ -33,6 +33,7 @@ class ThroughputHook(SessionRunHook):
 
     exclusive_settings = (("every_n_steps", "every_n_secs"),)
     only_observes = True
+    ranks = "chief"
     every_n_steps: int | None = attrs.field(default=100, validator=_ABOVE_0)
     every_n_secs: float | None = attrs.field(default=None, validator=_LEAST_0)
     batch_size: int | str | None = None

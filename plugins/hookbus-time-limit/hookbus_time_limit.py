@@ -44,10 +44,10 @@ class TimeLimitHook(SessionRunHook):
     """Asks to stop so early before a time limit that a step and a checkpoint fit in.
 
     Args:
-        limit: how long the session may take: seconds, or text like ``90s``, ``PT11H30M``.
+        limit: how long the session may take: seconds, or text like ``11h30m``, ``90s``.
         kind: ``preempted`` ends the session like SIGTERM: saved, with exit code 75, so that
             a scheduler starts the program again. ``stopped`` ends the training.
-        margin: the time before the limit that is kept free, like *limit*; by default twice
+        margin: the time to keep free before the limit, in the same form; by default twice
             the longest save so far, and the mean time of a step.
 
     Raises:

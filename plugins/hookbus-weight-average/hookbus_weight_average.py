@@ -32,12 +32,13 @@ class WeightAverageHook(SessionRunHook):
     The training does not see them. Evaluations are those that emit ``evaluating``.
 
     Args:
-        decay: how much of the average each update keeps, at least 0 and below 1: an
+        decay: the share of the average that each update keeps, at least 0 and below 1: an
             exponential moving average (EMA). None weights all updates equally, as in
             stochastic weight averaging (SWA; Izmailov et al., 2018).
         start_step: the global step after which the averages begin.
         every_n_steps: global steps between two updates.
-        variables: the names of the variables; by default all arrays of floating point.
+        variables: the names of the variables to average; by default all arrays of floating
+            point.
 
     Raises:
         UsageError: a number is out of range, or there is no variable of a given name.

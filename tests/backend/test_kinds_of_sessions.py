@@ -13,7 +13,7 @@ import pytest
 import hookbus
 from hookbus.testing import BackendModel
 from hookbus.testing._backend.kinds import of_graphs, train
-from hookbus.testing._backend.scenarios import SCENARIOS, all_at_once
+from hookbus.testing.scenarios import SCENARIOS, all_at_once
 from tests.support import naive_backend
 from tests.support.distributions import EVERY, HOOKS
 from tests.support.kinds import custom_loop

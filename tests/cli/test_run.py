@@ -307,6 +307,43 @@ def test_a_traceback_has_the_frames_of_the_user(flags, shown, hookbus, script):
     assert "direct cause" in done.stderr
 
 
+@pytest.mark.parametrize(("flags", "shown"), [((), False), (("-v",), True)])
+def test_a_traceback_hides_the_compiled_step_too(flags, shown, hookbus, script):
+    """With -v it shows the line of that, which is in no file."""
+    code = """
+        from hookbus import SessionRunHook
+
+        class FailingHook(SessionRunHook):
+            def after_run(self, run_values):
+                if run_values.global_step == 5:
+                    raise OSError("the disk is full")
+
+        with MonitoredTrainingSession(graph, hooks=[FailingHook()]) as session:
+            while True:
+                session.run("train")
+    """
+    done = hookbus("run", *flags, script(code))
+    assert done.returncode == 1
+    assert "OSError: the disk is full" in done.stderr
+    assert ("hookbus, compiled" in done.stderr) is shown
+    assert ("\n    answer = c0(run_values)\n" in done.stderr) is shown
+
+
+def test_the_step_that_was_compiled_is_shown(hookbus, script):
+    """--show-step prints its source as it is, and as one string of a JSON line."""
+    code = """
+        with MonitoredTrainingSession(graph) as session:
+            for _ in range(5):
+                session.run("train")
+    """
+    done = hookbus("run", "--show-step", script(code))
+    assert "compiled step\n# Compiled after two steps" in done.stderr
+    assert "\ndef whole(fetches, feeds):\n    step = session.global_step\n" in done.stderr
+    done = hookbus("run", "--show-step", "--log-format", "json", script(code))
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert last["event"].startswith("compiled step\n# Compiled after two steps")
+
+
 def test_a_traceback_shows_where_hookbus_itself_fails(hookbus, script):
     """The last frames stay if they are those of hookbus."""
     code = """

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from hookbus import (
+    ArgumentTypeError,
     DuplicateNodeError,
     EmbeddedSession,
     FetchTypeError,
@@ -232,23 +233,48 @@ def test_a_name_is_a_plain_str_whatever_its_class_does() -> None:
     ("arguments", "message"),
     [
         ({"name": 3}, "a node's name is 3; expected a non-empty str"),
-        ({"outputs": 3}, "op 'op': outputs is 3; expected a list of names"),
         ({"outputs": [3]}, "op 'op': outputs: a name is 3; expected a non-empty str"),
-        ({"reads": 3}, "op 'op': reads is 3; expected a dict from parameter to node"),
         ({"reads": {3: "x"}}, "op 'op': reads= names 3, which is not one of its param"),
         ({"reads": {"x": ["x"]}}, "the graph has no node ['x'] (wanted by parameter 'x'"),
         ({"updates": [["w"]]}, "the graph has no node ['w'] (wanted by op 'op')"),
-        ({"updates": 3}, "op 'op': updates is 3; expected a list of names"),
-        ({"updates": Unreadable()}, "op 'op': updates is <Unreadable instance at"),
     ],
 )
-def test_arguments_of_an_op_are_of_these_types(graph, arguments, message) -> None:
-    """What is given in place of a name, a list or a dict is refused as it is."""
+def test_arguments_of_an_op_are_names_and_nodes(graph, arguments, message) -> None:
+    """What is given in place of a name or a node is refused as it is."""
     add = graph.train_op if "updates" in arguments else graph.op
     assert message in refused(
         GraphError, lambda: add(lambda x: x, **{"name": "op", **arguments})
     )
     assert "op" not in graph
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("op", {"outputs": 3}, "op 'op': outputs is 3; expected a list of names"),
+        ("op", {"reads": 3}, "op 'op': reads is 3; expected a dict from parameter to node"),
+        ("op", {"reads": ["x"]}, "op 'op': reads is ['x']; expected a dict from parameter"),
+        ("train_op", {"reads": "x"}, "op 'op': reads is 'x'; expected a dict from param"),
+        ("train_op", {"updates": 3}, "op 'op': updates is 3; expected a list of names"),
+        ("train_op", {"updates": Unreadable()}, "op 'op': updates is <Unreadable instance"),
+        ("wrap", {"reads": ["x"]}, "op 'x:wrap': reads is ['x']; expected a dict from par"),
+        ("wrap", {"reads": []}, "op 'x:wrap': reads is []; expected a dict from parameter"),
+        (
+            "wrap",
+            {"reads": 3},
+            "op 'x:wrap': reads is 3; expected a dict from parameter to",
+        ),
+    ],
+)
+def test_arguments_of_an_op_are_of_these_types(graph, method, arguments, message) -> None:
+    """What is given in place of a list or a dict is refused as it is."""
+    first = {"node": "x"} if method == "wrap" else {"name": "op"}
+    before = [*graph.nodes]
+    add = getattr(graph, method)
+    assert message in refused(
+        ArgumentTypeError, lambda: add(fn=lambda x: x, **first, **arguments)
+    )
+    assert [*graph.nodes] == before
 
 
 def test_a_message_names_some_nodes_of_many() -> None:

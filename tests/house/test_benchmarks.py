@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.support.pages import ROOT
+from tests.support.profiles import cases
 
 
 @pytest.fixture
@@ -122,3 +123,37 @@ def test_the_short_check_fails_only_if_a_part_is_slow_three_times(
 
     assert step_overhead.check_shortly([part]) == code
     assert capsys.readouterr().out.count("above the bar") == slow_times
+
+
+@pytest.mark.parametrize("custom", cases([False], [False, True]))
+def test_nothing_grows_with_the_number_of_steps(benchmark, capsys, custom):
+    """Neither memory nor files, but for what was logged, with every hook that watches."""
+    grown = benchmark("memory").training(custom, cases(20_000, 100_000), 1_000, every=100)
+    assert grown.faults == []
+    kept = {name.partition("/")[0] for name in grown.sizes}
+    assert len([name for name in kept if name.startswith("ckpt-")]) == 5
+    assert len([name for name in grown.sizes if "events.out" in name]) == 2
+
+
+def test_the_faults_of_a_training_that_grows_are_told(benchmark):
+    """Memory, event files and checkpoints, each with how much there is."""
+    memory = benchmark("memory")
+    sizes = {"events.out.1": 9_000, **{f"ckpt-{n}/manifest.json": 1 for n in range(6)}}
+    grown = memory.Grown("graph", 1, memory.MOST_GROWTH + 1, ["a.py:1"], sizes, records=9)
+    assert grown.faults == [
+        "1048577 bytes of memory: a.py:1",
+        "9000 bytes of events for 9 records",
+        "6 checkpoints",
+    ]
+
+
+def test_the_table_of_costs_has_each_hook(benchmark, capsys):
+    """With a step in which it is due, and one in which it is not."""
+    costs = benchmark("hook_costs")
+    text = costs.told(rounds=1)
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line[:2] == "| "]
+    assert rows == ["", "---", "no hook, the whole step", *costs.SUBJECTS]
+    page = costs.PAGE.path.read_text("utf-8")
+    assert costs.PAGE.text("").startswith(page[: page.index("<!-- benchmarks")])
+    for name in costs.SUBJECTS:
+        assert f"\n| {name} |" in page

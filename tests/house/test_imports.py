@@ -15,12 +15,15 @@ import pytest
 
 import hookbus
 import hookbus.backend
+from hookbus import testing
+from hookbus.testing import scenarios
 
 ROOT = Path(hookbus.__file__).parents[1]
 PLUGIN_MODULES = sorted(
     path for path in ROOT.glob("plugins/*/*.py") if path.name != "conftest.py"
 )
 
+PLUGIN_TESTS = sorted(ROOT.glob("plugins/*/tests/**/*.py"))
 PUBLIC = {"hookbus": hookbus.__all__, "hookbus.backend": hookbus.backend.__all__}
 
 
@@ -111,6 +114,23 @@ def test_a_plugin_imports_public_names_of_hookbus_only(path: Path) -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "hookbus"
     }
     assert used <= set(hookbus.__all__)
+
+
+def test_the_tests_of_plugins_import_public_names_of_hookbus_only() -> None:
+    """They are written like those of a plugin that is not in this repository."""
+    public = PUBLIC | {
+        "hookbus.testing": testing.__all__,
+        "hookbus.testing.scenarios": scenarios.__all__,
+    }
+    private = [
+        f"{path.relative_to(ROOT)}: {module} {name}"
+        for path in PLUGIN_TESTS
+        for module, name in imports(ast.parse(path.read_text("utf-8")))
+        if module.split(".")[0] == "hookbus"
+        and (module not in public or (name and name not in public[module]))
+    ]
+    assert private == []
+    assert len(PLUGIN_TESTS) > 40
 
 
 def test_there_are_plugins_to_check() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunArgs, SessionRunHook
-from hookbus.bus.registry import Registration
 from hookbus.session.step import Step
-from tests.support.askers import HOOKS, made
-from tests.support.profiles import examples
+from tests.support.askers import HOOKS, Asker, join, made, terminate
+from tests.support.profiles import cases
 
 QUIET = Config(autoload=False, header=False)
 STEPS = st.lists(
@@ -34,20 +34,11 @@ STEPS = st.lists(
             "evaluation",
             "read",
             "registered",
+            "signal",
         ]
     ),
     max_size=24,
 )
-
-
-class Counts(SessionRunHook):
-    """Joins a session that has begun."""
-
-    def __init__(self, log: list[Any]) -> None:
-        self.log = log
-
-    def after_run(self, run_values: Any) -> None:
-        self.log.append(("joined", run_values.global_step))
 
 
 def do(session: MonitoredTrainingSession, what: str, log: list[Any], value: Any) -> None:
@@ -58,8 +49,9 @@ def do(session: MonitoredTrainingSession, what: str, log: list[Any], value: Any)
     elif what == "read":
         log.append(session.run("loss"))
     elif what == "registered":
-        name = f"joined-{len(log)}"
-        session._state.bus.register(Registration(name, Counts(log), "in the test"))
+        join(session, log)
+    elif what == "signal":
+        terminate()
     else:
         with session.step(kind="aux" if what == "auxiliary" else None) as step:
             log.append(("fed", dict(step.feeds)))
@@ -90,12 +82,16 @@ def report(step: Step, what: str, log: list[Any], value: Any) -> None:
 def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> list[Any]:
     """Train; return all that hooks and the program see, and what is left behind."""
     log: list[Any] = []
+    askers = made(log, hooks, short)
     session = MonitoredTrainingSession(
-        hooks=made(log, hooks, short),
+        hooks=askers,
         checkpoint_dir=place,
         save_checkpoint_steps=5,
         config=QUIET,
     )
+    for asker in askers:
+        if isinstance(asker, Asker):
+            asker.session = session
     number, w = 0, np.zeros(2)
     try:
         with session:
@@ -112,9 +108,10 @@ def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> lis
     return [*log, session.outcome.kind, session.outcome.who, session.outcome.step]
 
 
-@settings(max_examples=examples(400), deadline=None)
-@given(HOOKS, STEPS)
-def test_a_repeated_step_leaves_the_same_trace_as_any_other(hooks, steps):
+@pytest.mark.parametrize("part", range(cases(1, 16)))
+@settings(max_examples=cases(100, 500), deadline=None)
+@given(hooks=HOOKS, steps=STEPS)
+def test_a_repeated_step_leaves_the_same_trace_as_any_other(part, hooks, steps):
     """Whatever hooks ask for, the loop reports, and happens in between."""
     traces = []
     for short in (True, False):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 import hookbus
@@ -68,6 +69,7 @@ class Kept:
         skipped: whether each run skipped its update.
         saves_first: whether to save a checkpoint at the start, to which it can go back.
         cancels: whether a step is cancelled before.
+        tracked: the variable v of a custom loop.
         went_back: the number of runs before the session went back to a checkpoint.
         is_saving: whether a checkpoint is being written.
         is_pruning: whether the request was made while old checkpoints were removed.
@@ -89,6 +91,7 @@ class Kept:
     skipped: list[bool] = attrs.Factory(list)
     saves_first: bool = False
     cancels: bool = False
+    tracked: Any = attrs.Factory(lambda: np.array(0.0))
     went_back: int | None = None
     is_saving: bool = False
     is_pruning: bool = False
@@ -358,6 +361,8 @@ def effect_of(
         with MonitoredSession(
             graph, hooks=hooks, config=config, exit_on_signal=False
         ) as session:
+            if is_custom:
+                session.track(v=kept.tracked)
             for _ in range(4):
                 if is_custom:
                     one_epoch(session, kept, event, when)
@@ -425,7 +430,8 @@ def assigned(kept: Kept, run: int, was_saving: bool) -> str:
         return "this checkpoint" if values_of(run)["v"] == 1.0 else "nothing"
     if kept.inside[run - 1] == 1.0:
         return "with the run"
-    return "before the next run" if kept.before[run] == 1.0 else "nothing"
+    following = kept.before[run + kept.cancels]
+    return "before the next run" if following == 1.0 else "nothing"
 
 
 def saved(kept: Kept, run: int, was_saving: bool) -> str:
@@ -443,7 +449,8 @@ def saved(kept: Kept, run: int, was_saving: bool) -> str:
 
 
 def values_of(step: int) -> dict[str, Any]:
-    return read_checkpoint(RUN / f"ckpt-{step}").state["variables"]
+    state = read_checkpoint(RUN / f"ckpt-{step}").state
+    return {**state["variables"], **state.get("tracked", {})}
 
 
 def kept_why(step: int) -> list[str]:
@@ -494,11 +501,7 @@ def test_a_request_has_the_effect_that_the_table_states(
 
 @pytest.mark.parametrize(
     ("event", "when", "request_", "cell"),
-    [
-        row
-        for row in TABLE
-        if row[2] not in ("run_context.assign", "graph.wrap") and row[3] != "raises"
-    ][:: cases(3, 1)],
+    [row for row in TABLE if row[2] != "graph.wrap" and row[3] != "raises"][:: cases(3, 1)],
 )
 def test_the_table_holds_for_a_custom_loop(event, when, request_, cell, effect):
     """There the block of a step is the run."""

@@ -208,3 +208,22 @@ def test_a_run_of_another_kind_updates_nothing():
         MonitoredSession(line(), hooks=[Aux(0)], config=QUIET) as session,
     ):
         session.run("w", kind="aux")
+
+
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_a_run_that_fails_has_skipped_nothing(custom_loop):
+    """The outcome counts the runs that were done."""
+    graph = Graph()
+    graph.input("x", lambda: [1.0, 2.0])
+    graph.train_op(lambda x: None, name="train")
+    kind = None if custom_loop else graph
+    with MonitoredSession(kind, hooks=[Skips(*range(5))], config=QUIET) as session:
+        if custom_loop:
+            for x in (1.0, 2.0, None):
+                with session.step():
+                    if x is None:
+                        raise StopIteration
+        else:
+            for _ in session.loop():
+                pass
+    assert (session.outcome.kind, session.outcome.skipped) == ("end_of_input", 2)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+from collections.abc import Generator
 from typing import Any
 
 import attrs
@@ -10,6 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hookbus import Due, SessionRunArgs, SessionRunHook, hookimpl
+from hookbus.bus.registry import Registration
 
 WANTS: list[Any] = [
     "loss",
@@ -35,16 +39,43 @@ def change(fetches: Any) -> None:
         fetches["more"] = "n"
 
 
+class Joined(SessionRunHook):
+    """Joins a session that has begun."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def after_run(self, run_values: Any) -> None:
+        self.log.append(("joined", run_values.global_step))
+
+
+def join(session: Any, log: list[Any]) -> None:
+    """Register one more hook."""
+    name = f"joined-{len(log)}"
+    session._state.bus.register(Registration(name, Joined(log), "in the test"))
+
+
+def terminate() -> None:
+    """Send SIGTERM to this process, whose session ends after its step."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @attrs.define(eq=False)
 class Asker(SessionRunHook):
-    """Asks for values in one of the ways that hooks do, and notes what it gets."""
+    """Asks for values in one of the ways that hooks do, and notes what it gets.
+
+    Attributes:
+        session: the session that calls it; the test sets it.
+    """
 
     log: list[Any]
     number: int
     want: Any
     style: str
     at: int
+    session: Any = None
     _ready: Any = None
+    _rollbacks: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._ready = SessionRunArgs(copy.deepcopy(self.want))
@@ -64,6 +95,10 @@ class Asker(SessionRunHook):
             run_context.skip_update()
         if self.style == "raises before" and step == self.at:
             raise KeyError(self.number)
+        if self.style == "registers before" and step == self.at:
+            join(self.session, self.log)
+        if self.style == "signals before" and step == self.at:
+            terminate()
         return SessionRunArgs(self.want) if self.style == "fresh" else self._ready
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -72,12 +107,19 @@ class Asker(SessionRunHook):
         self.log.append((self.number, "after", step, *seen))
         if self.style == "raises after" and step == self.at:
             raise KeyError(self.number)
+        if self.style == "registers" and step == self.at:
+            join(self.session, self.log)
+        if self.style == "signals" and step == self.at:
+            terminate()
         if self.style == "stops" and step == self.at:
             run_context.request_stop("asked")
         if self.style == "preempts" and step == self.at:
             run_context.request_stop("asked", kind="preempted")
         if self.style == "keeps" and step == self.at:
             run_context.request_save("asked", keep=True)
+        if self.style == "rolls back" and step == self.at and self._rollbacks < 2:
+            self._rollbacks += 1
+            run_context.request_rollback("asked", skip_inputs=self.number % 2 == 0)
         if self.style == "assigns" and step == self.at:
             run_context.assign({"w": np.ones(2) * self.number})
         if self.style == "fetches late":
@@ -90,6 +132,20 @@ class Patient(Asker):
     @hookimpl
     def next_due(self, global_step: int) -> Due:
         return Due(global_step + self.at)
+
+
+class Wrapper(Asker):
+    """The same, around all other hooks."""
+
+    @hookimpl(wrapper=True, specname="after_run")
+    def around(self) -> Generator[None, Any, Any]:
+        self.log.append((self.number, "outside"))
+        try:
+            return (yield)
+        finally:
+            self.log.append((self.number, "outside again"))
+
+    after_run = None
 
 
 class Warned(Asker):
@@ -112,11 +168,16 @@ STYLES = (
     "keeps",
     "assigns",
     "skips",
+    "rolls back",
     "fetches late",
+    "registers",
+    "registers before",
+    "signals",
+    "signals before",
 )
 HOOKS = st.lists(
     st.tuples(
-        st.sampled_from([Asker, Asker, Patient, Warned]),
+        st.sampled_from([Asker, Asker, Asker, Patient, Patient, Warned, Wrapper]),
         st.sampled_from(WANTS),
         st.sampled_from(["ready", "fresh", *STYLES]),
         st.integers(1, 9),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hookbus import Config, MonitoredTrainingSession, Outcome
-from hookbus.testing._backend.kinds import Cut, Training
+from hookbus.testing.scenarios import Cut, Training
 
 QUIET = Config(autoload=False, header=False)
 

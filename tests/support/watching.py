@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.testing._backend.scenarios import watched_lines
+from hookbus.testing.scenarios import watched_lines
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from hookbus import UsageError
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.rules import RULES, TESTS
-from hookbus.testing._backend.scenarios import built_in
+from hookbus.testing.scenarios import built_in
 from tests.support.profiles import FULL, cases
 from tests.support.suites import ROOT, results_of, run_suite
 

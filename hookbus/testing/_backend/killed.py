@@ -16,8 +16,8 @@ from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.kinds import session_arguments
 from hookbus.testing._backend.runner import np
-from hookbus.testing._backend.scenarios import saving
 from hookbus.testing.backend_model import BackendModel
+from hookbus.testing.scenarios import saving
 
 STEPS, KILLED_AFTER, SAVED_EVERY = 8, 5, 2
 _NAMES = ("v", "w")

@@ -27,9 +27,9 @@ from hookbus.testing._backend.runner import (
     np,
     refused,
 )
-from hookbus.testing._backend.scenarios import SCENARIOS, all_at_once, saving, steps_in
 from hookbus.testing._suite.compare import unsavable
 from hookbus.testing.backend_model import BackendModel
+from hookbus.testing.scenarios import SCENARIOS, all_at_once, saving, steps_in
 
 
 class _Seen(SessionRunHook):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
+from hookbus_safetensors import SafetensorsCodec
 
 from hookbus import (
     Config,
@@ -25,7 +26,6 @@ from hookbus import (
     list_checkpoints,
     train_and_evaluate,
 )
-from hookbus.checkpoint.reader import read_checkpoint
 from tests.support.estimating import estimator, numbers
 
 OFF = Config(autoload=False, header=False)
@@ -140,7 +140,7 @@ def test_the_best_are_those_of_a_loop_by_hand(count, mode, train, evaluates, tmp
     for step in best:
         loss, w = every[step]
         assert left[step].values == {"loss": loss}
-        state = read_checkpoint(left[step].path).state
+        state = SafetensorsCodec().read(left[step].path)
         value = {**state["variables"], **state["tracked"]}["w"]
         assert value.tobytes() == w.tobytes()
 

@@ -11,8 +11,7 @@ import pytest
 
 from hookbus import MonitoredTrainingSession, Outcome
 from hookbus.testing import BackendModel
-from hookbus.testing._backend.kinds import Cut, Training, of_graphs
-from hookbus.testing._backend.scenarios import SCENARIOS, all_at_once
+from hookbus.testing.scenarios import SCENARIOS, Cut, Training, all_at_once, of_graphs
 
 
 @jax.jit

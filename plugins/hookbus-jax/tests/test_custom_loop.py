@@ -18,7 +18,7 @@ from hookbus import (
     UsageError,
     swapped,
 )
-from hookbus.testing._backend.kinds import Cut
+from hookbus.testing.scenarios import Cut
 from tests.support.kinds import QUIET
 
 

@@ -329,6 +329,20 @@ def test_a_step_that_is_evaluated_twice_counts_once(read_back):
     assert [read_back("out/eval"), read_back("out/eval_other")] == [expected] * 2
 
 
+def test_the_saver_knows_a_thousand_evaluations(read_back):
+    """What is evaluated again after more of them is written again."""
+
+    class Many(SessionRunHook):
+        def after_run(self, run_context):
+            for step in (*range(1025), 1, 0):
+                run_context.emit(
+                    "evaluated", metrics={"a": 1.0}, global_step=step, name=None
+                )
+
+    run_steps(saver(), Many(), steps=1)
+    assert [step for step, _ in read_back("out/eval")["a"]] == [*range(1025), 0]
+
+
 def test_a_session_that_is_preempted_at_its_start_has_one_file(records, steps_in):
     """It is opened once, however often the backend session is."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
 import time
 from pathlib import Path
@@ -12,12 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hookbus_safetensors import SafetensorsCodec
 from hookbus_throughput import ThroughputHook
 from hookbus_time_limit import TimeLimitHook, seconds_in
 
 import hookbus
-from hookbus import Config, Graph, MonitoredTrainingSession, SessionRunHook, UsageError
-from hookbus.checkpoint.reader import read_newest
+from hookbus import (
+    Config,
+    Graph,
+    MonitoredTrainingSession,
+    SessionRunHook,
+    UsageError,
+    latest_checkpoint,
+)
 from tests.support import commands
 
 QUIET = Config(autoload=False, header=False)
@@ -119,7 +124,7 @@ def run(
                     w[:] = trained(w, x)
                     step.report(loss=w.sum())
     if w is None and directory is not None:
-        w = read_newest(directory).state["variables"]["w"]
+        w = SafetensorsCodec().read(latest_checkpoint(directory).path)["variables"]["w"]
     return session.outcome, None if w is None else w.tolist()
 
 
@@ -143,7 +148,7 @@ def test_it_ends_in_time_to_save(tmp_path):
     outcome, _ = run(SlowSave(), TimeLimitHook(0.7), directory=tmp_path, step_secs=0.02)
     assert (outcome.kind, outcome.who) == ("preempted", "time-limit")
     assert outcome.why == "the time limit of 0.7 is near"
-    assert read_newest(tmp_path).manifest.global_step == outcome.step < STEPS
+    assert latest_checkpoint(tmp_path).global_step == outcome.step < STEPS
 
 
 def test_a_given_margin_replaces_the_learned_one(tmp_path):
@@ -183,35 +188,6 @@ def test_a_training_that_it_cuts_again_and_again_ends_the_same(tmp_path, custom)
     assert (kinds[-1], outcome.step) == (("end_of_input", "completed")[custom], STEPS)
     assert custom or len(kinds) > 3
     assert w == plainly()
-
-
-class Dies(SessionRunHook):
-    """Kills its process in a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def after_run(self, run_values: Any) -> None:
-        if run_values.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="forks and kills")
-@pytest.mark.parametrize("custom", [False, True])
-def test_killed_at_every_tenth_step_it_ends_the_same(tmp_path, custom):
-    """SIGKILL and the time limit together change nothing."""
-    for kill in range(10, STEPS + 1, 10):
-        child = os.fork()
-        if not child:
-            try:
-                run(*hooks("1h"), Dies(kill), directory=tmp_path, custom=custom)
-            finally:
-                os._exit(7)
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    outcome = None
-    while outcome is None or outcome.kind == "preempted":
-        outcome, w = run(*hooks(), directory=tmp_path, custom=custom)
-    assert (outcome.step, w) == (STEPS, plainly())
 
 
 SCRIPT = """

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
+from hookbus_safetensors import SafetensorsCodec
 from hookbus_weight_average import WeightAverageHook
 
 from hookbus import (
@@ -21,7 +18,6 @@ from hookbus import (
     hookimpl,
     swapped,
 )
-from hookbus.checkpoint.reader import read_checkpoint
 
 OFF = Config(autoload=False)
 STEPS = 20
@@ -135,55 +131,10 @@ def test_a_training_that_was_cut_short_has_the_same_averages(kind, settings, tmp
         assert resumed.averages["m.w"].tobytes() == expected
 
 
-SCRIPT = """
-import os, signal, sys
-import numpy as np
-from hookbus import Config, MonitoredTrainingSession
-from hookbus_weight_average import WeightAverageHook
-
-average, model = WeightAverageHook(0.9), {"w": np.ones(3, np.float32)}
-with MonitoredTrainingSession(
-    checkpoint_dir="run",
-    hooks=[average],
-    save_checkpoint_steps=4,
-    config=Config(autoload=False),
-) as session:
-    session.track(m=model)
-    while session.global_step < 20:
-        with session.step():
-            model["w"] = model["w"] * np.float32(0.93) + np.float32(0.01)
-        if str(session.global_step) in sys.argv[1:]:
-            os.kill(os.getpid(), signal.SIGKILL)
-print(model["w"].tobytes().hex(), average.averages["m.w"].tobytes().hex())
-"""
-
-
-def test_a_killed_process_has_the_same_averages(tmp_path):
-    """It is killed at two steps, the first with no checkpoint of its own."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-
-    def run(folder, *at):
-        return subprocess.run(
-            [sys.executable, "-c", SCRIPT, *at],
-            cwd=tmp_path / folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    for step in ("3", "10"):
-        assert run("a", step).returncode == -signal.SIGKILL
-    assert (tmp_path / "a" / "run" / "ckpt-8").exists()
-    resumed, plain = run("a"), run("b")
-    assert resumed.returncode == plain.returncode == 0, resumed.stderr
-    assert resumed.stdout == plain.stdout
-
-
 def test_a_checkpoint_has_the_weights_of_the_training(tmp_path):
     """The averages are in it as the state of the hook alone."""
     _, w = train("loop", [WeightAverageHook(0.5)], tmp_path)
-    state = read_checkpoint(tmp_path / f"ckpt-{STEPS}").state
+    state = SafetensorsCodec().read(tmp_path / f"ckpt-{STEPS}")
     assert state["tracked"]["m"]["w"].tobytes() == w.tobytes()
     assert state["hooks"]["weight-average"]["updates"] == STEPS
 
@@ -239,3 +190,13 @@ def test_an_evaluation_before_the_first_update_sees_the_weights():
         with session.evaluation() as evaluation:
             evaluation.report(w=model["w"][0])
     assert evaluation.metrics == {"w": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["graph", "loop"])
+def test_a_session_without_a_step_has_the_averages(kind, tmp_path):
+    """The program of a training that has ended gives them again."""
+    trained, again = WeightAverageHook(0.5), WeightAverageHook(0.5)
+    train(kind, [trained], tmp_path)
+    session, _ = train(kind, [again], tmp_path)
+    assert session.outcome.step == STEPS
+    assert again.averages["m.w"].tobytes() == trained.averages["m.w"].tobytes()

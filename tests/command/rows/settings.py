@@ -270,6 +270,40 @@ KEYS = [
         tells="plugin time plugin=sampler …after_run calls=2",
     ),
     Row(
+        "--hook-budget tells what hooks cost",
+        "--hook-budget 50%",
+        code=0,
+        tells="hook costs share=…% secs=… most=… budget=50%",
+    ),
+    Row(
+        "-o hook_budget is the same, without a sign of percent, too",
+        "-o hook_budget=0.5",
+        code=0,
+        tells="hook costs share=…% secs=… most=… budget=50%",
+    ),
+    *[
+        Row(
+            f"a budget of {text}",
+            f"--hook-budget {text}",
+            code=4,
+            tells=f"ERROR: --hook-budget {text}: hook_budget='{text}': expected a share "
+            "above 0% and below 100%, like 2% or 0.02",
+        )
+        for text in ("0", "abc", "200%", "-1", "nan", "2%%", "100%")
+    ],
+    Row(
+        "a budget without a share",
+        "-o hook_budget=",
+        code=4,
+        tells="ERROR: -o hook_budget=: hook_budget='': expected a share above 0%",
+    ),
+    Row(
+        "--show-step shows the compiled step",
+        "--show-step",
+        code=0,
+        tells=("compiled step", "# Hooks that are left out until they are due: …"),
+    ),
+    Row(
         "-o of a key that nearly is one",
         "-o plugin=clipper",
         code=4,

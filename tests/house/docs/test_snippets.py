@@ -47,6 +47,7 @@ LONG = {
 NEEDS = {
     "README.md": pytest.mark.torch,
     "docs/how-to/jax.md": pytest.mark.jax,
+    "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
 }

@@ -35,6 +35,7 @@ OTHERS = {
     "--load": "hookbus plugins",
     "--version": "hookbus",
     "--logdir": "tensorboard",
+    "--nproc-per-node": "torchrun",
     "--loss-limit": "the hook that a how-to has its reader write",
     "--best-loss": BEST_LOSS,
     "--best-loss-every": BEST_LOSS,

@@ -1,0 +1,84 @@
+"""Tells how the training in a directory ended, and with which hyperparameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hookbus.checkpoint.reader import latest_checkpoint, read_newest
+from hookbus.errors import CheckpointError, UsageError, summary_of
+from hookbus.hooks.outcome import OUTCOME_FILE
+from hookbus.logs import shown
+
+
+def outcome_lines(directory: Path) -> Iterator[str]:
+    """Yield the lines about the newest training that saved into a directory.
+
+    A checkpoint of a later step than that of the outcome is from a session that has not
+    ended: it runs, or was killed.
+
+    Raises:
+        UsageError: no training has saved or ended there.
+        CheckpointError: a file cannot be read.
+    """
+    outcome, newest = _read_outcome(directory), latest_checkpoint(directory)
+    if newest is None and outcome is None:
+        raise UsageError(
+            f"no training has ended or saved a checkpoint in {str(directory)!r}: give the "
+            "checkpoint_dir of a session"
+        )
+    if newest is not None and (outcome is None or newest.global_step > outcome["step"]):
+        outcome = {"step": newest.global_step, "params": _params_in(directory)}
+        if newest.ended is not None:
+            outcome["kind"] = newest.ended
+    assert outcome is not None
+    ended = " by ".join(str(outcome[name]) for name in ("kind", "who") if name in outcome)
+    state = f"ended at step {outcome['step']}: {ended}"
+    if not ended:
+        state = f"has not ended at step {outcome['step']}: it is running, or was killed"
+    yield f"{shown(directory)} {state}"
+    for name, value in outcome.items():
+        if name not in ("kind", "who", "step", "params"):
+            yield f"  {name:13} {value}"
+    if newest is not None:
+        yield f"  {'checkpoint':13} {shown(newest.path)}"
+    for name, value in _flat(outcome.get("params", {})):
+        yield f"  {'param':13} {name} = {value!r}"
+
+
+def _read_outcome(directory: Path) -> dict[str, Any] | None:
+    """Return what the end of a session has written; None if none has ended there.
+
+    Raises:
+        CheckpointError: the file cannot be read, or hookbus has not written it.
+    """
+    path = directory / OUTCOME_FILE
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        params = content.get("params", {})
+        if type(content["step"]) is int and isinstance(params, Mapping):
+            return dict(content)
+        reason = "hookbus has not written it"
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        reason = summary_of(error)
+    raise CheckpointError(f"cannot read {shown(path)}: {reason}")
+
+
+def _params_in(directory: Path) -> Mapping[str, Any]:
+    """Return the hyperparameters in the newest checkpoint."""
+    restored = read_newest(directory)
+    params: Mapping[str, Any] = restored.state.get("params", {}) if restored else {}
+    return params
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested dicts, with the keys to it joined by dots."""
+    for key, value in params.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
