@@ -329,6 +329,7 @@ class EpochIterator:
         should_stop: Callable[[], bool],
         ended: Callable[[int], None],
         wrap: Callable[[Any], Any] | None = None,
+        before_end: Callable[[], object] = lambda: None,
     ) -> Iterator[Any]:
         """Yield the values of one pass from its position on, until *should_stop*.
 
@@ -338,6 +339,8 @@ class EpochIterator:
             ended: is called with the number of the pass when it has ended by itself.
             wrap: returns what to yield in place of a value. It may draw random numbers or
                 change the state of hooks, so the step of a wrapped value must be done.
+            before_end: is called when there is no further value. The input may go back in
+                it, and then has further ones.
 
         Raises:
             UsageError: another pass is still open.
@@ -354,10 +357,6 @@ class EpochIterator:
         self._started += 1
         if number < self._loaded["over"]:
             return
-        library = library_of(iterable)
-        loader = None if library is None else library.loader(iterable)
-        if loader is not None and loader.begin_pass is not None:
-            loader.begin_pass(number)
         source = self._start(number, iterable)
         was_over = source.ended
         self._active, self._wraps = True, wrap is not None
@@ -366,7 +365,10 @@ class EpochIterator:
                 try:
                     value = source.pull()
                 except OutOfRangeError:
-                    break
+                    before_end()
+                    if source.ended:
+                        break
+                    continue
                 self._marks = 0
                 yield value if wrap is None else wrap(value)
                 self._marks = 0
@@ -523,6 +525,10 @@ class EpochIterator:
 
     def _start(self, number: int, iterable: Iterable[Any]) -> Input:
         """Begin a pass; those before it are complete, however the loop left them."""
+        library = library_of(iterable)
+        loader = None if library is None else library.loader(iterable)
+        if loader is not None and loader.begin_pass is not None:
+            loader.begin_pass(number)
         source = Input(f"iterate() call {number + 1}", lambda: iterable, self._generators)
         first = self.resuming and not self._began_again
         if not first:

@@ -166,7 +166,7 @@ class Bus:
         """Register hooks. ``addhooks`` is called on each of them before any is registered.
 
         Raises:
-            UsageError: a hook object is already registered.
+            UsageError: a hook object is already registered, or its ``ranks`` are no choice.
             PluginError: a name is already used, an implementation does not match its event,
                 an object compares by value, or its ``before`` or ``after`` is invalid.
         """
@@ -175,6 +175,7 @@ class Bus:
         for member in members:
             functions[member] = found = self._registry.found_in(member.plugin)
             check_object(member.plugin, member.label, member.origin, found)
+            ranks_of(member.plugin)  # whether it is one
             self._set_guard(member)
             if any(function.event == "addhooks" for function in found):
                 self._add_hooks(member)

@@ -47,11 +47,14 @@ class Waiting:
     Attributes:
         step, time: the global step and the time from which on it is due.
         knows: the number of runs that it knows of.
+        is_chosen: whether it has chosen the step, and not just the next run. All hooks
+            are due in a first run, as if they had.
     """
 
     step: float
     time: float
     knows: int
+    is_chosen: bool = True
 
 
 class Schedule:
@@ -71,8 +74,6 @@ class Schedule:
         at: the global step after the last run; None before the first one.
         added: the global steps that the last run added, of those that added some.
         runs: the number of runs.
-        is_at_boundary: whether the last run was the first one, or a hook was due in it at
-            a step that it had chosen, in all processes of a training.
         next_step, next_time: the global step and the time at which somebody is due.
         version, changes: those of the bus that this follows.
     """
@@ -85,7 +86,6 @@ class Schedule:
         self.next_step, self.next_time = 0.0, math.inf
         self.at: int | None = None
         self.added = self.runs = 0
-        self.is_at_boundary = False
         self._orders: dict[str, list[Implementation]] = {}
         self._groups: dict[frozenset[str], Group] = {}
         self.version, self.changes = -1, -1
@@ -134,12 +134,9 @@ class Schedule:
         return group
 
     def _note_run(self, group: Group) -> None:
-        """Note what hooks know after a run, and whether one had chosen its step."""
+        """Note what hooks know after a run."""
         for name in group.due:
             self._waiting[name].knows = self.runs
-        chosen = [name for name in group.due if self._waiting[name].time == math.inf]
-        # In the first run nobody has chosen yet, and all hooks are due.
-        self.is_at_boundary = self.runs == 1 or any(map(self.bus.is_everywhere, chosen))
 
     def ask(self, group: Group) -> None:
         """Ask the hooks of a run when they are due next, and those that got an event."""
@@ -167,8 +164,21 @@ class Schedule:
                 if costs is not None and name in ran:
                     step, when = costs.next_run(name, at, step, when)
                 waiting.step, waiting.time = step, when
+                waiting.is_chosen = when == math.inf and step > at + self.added
         self._note_next()
         self.changes = self.bus.changes
+
+    @property
+    def next_boundary(self) -> float:
+        """The first global step that a hook which takes part in all processes has chosen.
+
+        0 before the first run, in which all hooks are due; infinite for none.
+        """
+        if not self.runs:
+            return 0.0
+        waiting, is_everywhere = self._waiting.items(), self.bus.is_everywhere
+        steps = [w.step for name, w in waiting if w.is_chosen and is_everywhere(name)]
+        return min(steps, default=math.inf)
 
     @property
     def waiting(self) -> Sequence[str]:

@@ -105,11 +105,20 @@ def describe(found: StoredCheckpoint) -> CheckpointInfo:
 
 @attrs.frozen(eq=False)
 class Restored:
-    """The contents of a checkpoint."""
+    """The contents of a checkpoint.
+
+    Attributes:
+        path: its directory.
+        state: its parts by name.
+        manifest: how it was written.
+        is_own: whether the rank that restores it has saved a part of it. A new rank draws
+            random numbers of its own, and not the chief's.
+    """
 
     path: Path
     state: Mapping[str, Any]
     manifest: Manifest
+    is_own: bool = True
 
 
 def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
@@ -131,7 +140,8 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
             )
         # Each rank gets another part of the data, so the pass begins anew.
         state = {**state, "inputs": {}, "passes": _at_pass(state.get("passes", {}))}
-    if rank >= manifest.ranks:  # it draws numbers of its own, and not the chief's
+    is_own = rank < manifest.ranks
+    if not is_own:
         state = {**state, "random": {}}
     elif rank != CHIEF:
         codec = load_codec(manifest.codec)[1]
@@ -144,7 +154,7 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
         tracked = {**state.get("tracked", {}), **own["tracked"]}
         shared = {"variables": state["variables"], "owners": state.get("owners", {})}
         state = {**state, **own, **shared, **place, "tracked": tracked}
-    return attrs.evolve(restored, state=state)
+    return attrs.evolve(restored, state=state, is_own=is_own)
 
 
 def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:

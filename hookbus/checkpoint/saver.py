@@ -41,6 +41,7 @@ from hookbus.errors import (
     ForkedSessionError,
     PeersDisagreeError,
     UsageError,
+    text_of,
 )
 from hookbus.graph.graph import Graph
 from hookbus.hooks.checkpoints import Checkpoints
@@ -245,7 +246,7 @@ class Saver:
         if path is None:
             restored = self._newest() if training else self._read_newest()
         else:
-            restored = path.read() if isinstance(path, NewestIn) else read_checkpoint(path)
+            restored = self._named(path)
         if restored is None:
             return None
         self._load(session, restored, training)
@@ -383,10 +384,13 @@ class Saver:
         assert agreement is not None
         whole = Path(agreement.broadcast())
         part = whole / RANK_FOLDER.format(agreement.peers.rank)
-        part.mkdir()
         files = CheckpointFiles(part)
-        self._loaded_codec()[1].write(contents, files)
-        sync(part)
+        try:
+            part.mkdir()
+            self._loaded_codec()[1].write(contents, files)
+            sync(part)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {part}: {text_of(error)}") from error
         records = files.records
         agreement.gather({n: [each.bytes, each.sha256] for n, each in records.items()})
         return records
@@ -456,7 +460,10 @@ class Saver:
 
     def record_values(self, current: int) -> None:
         """Record the numbers that :attr:`retention` has taken; *current* is the step."""
-        if not self.is_chief or (self._lock is not None and self._lock.is_lost):
+        if not self.is_chief:  # whose values are recorded
+            self.retention.values.clear()
+            return
+        if self._lock is not None and self._lock.is_lost:
             return  # the directory may be that of another training
         last, path = self.last_step, self.last_path
         changed = self.retention.record_values(-1 if last is None else last, current)
@@ -647,6 +654,20 @@ class Saver:
         peers = self.agreement.peers
         return for_rank(restored, peers.rank, peers.size)
 
+    def _named(self, path: str | Path | NewestIn) -> Restored:
+        """Read a checkpoint that the program names; all ranks read the same one.
+
+        Raises:
+            NoGoodCheckpointError, CheckpointError: it is not there, or not good.
+        """
+        if not isinstance(path, NewestIn):
+            return read_checkpoint(path)
+        if self.agreement is None:
+            return path.read()
+        restored = path.read() if self.is_chief else None
+        chosen = self.agreement.broadcast(restored and str(restored.path))
+        return read_checkpoint(chosen) if restored is None else restored
+
     def _read_newest(self) -> Restored | None:
         """Read the newest good checkpoint; rename bad ones only with the lock."""
         if self.checkpoints.directory is None:
@@ -678,7 +699,8 @@ class Saver:
                     restored.state["passes"], lambda: self._arrive(states)
                 )
         again = self.epochs.resuming
-        self.tracking.restore_from(restored.state.get("tracked", {}), again)
+        tracked = restored.state.get("tracked", {})
+        self.tracking.restore_from(tracked, again, generators=restored.is_own)
         log.info("restored", path=shown(restored.path), step=session.global_step)
 
 

@@ -114,13 +114,20 @@ class Tracking:
         self._tracked: dict[str, Tracked] = {}
         self._saved: Mapping[str, Any] | None = None
         self.is_complete = self._restores_again = False
+        self._restores_generators = True
 
-    def restore_from(self, saved: Mapping[str, Any], again: bool = False) -> None:
+    def restore_from(
+        self, saved: Mapping[str, Any], again: bool = False, generators: bool = True
+    ) -> None:
         """Restore objects from *saved* when they are tracked.
 
-        *again* keeps *saved* as it is, for :meth:`restore_again`.
+        Args:
+            saved: the states by name.
+            again: whether to keep *saved* as it is, for :meth:`restore_again`.
+            generators: whether to restore random generators, too.
         """
         self._saved, self._restores_again = saved, again
+        self._restores_generators = generators
 
     def restore_again(self) -> None:
         """Restore the objects that are tracked by now once more."""
@@ -154,7 +161,11 @@ class Tracking:
         for library in libraries().values():
             library.check({name: tracked.value for name, tracked in every.items()})
         saved = {} if self._saved is None else self._saved
-        both = added.keys() & saved.keys()
+        both = {
+            name
+            for name, tracked in added.items()
+            if name in saved and (self._restores_generators or tracked.source is None)
+        }
         faults = [
             f for name in added if name in both for f in added[name].faults(saved[name])
         ]

@@ -65,6 +65,7 @@ class Requests:
         rollback: the first request of this run to go back to a checkpoint.
         skip: the plugin that asked this run to skip its update.
         skips: the number of updates that were skipped, by the plugin that asked.
+        assigned: the number of values that hooks have assigned.
     """
 
     run: SessionRunContext | None = None
@@ -82,6 +83,7 @@ class Requests:
     rollback: Rollback | None = None
     skip: str | None = None
     skips: Counter[str] = attrs.field(factory=Counter)
+    assigned: int = 0
     _writers: dict[str, str] = attrs.field(factory=dict)
     _is_closed: bool = False
     _is_over: bool = False
@@ -184,6 +186,7 @@ class Requests:
                         f"{other!r} and {who!r}; switch one of them off"
                     )
                 self.writes[name] = (who, value)
+                self.assigned += 1
 
     @uninterrupted
     def skip_update(self, who: str, run: SessionRunContext) -> None:

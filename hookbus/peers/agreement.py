@@ -3,9 +3,12 @@
 Each rank tells at the end of a step what it wants, and reads at the end of the next one
 what all wanted: the exchange takes place while the program goes on, and a request takes
 effect one step later. If steps are short, the ranks exchange every few steps, because each
-exchange wakes threads that compete with the training. At a boundary that every rank can
-compute, like the last step or a step with a scheduled checkpoint, they wait for each other,
-and a request takes effect at once.
+exchange wakes threads that compete with the training.
+
+At a boundary they wait for each other, and a request takes effect at once. A boundary is a
+step that a hook of any rank has chosen, like the last step or one with a scheduled
+checkpoint. The ranks tell each other the next one, so all of them know it, also if their
+hooks have chosen different steps.
 """
 
 from __future__ import annotations
@@ -14,19 +17,71 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
 from hookbus.errors import PeerFailedError, PeersDisagreeError, add_note, text_of
 from hookbus.peers.protocol import CHIEF, Peers
 
-_ASKS, _SIGNAL, _EVERY, _AT_END, _NOT_AT_END, _AT_ONCE, _LATER, _STEP, _MINUS = range(9)
-"""The places of what ranks tell. The greatest of a pair of opposites are both extremes."""
-
-
 _PERIOD, _MOST_STEPS = 0.05, 16
 """The seconds between two exchanges if steps are short, and the most steps."""
+NEVER = 2**62
+"""The next boundary of a rank none of whose hooks has chosen a step."""
+
+
+@attrs.frozen
+class Notice:
+    """The numbers that a rank tells the others.
+
+    Attributes:
+        step: the global step.
+        boundary: the global step of the next boundary that this rank knows.
+        place: the number of its place in :data:`_PLACES`.
+        asks: whether its hooks have asked for something.
+        signal: the number of the signal that came; 0 for none.
+        every: after how many steps to exchange again.
+        skipped: the number of updates that hooks have skipped.
+        assigned: the number of values that hooks have assigned.
+    """
+
+    step: int
+    boundary: int = NEVER
+    place: int = 0
+    asks: int = 0
+    signal: int = 0
+    every: int = 0
+    skipped: int = 0
+    assigned: int = 0
+
+    def flags(self) -> list[int]:
+        """Return the numbers, and their opposites: the greatest of both are extremes."""
+        numbers = attrs.astuple(self)
+        return [*numbers, *(-number for number in numbers)]
+
+
+@attrs.frozen
+class Extremes:
+    """What all ranks have told: the greatest and the least of each number."""
+
+    most: Notice
+    least: Notice
+
+    @classmethod
+    def of(cls, flags: Sequence[int]) -> Extremes:
+        """Return the extremes in the greatest of the flags of all ranks."""
+        half = len(flags) // 2
+        return cls(Notice(*flags[:half]), Notice(*(-flag for flag in flags[half:])))
+
+
+Place: TypeAlias = Literal["in a pass", "at the end of a pass", "at its end"]
+"""Where a rank is in its program when it exchanges."""
+_PLACES: tuple[Place, ...] = get_args(Place)
+_GOES_ON: Mapping[Place, str] = {
+    "in a pass": "went on",
+    "at the end of a pass": "had no further value",
+    "at its end": "ended",
+}
 
 
 @attrs.define(eq=False)
@@ -45,6 +100,7 @@ class Agreement:
     asked: dict[str, Any] = attrs.field(factory=dict)
     is_over: bool = False
     where: str = "begins"
+    _boundary: int = 0
     _is_exchanging: bool = False
     _every: int = 1
     _steps: int = 0
@@ -56,43 +112,47 @@ class Agreement:
         return self.peers.rank == CHIEF
 
     def meet(
-        self, step: int, signal: int, *, now: bool, at_end: bool = False
+        self, notice: Notice, place: Place = "in a pass", *, now: bool = False
     ) -> tuple[Mapping[int, Mapping[str, Any]], int]:
         """Tell the others what this rank wants; return what all want, once they know.
 
         Args:
-            step: the global step.
-            signal: the number of the signal that came; 0 for none.
-            now: whether all ranks are at a boundary, and wait for each other.
-            at_end: whether the session of this rank ends.
+            notice: what this rank has to tell, but for what this object knows itself.
+            place: where it is in its program.
+            now: whether all ranks wait for each other here, and not only at a boundary.
 
         Returns:
             What each rank has asked for, by rank, and the signal; nothing and 0 if the
             ranks act on nothing in this step.
 
         Raises:
-            PeersDisagreeError: the ranks are at different places of the training.
+            PeersDisagreeError: the ranks are at different places of the training, or some
+                have done what others have not.
+            PeerFailedError: another rank is gone.
         """
-        self.where = f"{'ended' if at_end else 'went on'} after step {step}"
-        self._steps += 1
-        every = []
+        self.where = f"{_GOES_ON[place]} after step {notice.step}"
+        self._steps += not now
+        every: list[Extremes] = []
         with self._explaining():
             if self._is_exchanging:
-                every.append(self.peers.agreed())
+                every.append(self._read(self.peers.agreed()))
+            now |= notice.step >= self._boundary
             self._is_exchanging = not now and self._steps >= self._every
             if now or self._is_exchanging:
-                ends = at_end, not at_end, now, not now, step, -step
-                flags = [bool(self.asked), signal, self._next_period(), *ends]
-                every.append(self.peers.agree(flags, now))
-        every = [found for found in every if found]
-        for found in every:
-            self._check(found, at_end)
-            self._every = found[_EVERY]
+                notice = attrs.evolve(
+                    notice,
+                    place=_PLACES.index(place),
+                    asks=bool(self.asked),
+                    every=self._next_period(),
+                )
+                flags = self.peers.agree(notice.flags(), now)
+                if now:
+                    every.append(self._read(flags))
         asked: Mapping[int, Mapping[str, Any]] = {}
-        if any(found[_ASKS] for found in every):
+        if any(found.most.asks for found in every):
             asked = {n: a for n, a in enumerate(self.gather(self.asked)) if a}
             self.asked = {}
-        return asked, max((found[_SIGNAL] for found in every), default=0)
+        return asked, max((found.most.signal for found in every), default=0)
 
     def gather(self, data: Any = None) -> list[Any]:
         """Return the data of all ranks, by rank; all ranks do it together.
@@ -112,15 +172,17 @@ class Agreement:
         with self._explaining():
             return self.peers.broadcast(data)
 
-    def same(self, what: str, data: Any) -> None:
-        """Check that all ranks have the same data.
+    def same(self, data: Mapping[str, Any]) -> None:
+        """Check that all ranks have the same data; each is named by what it is.
 
         Raises:
             PeersDisagreeError: they differ.
         """
         every = self.gather(data)
-        if any(each != every[0] for each in every):
-            raise PeersDisagreeError(f"the ranks differ in {what}: {_spelled(every)}")
+        for what in {name: None for each in every for name in each}:
+            each = [data.get(what) for data in every]
+            if any(other != each[0] for other in each):
+                raise PeersDisagreeError(f"the ranks differ in {what}: {_spelled(each)}")
 
     def fail(self, why: str) -> None:
         """Leave word for the others that this rank ends, and why."""
@@ -177,26 +239,47 @@ class Agreement:
 
     def _next_period(self) -> int:
         """Return after how many steps to exchange again, by the time that they take."""
+        if not self._steps:  # they have met in this step already
+            return self._every
         now = time.monotonic()
         step = (now - self._since) / self._steps
         self._since, self._steps = now, 0
         return min(_MOST_STEPS, math.ceil(_PERIOD / max(step, 1e-6)))
 
-    def _check(self, found: Sequence[int], at_end: bool) -> None:
-        steps = -found[_MINUS], found[_STEP]
-        if found[_AT_END] and found[_NOT_AT_END]:
-            where = "this rank" if at_end else "another rank"
-            what = f"{where} has ended at step {steps[0]}, and others go on"
-        elif steps[0] != steps[1]:
-            what = f"some are at step {steps[0]}, others at {steps[1]}"
-        elif found[_AT_ONCE] and found[_LATER]:
-            what = f"at step {steps[0]} a hook is due on some ranks only"
+    def _read(self, flags: Sequence[int]) -> Extremes:
+        """Take over what all ranks have told.
+
+        Raises:
+            PeersDisagreeError: they are at different places, or have done different things.
+        """
+        found = Extremes.of(flags)
+        most, least = found.most, found.least
+        self._every, self._boundary = most.every, least.boundary
+        if most.step != least.step:
+            what = f"some are at step {least.step}, others at {most.step}"
+        elif most.place != least.place:
+            first, last = _PLACES[least.place], _PLACES[most.place]
+            what = f"after step {most.step} some are {last}, others {first}"
+        elif most.skipped != least.skipped:
+            raise _alone("skipped", "updates", least.skipped, most.skipped, most.step)
+        elif most.assigned != least.assigned:
+            raise _alone("assigned", "values", least.assigned, most.assigned, most.step)
         else:
-            return
+            return found
         raise PeersDisagreeError(
             f"the ranks are at different places of the training: {what}. Give each rank as "
             "many batches, and the same hooks"
         )
+
+
+def _alone(did: str, what: str, least: int, most: int, step: int) -> PeersDisagreeError:
+    """Return the error for what hooks have done on some ranks only."""
+    return PeersDisagreeError(
+        f"the ranks differ in how often hooks have {did} {what} until step {step}: {least} "
+        f"on some, {most} on others, so their models drift apart. A hook must do that on "
+        "all ranks: give it ranks='all', and let it decide by what all ranks have alike, "
+        "for example by a fetch with reduce='mean'"
+    )
 
 
 def _spelled(every: Sequence[Any]) -> str:

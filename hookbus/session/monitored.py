@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import leave
 from hookbus.session.recovery import Recovery
-from hookbus.session.requests import heed_signal, record
+from hookbus.session.requests import heed_signal, meet_at_end_of_pass, record
 from hookbus.session.run import HookedSession
 from hookbus.session.start import (
     Done,
@@ -427,8 +428,9 @@ class MonitoredSession:
         return state.saver.epochs.iterate(
             iterable,
             self._should_stop,
-            lambda epoch: end_epoch(state, epoch),
+            partial(end_epoch, state),
             state.wrapping(name),
+            partial(meet_at_end_of_pass, state),
         )
 
     def step(self, *, kind: Kind | None = None) -> Step:

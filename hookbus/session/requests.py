@@ -17,6 +17,7 @@ from hookbus.hooks.interrupts import uninterrupted
 from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
+from hookbus.peers.agreement import NEVER, Notice, Place
 from hookbus.session.state import Phase, SessionState
 from hookbus.validation import plain_params
 
@@ -38,9 +39,10 @@ def act(
         together: whether all ranks do this now.
     """
     if state.agreement is not None:
-        hold_requests(state)
         if together:
             _meet(state, now=True)
+        else:
+            hold_requests(state)
     _serve(state, context, saving)
 
 
@@ -56,6 +58,8 @@ def _serve(state: SessionState, context: SessionRunContext | None, saving: bool)
     requested = requests.take_save() if saving else None
     if requested is not None:
         save(state, requested, context)
+        if state.agreement is not None:
+            _meet(state, now=True)  # what hooks of some ranks asked for around the save
         raise_put_off()
         commit(state)  # the assignments of after_save, and those before a refusal
     _serve_rollback(state)  # of a hook around the save
@@ -85,14 +89,30 @@ def hold_requests(state: SessionState) -> None:
         asked["save"] = [who, why, {**save.kept, **kept}]
 
 
-def _meet(state: SessionState, now: bool, at_end: bool = False) -> None:
-    """Tell the other ranks what this one has put aside; take over what they agree on."""
-    agreement, signals = state.agreement, state.signals
+def _meet(state: SessionState, place: Place = "in a pass", *, now: bool = False) -> None:
+    """Tell the other ranks what this one wants; take over what they agree on.
+
+    *now* waits for them here, and not only at a boundary.
+
+    Raises:
+        PeersDisagreeError: another rank is elsewhere, or has done other things.
+        PeerFailedError: another rank is gone.
+    """
+    agreement, requests, backend = state.agreement, state.requests, state.backend
     assert agreement is not None
-    step, noted = state.global_step, signals.noted or 0
-    asked, signal = agreement.meet(step, noted, now=now, at_end=at_end)
+    hold_requests(state)
+    schedule = None if backend is None else backend.schedules.get(state.kind)
+    boundary = 0.0 if schedule is None else schedule.next_boundary
+    notice = Notice(
+        state.global_step,
+        int(min(boundary, NEVER)),
+        signal=state.signals.noted or 0,
+        skipped=requests.skips.total(),
+        assigned=requests.assigned,
+    )
+    asked, signal = agreement.meet(notice, place, now=now)
     if signal:
-        signals.receive(signal)
+        state.signals.receive(signal)
     if not asked:
         return
     stops = [(rank, *each["stop"]) for rank, each in asked.items() if "stop" in each]
@@ -103,18 +123,39 @@ def _meet(state: SessionState, now: bool, at_end: bool = False) -> None:
         rank, who, why, kind = stops[0]
         everywhere = len(stops) == agreement.peers.size
         stop = Stop(who, why if everywhere else f"{why} (rank {rank})", kind)
-    state.requests.put_agreed(stop, united(*saves), back[0] if back else None)
+    requests.put_agreed(stop, united(*saves), back[0] if back else None)
+
+
+def meet_at_end_of_pass(state: SessionState) -> None:
+    """Act on what the last step of a pass asked for, before the pass is over.
+
+    Raises:
+        PeersDisagreeError: another rank has further values.
+    """
+    if state.agreement is not None and not state.agreement.is_over:
+        _meet(state, "at the end of a pass", now=True)
+        if state.requests.pending:
+            _serve(state, state.last_step, saving=True)
 
 
 def meet_at_end(state: SessionState) -> None:
     """Wait for the other ranks at the end of the training.
 
+    A stop that a rank asked for in the last step takes effect. A checkpoint is written at
+    the end anyway.
+
     Raises:
-        PeersDisagreeError: one goes on.
+        PeersDisagreeError: another rank goes on.
     """
-    if state.agreement is not None and not state.agreement.is_over:
-        hold_requests(state)
-        _meet(state, now=True, at_end=True)
+    if state.agreement is None or state.agreement.is_over:
+        return
+    _meet(state, "at its end", now=True)
+    requests = state.requests
+    if requests.rollback is not None:
+        asked = requests.rollback
+        log.warning("too late to roll back: the loop is over", by=asked.who, why=asked.why)
+    elif requests.stop is not None:
+        state.take_stop(requests.stop)
 
 
 def commit(state: SessionState) -> None:
@@ -215,9 +256,7 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
     The caller replaces the backend session of a graph that has to roll back.
     """
     if state.agreement is not None and context.kind == state.kind:
-        assert state.backend is not None
-        hold_requests(state)
-        _meet(state, now=state.backend.schedules[context.kind].is_at_boundary)
+        _meet(state)
     signalled = state.signals.came() and state.stop is None
     if signalled:
         state.stop_by_signal()

@@ -142,7 +142,12 @@ def new_session(
         saver=saver,
         signals=signals,
         # Only the caller of a custom loop could repeat its step.
-        preemptions=None if custom_loop or recovery is None else Preemptions(recovery),
+        # One rank alone cannot begin again: the others wait for it in the middle of a step.
+        preemptions=(
+            None
+            if custom_loop or recovery is None or agreement is not None
+            else Preemptions(recovery)
+        ),
         grace=grace,
         custom_loop=custom_loop,
         shows_backend=shows_backend,
@@ -193,14 +198,15 @@ def _compare_ranks(state: SessionState, agreement: Agreement) -> None:
     Raises:
         PeersDisagreeError: they differ.
     """
-    members = state.bus.members
+    members, directory = state.bus.members, state.saver.checkpoints.directory
     shared = [name for name in members if state.bus.is_everywhere(name)]
-    agreement.same("their hooks", shared)
-    for name in shared:
-        agreement.same(f"the settings of {name}", _plain_settings(members[name].plugin))
-    directory = state.saver.checkpoints.directory
     agreement.same(
-        "their checkpoint directory", None if directory is None else str(directory)
+        {
+            "the version of hookbus": state.saver.versions["hookbus"],
+            "their hooks": shared,
+            **{f"the settings of {n}": _plain_settings(members[n].plugin) for n in shared},
+            "their checkpoint directory": None if directory is None else str(directory),
+        }
     )
     state.saver.check_shared()
 

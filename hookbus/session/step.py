@@ -488,6 +488,8 @@ def end_epoch(state: SessionState, epoch: int) -> None:
     backend = state.usable("aux")
     if not state.bus.caller("epoch_ended").reaches_nobody:
         _tell(state, backend, "epoch_ended", session=backend.session, epoch=epoch)
+    if state.agreement is not None:
+        act(state, state.last_step, saving=_can_save(state), together=True)
 
 
 def _tell(
@@ -495,13 +497,18 @@ def _tell(
 ) -> None:
     """Send an event between two steps, and serve what hooks ask for."""
     # They ask through the context of the last step, which is over otherwise.
-    state.requests.run, saver = state.last_step, state.saver
+    state.requests.run = state.last_step
     try:
         backend.emit(event, **arguments, global_step=backend.session.global_step)
-        saves = saver.tracking.is_complete and not saver.epochs.pending
-        act(state, state.last_step, saving=saves)
+        act(state, state.last_step, saving=_can_save(state))
     finally:
         state.requests.run = None
+
+
+def _can_save(state: SessionState) -> bool:
+    """Return whether a checkpoint may be written between two steps."""
+    saver = state.saver
+    return saver.tracking.is_complete and not saver.epochs.pending
 
 
 def _number(name: str, value: Any) -> float:
