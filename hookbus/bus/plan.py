@@ -23,11 +23,22 @@ from hookbus.errors import (
     WriteConflictError,
     blame,
 )
-from hookbus.graph.fetches import Leaf, Merge, merge, structure_of, unite_feeds
+from hookbus.graph.fetches import (
+    Leaf,
+    Merge,
+    Split,
+    leaves_of,
+    merge,
+    structure_of,
+    unite_feeds,
+)
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import needs
 from hookbus.hooks.hook import SessionRunArgs
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import Reduction
+from hookbus.peers.reduction import Reduced, reduce_values
 
 Missing = TypeVar("Missing", UnfedPlaceholderError, NoValueYetError)
 
@@ -58,14 +69,14 @@ class RunPlan:
     Attributes:
         program: the backend's own plan.
         split: takes all values and returns the caller's structure; None in a custom loop.
-        hook_splits: the same for each hook with fetches, by name.
+        splits: the same for each hook with fetches, by name.
         places: the place among the values of each leaf that hooks fetch.
         execute: the backend's method.
     """
 
     program: Any
-    split: Callable[[Sequence[Any]], Any] | None
-    hook_splits: dict[str, Callable[[Sequence[Any]], Any]]
+    split: Split | None
+    splits: dict[str, Split]
     places: Mapping[Any, int]
     execute: Callable[..., Sequence[Any]]
 
@@ -78,12 +89,14 @@ class Asked:
         request: what the caller and the hooks ask for.
         answers: the requests of the hooks.
         options, metadata: how to run, and the backend's record of it.
+        reductions: those of hooks that ask for values over all ranks, by name.
     """
 
     request: RunRequest
     answers: Sequence[tuple[str, Any]]
     options: RunOptions
     metadata: RunMetadata
+    reductions: Mapping[str, Reduction] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
@@ -94,10 +107,12 @@ class Wanted:
         names: the names of the nodes.
         splits: takes the values of these nodes and returns a hook's own structure, for each
             hook with fetches, by its name.
+        places: the place among the values of each leaf that hooks fetch.
     """
 
     names: list[str]
-    splits: dict[str, Callable[[Sequence[Any]], Any]]
+    splits: dict[str, Split]
+    places: Mapping[Any, int]
 
 
 class Planner:
@@ -122,7 +137,9 @@ class Planner:
             merged = merge(request.hooks)
             names = [name for name, _ in request.hooks]
             splits = dict(zip(names, merged.splits, strict=True))
-            wanted = self._wanted[request] = Wanted(self._names_of(merged), splits)
+            places = {leaf: place for place, leaf in enumerate(merged.leaves)}
+            wanted = Wanted(self._names_of(merged), splits, places)
+            self._wanted[request] = wanted
         return wanted
 
     def plan(
@@ -160,7 +177,7 @@ class Planner:
             raise
         split = None if self._takes_reports else own.splits[0]
         names = [name for name, _ in request.hooks]
-        hook_splits = dict(zip(names, hooks.splits, strict=True))
+        splits = dict(zip(names, hooks.splits, strict=True))
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
         start = len(own.leaves)
@@ -169,7 +186,7 @@ class Planner:
         if self._costs is not None:
             without_hooks = request.fetches, request.feeds, key[1]
             execute = self._costs.timed_run(execute, without_hooks, names)
-        plan = self._plans[key] = RunPlan(program, split, hook_splits, places, execute)
+        plan = self._plans[key] = RunPlan(program, split, splits, places, execute)
         return plan
 
     def _names_of(self, merged: Merge) -> list[str]:
@@ -244,6 +261,33 @@ def unite(
         options = options.merge(wanted.options)
     parties = [(CALLER, feed_dict), *((name, w.feed_dict) for name, w in asked)]
     return unite_feeds(parties, graph.resolve, _blame), options
+
+
+def reduced_splits(
+    agreement: Agreement,
+    asked: Asked,
+    plan: RunPlan | Wanted,
+    values: Sequence[Any],
+    step: int,
+) -> Mapping[str, Split]:
+    """Return what gives each hook its values, those over all ranks reduced.
+
+    Raises:
+        UsageError: a value to reduce holds no numbers.
+        PeerFailedError: another rank is gone.
+    """
+    how, splits = asked.reductions, plan.splits
+    hooks = [
+        Reduced(who, how[who], [plan.places[leaf] for leaf in leaves_of(fetches)])
+        for who, fetches in asked.request.hooks
+        if who in how
+    ]
+    seen = reduce_values(agreement, hooks, values, step)
+
+    def reduced(who: str) -> Split:
+        return lambda _: splits[who](seen[who])
+
+    return {**splits, **{who: reduced(who) for who in seen}}
 
 
 def _merged(request: RunRequest) -> Merge:

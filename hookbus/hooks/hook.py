@@ -9,6 +9,8 @@ import attrs
 
 from hookbus.backend.protocol import RunOptions
 from hookbus.errors import UsageError, did_you_mean
+from hookbus.peers.protocol import Reduction
+from hookbus.peers.reduction import check_reduction
 
 if TYPE_CHECKING:
     from hookbus.graph.node import Node
@@ -35,11 +37,24 @@ class SessionRunArgs:
             attrs classes of these; None for nothing.
         feed_dict: maps nodes or names to their values in this run.
         options: how to run; the options of several hooks are merged.
+        reduce: what the values are in a training of several processes: ``"none"`` (default)
+            for those of each process, ``"mean"``, ``"sum"`` or ``"max"`` of all processes.
+            The hook must then take part in all of them (``ranks = "all"``), and ask in the
+            same steps. One collective serves all hooks of a step. A single process keeps
+            its values.
+
+    Raises:
+        UsageError: there is no such reduction.
     """
 
     fetches: Any = None
     feed_dict: Mapping[Node | str, Any] | None = None
     options: RunOptions | None = None
+    reduce: Reduction | Literal["none"] = "none"
+
+    def __attrs_post_init__(self) -> None:
+        if self.reduce != "none":
+            check_reduction(self.reduce)
 
 
 class SessionRunHook:
@@ -85,8 +100,8 @@ class SessionRunHook:
     kinds: ClassVar[tuple[Kind, ...]] = ("train",)
     on_error: ClassVar[str] = "raise"
     only_observes: ClassVar[bool] = False
-    can_wait: ClassVar[bool] = False
-    ranks: ClassVar[str] = "all"
+    can_wait: bool = False
+    ranks: str = "all"
 
     # A type checker accepts an override with any of its event's arguments only if the
     # method here takes everything.

@@ -21,8 +21,14 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from hookbus.errors import PeerFailedError, PeersDisagreeError, add_note, text_of
-from hookbus.peers.protocol import CHIEF, Peers
+from hookbus.errors import (
+    PeerFailedError,
+    PeersDisagreeError,
+    add_note,
+    summary_of,
+    text_of,
+)
+from hookbus.peers.protocol import CHIEF, Peers, Reduction
 
 _PERIOD, _MOST_STEPS = 0.05, 16
 """The seconds between two exchanges if steps are short, and the most steps."""
@@ -172,6 +178,16 @@ class Agreement:
         with self._explaining():
             return self.peers.broadcast(data)
 
+    def reduce(self, values: Sequence[float], how: Sequence[Reduction]) -> list[float]:
+        """Return each value over all ranks; all ranks do it together.
+
+        Raises:
+            PeerFailedError: another rank is gone.
+            PeersDisagreeError: another rank does something else.
+        """
+        with self._explaining():
+            return self.peers.reduce(values, how)
+
     def same(self, data: Mapping[str, Any]) -> None:
         """Check that all ranks have the same data; each is named by what it is.
 
@@ -184,11 +200,15 @@ class Agreement:
             if any(other != each[0] for other in each):
                 raise PeersDisagreeError(f"the ranks differ in {what}: {_spelled(each)}")
 
-    def fail(self, why: str) -> None:
-        """Leave word for the others that this rank ends, and why."""
+    def fail(self, error: BaseException) -> None:
+        """Leave word for the others that this rank ends, and why.
+
+        If another rank has caused it, the others hear of it from that rank.
+        """
         if not self.is_over:
             self.is_over = True
-            self.peers.fail(why)
+            if not isinstance(error, PeerFailedError | PeersDisagreeError):
+                self.peers.fail(summary_of(error))
 
     def close(self) -> None:
         """Release the link, at the end of the session."""

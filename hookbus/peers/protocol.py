@@ -74,8 +74,11 @@ class Peers(Protocol):
     def gather(self, data: Any) -> list[Any]:
         """Return the data of all ranks, by rank."""
 
-    def reduce(self, values: Sequence[float], how: Reduction) -> list[float]:
-        """Return each of the values over all ranks."""
+    def reduce(self, values: Sequence[float], how: Sequence[Reduction]) -> list[float]:
+        """Return each of the values over all ranks; *how* has a reduction for each.
+
+        All ranks give as many values. If one of them is NaN, so is the result.
+        """
 
     def fail(self, why: str) -> None:
         """Leave word for the others why this rank ends early; raise nothing."""

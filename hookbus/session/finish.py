@@ -18,7 +18,6 @@ from hookbus.errors import (
     add_note,
     repr_of,
     set_context,
-    summary_of,
     text_of,
 )
 from hookbus.hooks.outcome import (
@@ -160,7 +159,7 @@ def _told_to_peers(
     if state.agreement is None or error is None:
         return error
     error = state.agreement.explained(error)
-    state.agreement.fail(summary_of(error))
+    state.agreement.fail(error)
     return error
 
 

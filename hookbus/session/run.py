@@ -19,6 +19,7 @@ from hookbus.bus.plan import (
     RunRequest,
     Wanted,
     read_requests,
+    reduced_splits,
     unite,
 )
 from hookbus.bus.schedule import Group, Schedules
@@ -32,6 +33,7 @@ from hookbus.bus.straight import (
     compile_whole,
 )
 from hookbus.errors import NoValueYetError, UsageError, blame, repr_of
+from hookbus.graph.fetches import Split
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import Requests, SessionRunContext, context_of
@@ -40,6 +42,8 @@ from hookbus.hooks.hook import Kind
 from hookbus.hooks.interrupts import call_interruptibly
 from hookbus.hooks.signals import SignalWatch
 from hookbus.logs import log
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.reduction import reductions_of
 
 NO_FETCHES: list[Any] = []
 """The caller's fetches in a step of a custom loop; nobody changes it."""
@@ -74,7 +78,6 @@ class HookedSession:
         armed_for: the run that the backend is prepared for, in a custom loop.
         schedules: decide which hooks a run calls, by its kind.
         whole: does a run of a graph like the last one, of the session's kind.
-        compiles_runs: whether there is ever one. It tells nobody whether a hook was due.
     """
 
     def __init__(
@@ -85,8 +88,10 @@ class HookedSession:
         session: Session,
         remaining: Callable[[], int | None],
         epoch: Callable[[], int | None],
+        agreement: Agreement | None = None,
     ) -> None:
         self.session = session
+        self._agreement = agreement
         self.coord = Coordinator(clean_stop_exception_types=())
         self.requests = requests
         self.current_hook = bus.current
@@ -103,7 +108,6 @@ class HookedSession:
         self._steady: dict[Hashable, Steady] = {}
         self._steady_version = -1
         self.whole: Whole = _for_no_run
-        self.compiles_runs = True
         self._last: PendingRun | None = None
         self._whole_request = RunRequest()
 
@@ -119,8 +123,8 @@ class HookedSession:
         pending = self._last = self.ask(fetches, feed_dict, options, metadata, kind)
         values = self.execute(pending, pending[2])
         steady = pending[3]
-        if not self.compiles_runs or kind != self.bus.kind:
-            return values
+        if self._agreement is not None or kind != self.bus.kind:
+            return values  # the ranks meet after each run
         if steady is not None and steady.hooks is not None:
             if steady.whole is None and pending[1] is self.schedules[kind].idle:
                 steady.whole = self._compiled(pending, steady)
@@ -215,13 +219,16 @@ class HookedSession:
         self.requests.asking = None
         graph, own = self.session.graph, context.original_args
         request, special, fixed = read_requests(own.fetches, asked, graph.leaf)
+        several = self._agreement is not None
+        reductions = reductions_of(asked, self.bus.is_everywhere) if several else {}
         options, united = options or DEFAULT_OPTIONS, NO_FEEDS
         if special or own.feed_dict:
             united, options = unite(own.feed_dict, asked, options, graph)
             request = RunRequest((request.fetches, request.hooks, tuple(united)))
-        if special or not fixed:
+        if special or reductions or not fixed:
             steady = None
-        differs = Asked(request, asked, options, metadata or RunMetadata())
+        metadata = metadata or RunMetadata()
+        differs = Asked(request, asked, options, metadata, reductions)
         return context, group, united, steady, differs
 
     def arm(self, pending: PendingRun) -> None:
@@ -260,7 +267,9 @@ class HookedSession:
         step, schedule = self.session.global_step, self.schedules[context.kind]
         group = schedule.leave(group, context.global_step, step)
         common = (*self.record(pending), step, self._count_skip(skipped, context))
-        group.after.deliver(context, self.wanted(pending).splits, values, common)
+        wanted = self.wanted(pending)
+        splits = self._splits(pending[4], wanted, values)
+        group.after.deliver(context, splits, values, common)
         if group.due:
             schedule.ask(group)
 
@@ -312,12 +321,23 @@ class HookedSession:
                 hooks.after(context, values, options, metadata, step)
         else:
             common = (options, metadata, step, self._count_skip(skipped, context))
-            group.after.deliver(context, plan.hook_splits, values, common)
+            splits = self._splits(asked, plan, values)
+            group.after.deliver(context, splits, values, common)
             if steady is not None:
                 self._repeated(pending, plan, reported)
         if group.due:
             schedule.ask(group)
         return plan.split and plan.split(values)
+
+    def _splits(
+        self, asked: Asked | None, plan: RunPlan | Wanted, values: Sequence[Any]
+    ) -> Mapping[str, Split]:
+        """Return what gives each hook its values, some of them reduced over the ranks."""
+        if asked is None or not asked.reductions:
+            return plan.splits
+        assert self._agreement is not None
+        step = self.session.global_step
+        return reduced_splits(self._agreement, asked, plan, values, step)
 
     def tell(self, pending: PendingRun, plan: RunPlan, values: Sequence[Any]) -> None:
         """Call the hooks after a step that was as prepared, if other hooks are due."""
@@ -325,7 +345,7 @@ class HookedSession:
         step, schedule = self.session.global_step, self.schedules[context.kind]
         group = schedule.leave(entered, context.global_step, step)
         common = (DEFAULT_OPTIONS, NO_METADATA, step, False)
-        group.after.deliver(context, plan.hook_splits, values, common)
+        group.after.deliver(context, plan.splits, values, common)
         if group.due:
             schedule.ask(group)
 
@@ -506,7 +526,7 @@ class HookedSession:
             steady.answers = asked.answers
         callers, shapes = (group.before, group.after), dict(request.hooks)
         steady.hooks = compile_run(
-            *callers, steady.answers, shapes, plan.places, plan.hook_splits
+            *callers, steady.answers, shapes, plan.places, plan.splits
         )
 
 

@@ -391,8 +391,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     epochs = state.saver.epochs
     remaining = epochs.remaining if state.custom_loop else session.remaining
     parts = state.bus, state.requests, state.signals, session, remaining
-    backend = HookedSession(*parts, lambda: epochs.epoch)
-    backend.compiles_runs = state.agreement is None
+    backend = HookedSession(*parts, lambda: epochs.epoch, state.agreement)
     try:
         _prepare(state, backend)
     except BaseException as error:

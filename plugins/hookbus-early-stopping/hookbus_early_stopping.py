@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 from hookbus_early_stopping_rules import MODES, Rule, number
@@ -68,6 +68,10 @@ class EarlyStoppingHook(SessionRunHook):
             check is in the first run.
         run_every_steps: global steps between two checks. In code, also give
             ``run_every_secs=None``.
+        reduce: the value to watch in a training of several processes: ``"none"`` for that
+            of each process, so that any of them can stop the training; ``"mean"``,
+            ``"sum"`` or ``"max"`` of all. It needs a node and *run_every_steps*, because
+            the ranks must ask in the same runs.
 
     Raises:
         UsageError: settings contradict each other or are missing, the value is not a
@@ -90,6 +94,7 @@ class EarlyStoppingHook(SessionRunHook):
     run_every_steps: int | None = attrs.field(
         default=None, validator=hookbus.numeric(above=0)
     )
+    reduce: Literal["none", "mean", "sum", "max"] = "none"
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _rule: Rule | None = attrs.field(default=None, init=False)
     _source: _Source = attrs.field(default=_Source(), init=False)
@@ -103,6 +108,7 @@ class EarlyStoppingHook(SessionRunHook):
 
     def __attrs_post_init__(self) -> None:
         self._check_periods()
+        self._check_reduction()
         named = "run_every_secs and run_every_steps of early-stopping"
         periods = self.run_every_secs, self.run_every_steps
         self._timer = SecondOrStepTimer(*periods, named=named)
@@ -122,7 +128,7 @@ class EarlyStoppingHook(SessionRunHook):
         self._evaluations = []
         self._source = self._find_source(graph)
         if self.should_stop_fn is None and not self._source.evaluation:
-            self._request = SessionRunArgs(self._node(graph))
+            self._request = SessionRunArgs(self._node(graph), reduce=self.reduce)
 
     @hookbus.hookimpl
     def before_first_run(self, session: Session) -> str | None:
@@ -271,6 +277,15 @@ class EarlyStoppingHook(SessionRunHook):
         if self.run_every_secs is not None and self.run_every_steps is not None:
             raise UsageError(
                 "Only one of `run_every_secs` and `run_every_steps` must be set."
+            )
+
+    def _check_reduction(self) -> None:
+        nodes = self.should_stop_fn is None and not self.from_evaluations
+        if self.reduce != "none" and not (nodes and self.run_every_steps is not None):
+            raise UsageError(
+                f"early-stopping: reduce={self.reduce!r} needs a node to watch and "
+                "run_every_steps (in code, with run_every_secs=None): all ranks ask in the "
+                "same runs"
             )
 
     def _check_function(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -47,6 +47,9 @@ class LoggingTensorHook(SessionRunHook):
         at_end: whether to report once more when the session ends, with values computed
             then. If the input has ended, or a placeholder is needed, a warning says so.
         formatter: a function that turns a dict from tag to value into the text of a report.
+        reduce: the values to log in a training of several processes: ``"none"`` for those
+            of rank 0, ``"mean"``, ``"sum"`` or ``"max"`` of all ranks. It needs
+            *every_n_iter*, because the ranks must ask in the same runs.
 
     Raises:
         UsageError: the periods contradict each other, or there is nothing to log.
@@ -54,9 +57,6 @@ class LoggingTensorHook(SessionRunHook):
 
     exclusive_settings = (("every_n_iter", "every_n_secs"),)
     default_settings: ClassVar = {"every_n_iter": 100}
-    can_wait = True
-    ranks = "chief"
-
     tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str = ()
     every_n_iter: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     every_n_secs: float | None = attrs.field(
@@ -64,6 +64,9 @@ class LoggingTensorHook(SessionRunHook):
     )
     at_end: bool = False
     formatter: Callable[[Mapping[str, Any]], str] | None = None
+    reduce: Literal["none", "mean", "sum", "max"] = "none"
+    ranks: str = attrs.field(default="chief", init=False)
+    can_wait: bool = attrs.field(default=True, init=False)
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
@@ -80,6 +83,13 @@ class LoggingTensorHook(SessionRunHook):
             raise ArgumentTypeError(
                 f"formatter must be a function, not {self.formatter!r}."
             )
+        if self.reduce != "none":
+            if self.every_n_iter is None or self.at_end:
+                raise UsageError(
+                    f"logging-tensor: reduce={self.reduce!r} needs every_n_iter, and not "
+                    "at_end: all ranks ask in the same runs"
+                )
+            self.ranks, self.can_wait = "all", False
         if periods:
             self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_iter)
 
@@ -88,7 +98,7 @@ class LoggingTensorHook(SessionRunHook):
         self._fetches = _tagged(self.tensors, graph) if self.tensors else graph.metrics
         if self._fetches is None:
             raise UsageError(_NOTHING)
-        self._request = SessionRunArgs(self._fetches)
+        self._request = SessionRunArgs(self._fetches, reduce=self.reduce)
         self._runs = 0
         if self._timer is not None:
             self._timer.reset()

@@ -71,10 +71,10 @@ OF_SESSIONS = ("Graph was fin", "Running local", "Done running", "Create Checkpo
 
 def told(lines: list[str], folder: Path) -> list[str]:
     """Return lines of hooks alone, without what no two trainings share."""
-    plain = (re.sub(r"\([\d.]+ sec\)|sec: [\d.]+|0x\w+", "", line) for line in lines)
+    here = (line.replace(str(folder), "DIR") for line in lines)
     return [
-        line.replace(str(folder), "DIR")
-        for line in plain
+        re.sub(r"\([\d.]+ sec\)|sec: [\d.]+|0x\w+", "", line)
+        for line in here
         if not line.startswith(OF_SESSIONS) and "cpu_feature" not in line
     ]
 

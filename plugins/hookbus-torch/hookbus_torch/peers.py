@@ -76,14 +76,15 @@ class TorchPeers:
             for part, size in zip(every, sizes, strict=True)
         ]
 
-    def reduce(self, values: Sequence[float], how: Reduction) -> list[float]:
-        """Return each of the values over all ranks."""
+    def reduce(self, values: Sequence[float], how: Sequence[Reduction]) -> list[float]:
+        """Return each of the values over all ranks, in one collective."""
         mine = torch.tensor(values, dtype=torch.float64)
-        over = dist.ReduceOp.MAX if how == "max" else dist.ReduceOp.SUM
-        dist.all_reduce(mine, over, self._control())
-        if how == "mean":
-            mine /= self.size
-        return [float(value) for value in mine]
+        every = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(every, mine, group=self._control())
+        whole = torch.stack(every)
+        kinds = {"mean": whole.mean(0), "sum": whole.sum(0), "max": whole.amax(0)}
+        found = {kind: reduced.tolist() for kind, reduced in kinds.items()}
+        return [found[kind][place] for place, kind in enumerate(how)]
 
     def fail(self, why: str) -> None:
         """Leave word in the store of the process group, which needs no other rank."""

@@ -22,7 +22,7 @@ from hookbus_stop_at_step import StopAtStepHook
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hookbus import Config, MonitoredTrainingSession, SessionRunHook
+from hookbus import Config, MonitoredTrainingSession, SessionRunArgs, SessionRunHook
 
 RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
@@ -50,6 +50,10 @@ class Trouble(SessionRunHook):
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
 
+    def after_save(self, session: Any, global_step_value: int) -> bool:
+        here = self.options.on == RANK
+        return here and self.options.trouble == "after a save" and global_step_value == 5
+
     def after_run(self, run_context: Any, run_values: Any) -> None:
         kind, here = self.options.trouble, self.options.on == RANK
         if not here or run_values.global_step != self.options.at:
@@ -64,10 +68,26 @@ class Trouble(SessionRunHook):
             run_context.request_stop("enough")
         if kind == "save":
             run_context.request_save("now")
+        if kind == "assign":
+            run_context.assign({"optimizer.lr": 0.5})
+
+
+class Sums(SessionRunHook):
+    """Asks in each step for a sum over the ranks."""
+
+    def __init__(self, ranks: str) -> None:
+        self.ranks = ranks
+        self.found: set[float] = set()
+
+    def before_run(self, run_context: Any) -> SessionRunArgs:
+        return SessionRunArgs("ranks_so_far", reduce="sum")
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.found.add(run_values.results)
 
 
 def hooks_of(options: argparse.Namespace) -> list[Any]:
-    hooks: list[Any] = [Trouble(options)]
+    hooks: list[Any] = [Trouble(options), options.sums]
     if options.trouble != "early":
         differs = options.other_setting and options.on == RANK
         hooks.append(StopAtStepHook(last_step=99 if differs else options.steps))
@@ -120,7 +140,7 @@ def train(options: argparse.Namespace) -> None:
                     shown = loss.detach()
                     if at and options.trouble == "nan":
                         shown = shown * torch.nan
-                    step.report(loss=shown)
+                    step.report(loss=shown, ranks_so_far=RANK + 1)
                 if options.trouble == "early":
                     with session.evaluation() as evaluation:
                         evaluation.report(loss=float(max(10 - number, RANK)))
@@ -134,6 +154,7 @@ def train(options: argparse.Namespace) -> None:
             "kind": outcome and outcome.kind,
             "step": outcome and outcome.step,
             "weights": hashlib.sha256(bits).hexdigest(),
+            "sums": [*options.sums.found],
             "error": error,
         }
         (options.folder / f"rank-{RANK}.json").write_text(json.dumps(left))
@@ -141,6 +162,7 @@ def train(options: argparse.Namespace) -> None:
 
 def main() -> None:
     options = options_of()
+    options.sums = Sums("chief" if options.trouble == "reduces alone" else "all")
     if RANKS > 1 and not options.no_group:
         distributed.init_process_group("gloo", timeout=timedelta(seconds=options.limit))
     train(options)

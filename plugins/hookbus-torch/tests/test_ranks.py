@@ -41,6 +41,7 @@ def test_stop_at_step_is_exact(ranks, steps, tmp_path):
     assert len(done.left) == ranks
     assert saved_in(tmp_path) == steps
     assert done.one("weights")
+    assert done.one("sums") == [sum(range(1, ranks + 1))]
     # The chief alone logs: the start, each fifth step, and the end.
     assert done.output.count("checkpoint saved") == (5 if steps == 20 else 2)
 
@@ -51,6 +52,7 @@ ASKED = [
     ("early", "stopped", None, None),
     ("stop", "stopped", 8, 8),
     ("save", "stopped", 20, 20),
+    ("after a save", "stopped", 5, 5),
 ]
 FAILED = [
     ("forward", "ValueError: the model is broken"),
@@ -146,8 +148,19 @@ def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):
 DISAGREE = [
     (["--extra"], r"differ in their hooks: \[.*\] on rank 0; \[.*\] on rank 1"),
     (["--no-group"], "this process is rank \\d of 2 .* there is no process group"),
-    (["--short", "65"], "rank 0 went on after step 5; rank 1 ended after step 5"),
+    (
+        ["--short", "65"],
+        "rank 0 went on after step 5; rank 1 had no further value after step 5",
+    ),
     (["--apart"], "the ranks differ in their checkpoint directory: .*a.* on rank 0; .*b.*"),
+    (
+        ["--trouble", "assign"],
+        "how often hooks have assigned values until step 7: 0 on some, 1 on others",
+    ),
+    (
+        ["--trouble", "reduces alone"],
+        "hook 'sums' asks for reduce='sum', in which all ranks take part, but it takes",
+    ),
     (["--other-setting"], "the ranks differ in the settings of stop-at-step: .*'99'.*"),
 ]
 

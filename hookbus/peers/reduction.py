@@ -1,0 +1,137 @@
+"""Reduces values that hooks ask for over all ranks, in one collective for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+import attrs
+
+from hookbus.errors import UsageError, did_you_mean
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import Reduction
+from hookbus.validation import number_in
+
+_CHOICES = ("none", *get_args(Reduction))
+
+
+@attrs.frozen
+class Reduced:
+    """The values of one hook that are reduced.
+
+    Attributes:
+        who: the hook.
+        how: the reduction.
+        places: the places of its values among those of the run.
+    """
+
+    who: str
+    how: Reduction
+    places: Sequence[int]
+
+
+def check_reduction(reduce: object) -> None:
+    """Check the choice of a hook.
+
+    Raises:
+        UsageError: there is no such reduction.
+    """
+    if reduce not in _CHOICES:
+        raise UsageError(
+            f"reduce={reduce!r}: expected one of {', '.join(_CHOICES)}"
+            f"{did_you_mean(str(reduce), _CHOICES)}"
+        )
+
+
+def reductions_of(
+    requests: Sequence[tuple[str, Any]], is_everywhere: Callable[[str], bool]
+) -> dict[str, Reduction]:
+    """Return the reduction of each hook whose request has one, by name.
+
+    Args:
+        requests: the requests of hooks.
+        is_everywhere: returns whether a hook takes part in all processes.
+
+    Raises:
+        UsageError: a hook asks for one that takes part on the chief only.
+    """
+    reductions: dict[str, Reduction] = {}
+    for who, request in requests:
+        how: Any = getattr(request, "reduce", "none")  # TF's own class has none
+        if how == "none":
+            continue
+        if not is_everywhere(who):
+            raise UsageError(
+                f"hook {who!r} asks for reduce={how!r}, in which all ranks take part, but "
+                "it takes part on rank 0 only: declare ranks = 'all'"
+            )
+        reductions[who] = how
+    return reductions
+
+
+def reduce_values(
+    agreement: Agreement, hooks: Sequence[Reduced], values: Sequence[Any], step: int
+) -> Mapping[str, Sequence[Any]]:
+    """Return the values of a run as each hook sees them that asks for a reduction.
+
+    A number becomes a float, and an array one of float64. All ranks take part.
+
+    Args:
+        agreement: the link to the other ranks.
+        hooks: the hooks, in the same order on all ranks.
+        values: the values of the run on this rank.
+        step: the global step, for the message if another rank does something else.
+
+    Raises:
+        UsageError: a value holds no numbers.
+        PeerFailedError: another rank is gone.
+        PeersDisagreeError: another rank is elsewhere, and its hooks ask for nothing.
+    """
+    numbers: list[float] = []
+    hows: list[Reduction] = []
+    for hook in hooks:
+        for place in hook.places:
+            flat = _flat(values[place], hook)
+            numbers += flat
+            hows += [hook.how] * len(flat)
+    asking = ", ".join(repr(hook.who) for hook in hooks)
+    agreement.where = f"reduced values of {asking} after step {step}"
+    found = iter(agreement.reduce(numbers, hows))
+    seen: dict[str, list[Any]] = {}
+    for hook in hooks:
+        own = seen[hook.who] = [*values]
+        for place in hook.places:
+            own[place] = _shaped(values[place], found)
+    return seen
+
+
+def _flat(value: Any, hook: Reduced) -> list[float]:
+    """Return the numbers of a value in C order.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if getattr(value, "shape", ()):
+        try:
+            flat: list[float] = value.astype("float64").ravel().tolist()
+        except (AttributeError, TypeError, ValueError):
+            flat = []
+        else:
+            return flat
+    number = number_in(value)
+    if number is None:
+        raise UsageError(
+            f"hook {hook.who!r} asks for reduce={hook.how!r} over all ranks, and one of "
+            f"its fetches is a {type(value).__name__}, which holds no numbers; give "
+            "reduce='none' for it"
+        )
+    return [number]
+
+
+def _shaped(value: Any, numbers: Any) -> Any:
+    """Return the next numbers in the form of a value."""
+    if not getattr(value, "shape", ()):
+        return next(numbers)
+    whole = value.astype("float64")
+    whole.flat[:] = [next(numbers) for _ in range(whole.size)]
+    return whole
