@@ -67,11 +67,15 @@ def run(graph: Graph, *hooks: Any, fetches: Any = "train", **more: Any) -> Any:
 
 
 def test_a_request_has_fetches_feeds_and_options_in_this_order():
-    """SessionRunArgs takes fetches, feed_dict and options, by position too."""
+    """SessionRunArgs takes fetches, feed_dict and options, by position too.
+
+    What hookbus adds comes after them.
+    """
     assert list(inspect.signature(SessionRunArgs).parameters) == [
         "fetches",
         "feed_dict",
         "options",
+        "reduce",
     ]
     request = SessionRunArgs("n")
     assert (request.fetches, request.feed_dict, request.options) == ("n", None, None)
