@@ -75,11 +75,14 @@ class LiveValue:
         arm: prepares the object to keep the value in the coming step, for values that
             exist only while a step runs; returns a function that undoes the preparation.
             None if *get* always works.
+        is_shared: whether reading it takes all processes of the training, as for a value
+            of which each holds a part. Hooks cannot assign such a value.
     """
 
     get: Callable[[], Any]
     put: Callable[[Any], None] | None = None
     arm: Callable[[], Callable[[], None]] | None = None
+    is_shared: bool = False
 
 
 class LiveState(Protocol):

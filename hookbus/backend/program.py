@@ -86,6 +86,12 @@ def is_live(node: Node) -> bool:
     return isinstance(node.source, LiveValue)
 
 
+def shared_in(graph: Graph, node: Node) -> str | None:
+    """Return the name of a value that a node needs and all processes read together."""
+    needed = (each for each in needed_by(graph, [node]) if is_live(each))
+    return next((each.name for each in needed if each.source.is_shared), None)
+
+
 def plan(
     graph: Graph, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
 ) -> Program:

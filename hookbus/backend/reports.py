@@ -153,6 +153,12 @@ class ReportGraph(Graph):
             GraphError: no tracked object has it, or it cannot be written.
         """
         name = self.resolve(node, asker).name
+        live = self.live.get(name)
+        if live is not None and live.is_shared:
+            raise GraphError(
+                f"{asker} writes {name!r}, which cannot be assigned: each rank of the "
+                "training holds a part of it"
+            )
         is_report = self.takes_reports and self.resolve(name).kind == "placeholder"
         if is_report and not self.is_held(name):
             states = (each for state in self.states.values() for each in state.values())

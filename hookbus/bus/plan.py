@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from hookbus.backend.program import shared_in
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.bus.observers import HookCosts
 from hookbus.errors import (
@@ -20,6 +21,7 @@ from hookbus.errors import (
     NoValueYetError,
     PluginError,
     UnfedPlaceholderError,
+    UsageError,
     WriteConflictError,
     blame,
 )
@@ -116,10 +118,23 @@ class Wanted:
 
 
 class Planner:
-    """Plans the runs of one backend session; *costs* adds up the time of executions."""
+    """Plans the runs of one backend session.
 
-    def __init__(self, session: Session, costs: HookCosts | None = None) -> None:
+    Args:
+        session: the backend session.
+        costs: adds up the time of executions.
+        is_everywhere: returns whether a hook takes part in all processes; None for a
+            training of one process.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        costs: HookCosts | None = None,
+        is_everywhere: Callable[[str], bool] | None = None,
+    ) -> None:
         self._session, self._costs = session, costs
+        self._is_everywhere = is_everywhere
         self._takes_reports = session.graph.takes_reports
         self._plans: dict[Hashable, RunPlan] = {}
         self._wanted: dict[Hashable, Wanted] = {}
@@ -129,9 +144,11 @@ class Planner:
 
         Raises:
             GraphError: the graph has no such node.
+            UsageError: a hook cannot fetch a value in this process alone.
         """
         wanted = self._wanted.get(request)
         if wanted is None:
+            self._check_shared(request)
             if len(self._wanted) >= MOST_PLANS:
                 self._wanted.clear()
             merged = merge(request.hooks)
@@ -156,6 +173,7 @@ class Planner:
             UnfedPlaceholderError: a needed placeholder is not fed.
             WriteConflictError: two ops of the run update one variable.
             GraphError: the graph has no such node.
+            UsageError: a hook cannot fetch a value in this process alone.
         """
         key = (request, reported)
         return self._plans.get(key) or self._plan(key, frozenset(feeds).union(reported))
@@ -165,6 +183,7 @@ class Planner:
     ) -> RunPlan:
         """Plan a request that is new, and keep the plan under a key."""
         request = key[0]
+        self._check_shared(request)
         own = merge([(CALLER, request.fetches)])
         hooks = merge(request.hooks, len(own.leaves))
         fetches, host = self._names_of(own), self._names_of(hooks)
@@ -188,6 +207,29 @@ class Planner:
             execute = self._costs.timed_run(execute, without_hooks, names)
         plan = self._plans[key] = RunPlan(program, split, splits, places, execute)
         return plan
+
+    def _check_shared(self, request: RunRequest) -> None:
+        """Check that no hook reads alone what all processes read together.
+
+        The others would not take part, so this process would wait for them for ever.
+
+        Raises:
+            UsageError: a hook does.
+        """
+        if self._is_everywhere is None:
+            return
+        graph = self._session.graph
+        for who, fetches in request.hooks:
+            if self._is_everywhere(who):
+                continue
+            for leaf in leaves_of(fetches):
+                name = shared_in(graph, graph.resolve(leaf, who))
+                if name is not None:
+                    raise UsageError(
+                        f"hook {who!r} takes part on rank 0 only and fetches {name!r}, of "
+                        "which each rank holds a part: all ranks must read it together. "
+                        "Declare ranks = 'all', or report the value from the loop"
+                    )
 
     def _names_of(self, merged: Merge) -> list[str]:
         """Return the name of each node that is fetched.

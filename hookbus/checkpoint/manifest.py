@@ -14,7 +14,7 @@ import json
 import re
 import reprlib
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ FORMAT = 1
 _LARGEST = 2**24
 """No manifest has more bytes."""
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib")
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -170,10 +171,16 @@ class Manifest:
     def verify(self, directory: Path, contents: bool = True) -> None:
         """Compare the files with this manifest: their sizes and, if asked, their hashes.
 
+        hookbus opens no file that the manifest does not list. One that is named like a
+        pickle makes the checkpoint bad all the same, because other programs may open it,
+        and somebody has put it there.
+
         Raises:
-            NoGoodCheckpointError: a file is missing, short, altered, or not a regular one.
+            NoGoodCheckpointError: a file is missing, short, altered, or not a regular one,
+                or there is one that could hold a pickle.
             OSError: a file cannot be read now.
         """
+        _check_no_pickle(directory, self.files)
         for name, record in self.files.items():
             size = _size_of(directory / name, f"its file {name}")
             if size != record.bytes:
@@ -183,6 +190,22 @@ class Manifest:
         for name, record in self.files.items() if contents else ():
             if FileRecord.of(directory / name) != record:
                 raise NoGoodCheckpointError(f"its file {name} was altered (hash differs)")
+
+
+def _check_no_pickle(directory: Path, listed: Collection[str]) -> None:
+    """Check that no file is there that could hold a pickle.
+
+    Raises:
+        NoGoodCheckpointError: there is one.
+        OSError: the directory cannot be read now.
+    """
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if name not in listed and path.suffix.lower() in _PICKLES:
+            raise NoGoodCheckpointError(
+                f"its manifest does not list its file {name}, which may be a pickle: a "
+                "pickle can run any program"
+            )
 
 
 def _size_of(path: Path, what: str) -> int:

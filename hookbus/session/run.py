@@ -102,7 +102,8 @@ class HookedSession:
         self._signals = signals
         self._remaining = remaining
         self.schedules = Schedules(bus)
-        self._planner = Planner(session, bus.costs)
+        everywhere = None if agreement is None else bus.is_everywhere
+        self._planner = Planner(session, bus.costs, everywhere)
         self.armed_for: Steady | None = None
         self._armed: Any = None
         self._steady: dict[Hashable, Steady] = {}

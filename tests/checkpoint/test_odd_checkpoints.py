@@ -89,6 +89,25 @@ def test_an_odd_file_in_the_place_of_a_checkpoint_is_bad(
     is_passed_over(tmp_path, opened, names)
 
 
+@pytest.mark.parametrize("name", ["model.pt", "a/b.PKL", "optimizer.pickle", "w.pth"])
+def test_a_planted_pickle_makes_a_checkpoint_bad(name, tmp_path, killed, opened, names):
+    """Nobody opens it, and the checkpoint that it was put into is not trusted either."""
+    killed(tmp_path, 2)
+    planted = tmp_path / "ckpt-2" / name
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_bytes(b"\x80\x04.")
+    is_passed_over(tmp_path, opened, names)
+
+
+def test_a_file_of_the_user_does_not_make_a_checkpoint_bad(tmp_path, killed, opened):
+    """Notes and what a file system leaves do no harm."""
+    killed(tmp_path, 2)
+    for name in ("notes.txt", ".nfs0001"):
+        (tmp_path / "ckpt-2" / name).write_text("good")
+    with opened(tmp_path) as session:
+        assert session.global_step == 2
+
+
 def altered(**entries):
     """Return a forger of manifests with other entries."""
 

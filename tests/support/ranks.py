@@ -83,6 +83,12 @@ def finish(process: subprocess.Popen[bytes], folder: Path) -> RanksRun:
     return RanksRun(code, (folder / OUTPUT).read_text(), left)
 
 
+def ranks_of(launcher: int) -> list[int]:
+    """Return the process ids of the ranks that a launcher has started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
+    return [int(child) for child in children.split()]
+
+
 def kill_all(folder: Path) -> None:
     """Kill all processes that were started for a folder: each rank has its own group."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from hookbus import NoValueYetError, UsageError
 from hookbus.backend import LiveValue, Tracked
-from hookbus_torch import values
+from hookbus_torch import sharded, values
 
 _WRAPPERS: Mapping[type, str] = {
     torch.nn.DataParallel: "module",
@@ -39,16 +39,17 @@ def tracked(name: str, module: Module) -> Tracked:
         UsageError: a parameter or buffer has no data yet.
     """
     _check_has_data(name, module)
+    sharded.settle(module)
 
     def get() -> dict[str, Any]:
-        names = _plain_names(module)
-        return {_plain(key, names): value for key, value in module.state_dict().items()}
+        names, state = _plain_names(module), module.state_dict()
+        return sharded.parts_of({_plain(key, names): v for key, v in state.items()})
 
     def put(state: Any) -> Module:
         # The dict is that of the module, because it notes the versions of its parts.
         names, here = _plain_names(module), module.state_dict()
         for key in here:
-            here[key] = state[_plain(key, names)]
+            here[key] = sharded.restored(here[key], state[_plain(key, names)])
         module.load_state_dict(here)
         return module
 
@@ -59,7 +60,7 @@ def tracked(name: str, module: Module) -> Tracked:
         lambda state: _faults(name, get(), state),
         live=lambda: dict(_live(name, module)),
         evaluating=lambda: evaluating(module),
-        is_alike=True,
+        is_alike=sharded.is_alike((*module.parameters(), *module.buffers())),
     )
 
 
@@ -162,6 +163,10 @@ def _faults(name: str, here: Mapping[str, Any], saved: Any) -> Iterator[str]:
     if not isinstance(saved, Mapping):
         yield f"{name!r} is a module here and {values.form_of(saved)} in the checkpoint"
         return
+    others = [*sharded.faults(name, here.get(sharded.KEY), saved.get(sharded.KEY))]
+    if others:  # the parts have other shapes then, which is no news
+        yield from others
+        return
     for key, value in here.items():
         if key in saved:
             yield from values.faults(f"{name}.{key}", value, saved[key])
@@ -201,13 +206,16 @@ def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
             with_output.add(inside)
             yield f"{inside}:output", _output(f"{name}{inside}:output", chains[path])
         for leaf in _leaves(part):
-            key = f"{inside}.{leaf}"
+            key, shared = f"{inside}.{leaf}", sharded.is_sharded(getattr(part, leaf))
             write = partial(_write, f"{name}{key}", part, leaf)
-            yield key, LiveValue(partial(_read, part, leaf), write)
+            read = partial(_read, part, leaf)
+            yield key, LiveValue(read, None if shared else write, is_shared=shared)
             if leaf in part._parameters:
-                full = f"{name}{key}:grad"
-                yield f"{key}:grad", LiveValue(partial(_gradient, full, part, leaf))
-    yield ":grad_norm", LiveValue(partial(_gradient_norm, f"{name}:grad_norm", module))
+                read = partial(_gradient, f"{name}{key}:grad", part, leaf)
+                yield f"{key}:grad", LiveValue(read, is_shared=shared)
+    read = partial(_gradient_norm, f"{name}:grad_norm", module)
+    shared = not sharded.is_alike(module.parameters())
+    yield ":grad_norm", LiveValue(read, is_shared=shared)
 
 
 def _leaves(part: Module) -> Iterator[str]:
@@ -218,7 +226,7 @@ def _leaves(part: Module) -> Iterator[str]:
 
 def _read(owner: Module, leaf: str) -> Any:
     value = getattr(owner, leaf)
-    return None if value is None else value.detach()
+    return None if value is None else sharded.whole(value)
 
 
 def _write(name: str, owner: Module, leaf: str, value: Any) -> None:
@@ -229,7 +237,7 @@ def _gradient(name: str, owner: Module, leaf: str) -> torch.Tensor:
     gradient = getattr(getattr(owner, leaf), "grad", None)
     if gradient is None:
         raise _no_gradient(name)
-    return gradient.detach()
+    return sharded.whole(gradient)
 
 
 def _gradient_norm(name: str, module: Module) -> torch.Tensor:
@@ -237,12 +245,15 @@ def _gradient_norm(name: str, module: Module) -> torch.Tensor:
     found = [p.grad.detach() for p in module.parameters() if p.grad is not None]
     if not found:
         raise _no_gradient(name)
-    dense = [g.coalesce().values() if g.is_sparse else g for g in found]
+    split = [g for g in found if sharded.is_sharded(g)]
+    here = [g for g in found if not sharded.is_sharded(g)]
+    dense = [g.coalesce().values() if g.is_sparse else g for g in here]
     # The norm of half gradients may be beyond their dtype.
     halves = [g for g in dense if g.dtype in _HALVES]
     norms = [*torch._foreach_norm(halves, 2, torch.float32)] if halves else []
     others = [g for g in dense if g.dtype not in _HALVES]
     norms += torch._foreach_norm(others) if others else ()
+    norms += sharded.gradient_norm(split)
     return torch.linalg.vector_norm(
         torch.stack([norm.to(norms[0].device) for norm in norms])
     )

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from hookbus import GraphError, UsageError
 from hookbus.backend import LiveValue, Tracked
-from hookbus_torch import values
+from hookbus_torch import sharded, values
 
 Group: TypeAlias = dict[str, Any]
 
@@ -42,6 +42,7 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
 
     def put(state: Any) -> Optimizer:
         before = optimizer.param_groups
+        state = sharded.state_for(optimizer, state)
         optimizer.load_state_dict(state)
         if type(optimizer).load_state_dict is Optimizer.load_state_dict:
             _undo_casts(optimizer, state)
@@ -53,12 +54,12 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
         return optimizer
 
     return Tracked(
-        optimizer.state_dict,
+        lambda: sharded.state_of(optimizer),
         put,
         optimizer,
         lambda state: _faults(name, optimizer, state),
         live=lambda: dict(_rates(name, optimizer)),
-        is_alike=True,
+        is_alike=sharded.is_alike(p for g in optimizer.param_groups for p in g["params"]),
     )
 
 
@@ -128,12 +129,17 @@ def _faults(name: str, optimizer: Optimizer, saved: Any) -> Iterator[str]:
             f"{', '.join(map(str, there))} in the checkpoint"
         )
         return
+    record = sharded.record_for(optimizer, saved)
+    others = [*sharded.faults(name, record, saved.get(sharded.KEY))]
+    if others:
+        yield from others
+        return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [n for group in saved["param_groups"] for n in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, value in saved["state"].get(number, {}).items():
             shaped = key in _LIKE_PARAMETER and isinstance(value, torch.Tensor)
-            if shaped and value.shape != parameter.shape:
+            if shaped and value.shape != sharded.part_of(parameter).shape:
                 yield (
                     f"'{name}.state.{number}.{key}' is {values.form_of(value)} in the "
                     f"checkpoint, and its parameter is {values.form_of(parameter)} here"

@@ -15,7 +15,7 @@ import pytest
 
 from hookbus import latest_checkpoint
 from tests.support.profiles import cases
-from tests.support.ranks import RanksRun, finish, run, start
+from tests.support.ranks import RanksRun, finish, ranks_of, run, start
 
 SCRIPT = Path(__file__).with_name("rank_training.py")
 REPEATED = range(cases(1, 20))
@@ -125,12 +125,6 @@ def test_killed_and_started_again_every_rank_has_the_same_bits(who, number, tmp_
     assert again.one("weights") == whole.one("weights"), again
     assert before is not None
     assert f"restored path={os.path.relpath(before.path, cut)}" in again.output, again
-
-
-def ranks_of(launcher: int) -> list[int]:
-    """Return the process ids of the ranks that a launcher has started."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
-    return [int(child) for child in children.split()]
 
 
 def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):

@@ -1,0 +1,201 @@
+"""Models that FSDP2 shards: each rank saves and restores its own part of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookbus import latest_checkpoint
+from tests.support.profiles import cases
+from tests.support.ranks import RanksRun, finish, ranks_of, run, start
+
+SCRIPT = Path(__file__).with_name("sharded_training.py")
+
+
+def trained(ranks: int, folder: Path, *arguments: str) -> RanksRun:
+    return run(SCRIPT, ranks, folder, *arguments)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> RanksRun:
+    """A training that nothing has interrupted."""
+    done = trained(2, tmp_path_factory.mktemp("whole"))
+    assert done.code == 0, done
+    return done
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """The directory of a training that ended at step 6."""
+    folder = tmp_path_factory.mktemp("saved")
+    done = trained(2, folder, "--steps", "6")
+    assert done.code == 0, done
+    return folder / "checkpoints"
+
+
+@pytest.fixture
+def copy(saved, tmp_path) -> Path:
+    """A folder with a copy of it."""
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    return tmp_path
+
+
+@pytest.mark.parametrize("who", cases(["all ranks"], ["all ranks", "one rank"]))
+@pytest.mark.parametrize("number", range(cases(1, 10)))
+def test_killed_and_resumed_each_rank_has_the_same_bits(who, number, whole, tmp_path):
+    """Its part of the model and of Adam's state, as in a training without a kill."""
+    draw = random.Random(f"{who} {number}")
+    process = start(SCRIPT, 2, tmp_path, ["--pause", "0.1"], {})
+    while latest_checkpoint(tmp_path / "checkpoints") is None:
+        assert process.poll() is None, finish(process, tmp_path)
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 1.5))
+    victims = ranks_of(process.pid)
+    for victim in victims if who == "all ranks" else victims[:1]:
+        with contextlib.suppress(ProcessLookupError):  # it was quicker
+            os.kill(victim, signal.SIGKILL)
+    finish(process, tmp_path)
+    again = trained(2, tmp_path)
+    assert again.of_each("bits") == whole.of_each("bits"), again
+    assert len({*again.of_each("bits")}) == 2  # each has a part of its own
+    assert "restored path=checkpoints/ckpt-" in again.output
+
+
+def test_a_checkpoint_has_the_part_of_each_rank(saved):
+    """What belongs to a part is in it as plain data."""
+    newest = latest_checkpoint(saved)
+    assert newest is not None
+    names = {str(path.relative_to(newest.path)) for path in newest.path.rglob("*.*")}
+    assert {name for name in names if name.startswith("rank-")} == {
+        f"rank-1/{name}" for name in names if "/" not in name and name != "manifest.json"
+    }
+
+
+REFUSED = [
+    (1, [], "is sharded over 2 ranks in the checkpoint and over 1 here: start it with 2 "),
+    (3, [], "2 ranks (torchrun --nproc-per-node 2)"),
+    (
+        2,
+        ["--whole"],
+        "is sharded over 2 ranks in the checkpoint, and whole on 2 ranks here",
+    ),
+    (2, ["--hidden", "6"], "'model.0.weight' is of shape (6, 4), placed as "),
+]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "error"), cases([REFUSED[0], REFUSED[3]], REFUSED)
+)
+def test_parts_fit_only_the_same_ranks(ranks, arguments, error, copy):
+    """All ranks say why, none hangs, and none starts with fresh weights."""
+    if ranks == 1:  # a process group of one
+        done = run(SCRIPT, 1, copy, *arguments, **ALONE)
+    else:
+        done = trained(ranks, copy, *arguments)
+    assert done.code
+    assert any(error in each for each in done.of_each("error")), done
+    for each in done.of_each("error"):
+        assert each.startswith(("CheckpointMismatchError", "PeerFailedError")), done
+    assert {*done.of_each("begun")} == {0}
+
+
+ALONE = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "0",
+}
+
+
+@pytest.mark.slow
+def test_a_whole_model_does_not_become_parts(tmp_path):
+    trained(2, tmp_path, "--whole", "--steps", "3")
+    done = trained(2, tmp_path)
+    for each in done.of_each("error"):
+        assert (
+            "'model' is whole in the checkpoint, and sharded over 2 ranks here: start it "
+            "without fully_shard(), as it was saved"
+        ) in each
+
+
+class Planted:
+    """Leaves a file behind when somebody unpickles it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    cases(
+        [("rank-1/model.pt", "may be a pickle: a pickle can run any program")],
+        [
+            ("rank-1/model.pt", "may be a pickle: a pickle can run any program"),
+            ("optimizer.pkl", "does not list its file optimizer.pkl"),
+            ("rank-1/arrays.safetensors", "rank-1/arrays.safetensors has "),
+            ("arrays.safetensors", "its file arrays.safetensors has "),
+        ],
+    ),
+)
+def test_a_checkpoint_with_a_planted_pickle_is_refused(name, reason, copy, whole):
+    """Nothing opens it, and the training goes on from the checkpoint before."""
+    newest, mark = latest_checkpoint(copy / "checkpoints"), copy / "mark"
+    assert newest is not None
+    assert (newest.path / name).exists() == name.endswith("safetensors")
+    (newest.path / name).write_bytes(pickle.dumps(Planted(mark)))
+    done = trained(2, copy)
+    assert reason in done.output, done
+    assert "restored path=checkpoints/ckpt-3 " in done.output
+    assert done.of_each("bits") == whole.of_each("bits")
+    assert not mark.exists()
+
+
+def test_a_hook_on_the_chief_alone_cannot_read_a_part_of_each_rank(tmp_path):
+    """It would wait for the others for ever, so the first step is refused."""
+    done = trained(2, tmp_path, "--reads", "chief")
+    assert done.code
+    refused = (
+        "hook 'reads' takes part on rank 0 only and fetches 'model.0.weight:grad', of "
+        "which each rank holds a part: all ranks must read it together. Declare ranks = "
+        "'all', or report the value from the loop"
+    )
+    assert done.left[0]["error"] == f"UsageError: {refused}"
+    assert f"rank 0: UsageError: {refused}" in done.left[1]["error"]
+    assert done.left[0]["begun"] == 0
+
+
+def test_a_hook_on_all_ranks_reads_whole_values(tmp_path):
+    """Each rank gets the whole array, and the norm of all gradients."""
+    done = trained(2, tmp_path, "--reads", "all", "--steps", "3")
+    assert done.one("seen") == [[5, 4], True, 0.0], done
+
+
+@pytest.mark.slow
+def test_a_hook_cannot_assign_what_each_rank_holds_a_part_of(tmp_path):
+    done = trained(2, tmp_path, "--assigns")
+    refused = (
+        "writes 'model.0.weight', which cannot be assigned: each rank of the training "
+        "holds a part of it"
+    )
+    for each in done.of_each("error"):
+        assert refused in each
+
+
+def test_what_a_part_belongs_to_is_plain_data(saved):
+    newest = latest_checkpoint(saved)
+    assert newest is not None
+    text = json.loads((newest.path / "rank-1" / "state.json").read_text())
+    assert "Shard(dim=0)" in json.dumps(text)
