@@ -11,18 +11,29 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_stop_at_step import StopAtStepHook
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 
-from hookbus import Config, MonitoredTrainingSession, SessionRunArgs, SessionRunHook
+from hookbus import (
+    Config,
+    DrivenSession,
+    Graph,
+    MonitoredTrainingSession,
+    SessionRunArgs,
+    SessionRunHook,
+)
 
 RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
@@ -41,6 +52,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-group", action="store_true")
     parser.add_argument("--apart", action="store_true", help="a directory for each rank")
     parser.add_argument("--other-setting", action="store_true")
+    parser.add_argument("--unshared", action="store_true", help="each sees another disk")
+    parser.add_argument("--sampler", action="store_true", help="a DistributedSampler")
+    parser.add_argument("--loop", choices=["own", "graph", "driven"], default="own")
     return parser.parse_args(arguments)
 
 
@@ -100,9 +114,22 @@ def hooks_of(options: argparse.Namespace) -> list[Any]:
     return hooks
 
 
-def session_of(options: argparse.Namespace) -> MonitoredTrainingSession:
+def directory_of(options: argparse.Namespace) -> Path:
+    if options.unshared:
+        here = options.folder / f"disk-{RANK}"
+        here.mkdir(exist_ok=True)
+        os.chdir(here)
+        return Path("/proc/self/cwd/checkpoints")
+    folder: Path = options.folder / ("ab"[RANK] if options.apart else "checkpoints")
+    return folder
+
+
+def session_of(
+    options: argparse.Namespace, graph: Graph | None = None
+) -> MonitoredTrainingSession:
     return MonitoredTrainingSession(
-        checkpoint_dir=options.folder / ("ab"[RANK] if options.apart else "checkpoints"),
+        graph,
+        checkpoint_dir=directory_of(options),
         hooks=hooks_of(options),
         save_checkpoint_steps=5,
         save_checkpoint_secs=None,
@@ -112,19 +139,88 @@ def session_of(options: argparse.Namespace) -> MonitoredTrainingSession:
     )
 
 
+def inputs_of(options: argparse.Namespace, session: Any) -> Iterator[Any]:
+    """Yield the values of the input of this rank."""
+    if not options.sampler:
+        short = options.short * (options.on == RANK)
+        yield from session.iterate(range(options.steps + 50 - short))
+        return
+    data = range(48)
+    sampler: DistributedSampler[int] = DistributedSampler(data, RANKS, RANK)  # type: ignore[arg-type]
+    loader = DataLoader(data, batch_size=4, sampler=sampler)  # type: ignore[arg-type]
+    while not session.should_stop():
+        yield from session.iterate(loader)
+
+
+def train_graph(options: argparse.Namespace) -> None:
+    """Train a graph of the built-in backend, which each rank computes alone."""
+    graph = Graph()
+    graph.variable("w", 8.0)
+    graph.op(lambda w: w**2, name="loss")
+    graph.op(lambda: RANK + 1, name="ranks_so_far")
+    graph.train_op(lambda w: time.sleep(0.06) or w / 2, name="train", updates="w")
+    error, session, w = "", None, None
+    try:
+        session = session_of(options, graph)
+        with session:
+            while not session.should_stop():
+                session.run("train")
+                w = session.run("w", kind="aux")
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        leave(options, session, error, weights=w)
+
+
+def train_driven(options: argparse.Namespace) -> None:
+    """Train in the loop of another framework, which calls the session."""
+    error, driven = "", None
+    weights = np.array([8.0])
+    hooks = [*hooks_of(options), CheckpointSaverHook(directory_of(options), save_steps=5)]
+    try:
+        with DrivenSession(hooks=hooks, config=Config(autoload=False)) as driven:
+            driven.begin()
+            driven.created()
+            driven.track(w=weights)
+            while not driven.stop:
+                driven.before_step()
+                time.sleep(0.06)
+                weights /= 2
+                driven.after_step({"loss": float(weights[0]), "ranks_so_far": RANK + 1})
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        leave(options, driven, error, weights=float(weights[0]))
+
+
+def leave(options: argparse.Namespace, session: Any, error: str, **left: Any) -> None:
+    """Write what this rank has at its end."""
+    outcome = None if session is None else session.outcome
+    left |= {
+        "kind": outcome and outcome.kind,
+        "step": outcome and outcome.step,
+        "sums": [*options.sums.found],
+        "error": error,
+    }
+    (options.folder / f"rank-{RANK}.json").write_text(json.dumps(left))
+
+
 def train(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     model = DistributedDataParallel(net) if distributed.is_initialized() else net
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(RANK)
-    session, error = None, ""
+    session, error, batches = None, "", []
     try:
         session = session_of(options)
         with session:
             session.track(model=model, optimizer=optimizer, generator=generator)
             here = options.on == RANK
-            for number in session.iterate(range(options.steps + 50 - options.short * here)):
+            for number, batch in enumerate(inputs_of(options, session)):
+                batches.append(batch.tolist() if options.sampler else batch)
                 with session.step() as step:
                     at = here and session.global_step == options.at
                     if at and options.trouble == "forward":
@@ -149,15 +245,8 @@ def train(options: argparse.Namespace) -> None:
         raise
     finally:
         bits = b"".join(p.detach().numpy().tobytes() for p in net.parameters())
-        outcome = None if session is None else session.outcome
-        left = {
-            "kind": outcome and outcome.kind,
-            "step": outcome and outcome.step,
-            "weights": hashlib.sha256(bits).hexdigest(),
-            "sums": [*options.sums.found],
-            "error": error,
-        }
-        (options.folder / f"rank-{RANK}.json").write_text(json.dumps(left))
+        weights = hashlib.sha256(bits).hexdigest()
+        leave(options, session, error, weights=weights, batches=batches)
 
 
 def main() -> None:
@@ -165,7 +254,7 @@ def main() -> None:
     options.sums = Sums("chief" if options.trouble == "reduces alone" else "all")
     if RANKS > 1 and not options.no_group:
         distributed.init_process_group("gloo", timeout=timedelta(seconds=options.limit))
-    train(options)
+    {"own": train, "graph": train_graph, "driven": train_driven}[options.loop](options)
     if distributed.is_initialized():
         distributed.destroy_process_group()
 

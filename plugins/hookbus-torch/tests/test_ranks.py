@@ -139,6 +139,32 @@ def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):
     assert "saved_by=1 now=2" in done.output
 
 
+def test_a_sampler_goes_on_where_its_pass_was(tmp_path):
+    """Each pass has another order, and a resumed one has the batches that are left."""
+    whole = trained(2, tmp_path / "whole", "--sampler").of_each("batches")
+    trained(2, tmp_path / "cut", "--sampler", "--steps", "8")
+    again = trained(2, tmp_path / "cut", "--sampler").of_each("batches")
+    # Each rank has 24 of 48 values, in 6 batches, and 8 steps end in the second pass.
+    assert again == [batches[8:] for batches in whole]
+    passes = [
+        [n for rank in whole for batch in rank[start : start + 6] for n in batch]
+        for start in (0, 6)
+    ]
+    assert passes[0] != passes[1]
+    assert sorted(passes[0]) == sorted(passes[1]) == [*range(48)]
+
+
+@pytest.mark.parametrize("loop", cases(["graph"], ["graph", "driven"]))
+@pytest.mark.parametrize(("trouble", "step"), cases([("stop", 8)], [("", 20), ("stop", 8)]))
+def test_graphs_and_loops_of_frameworks_agree_as_well(loop, trouble, step, tmp_path):
+    """A request of one rank takes effect on all of them, one step later."""
+    done = trained(2, tmp_path, "--loop", loop, "--trouble", trouble)
+    assert (done.code, done.one("kind"), done.one("step")) == (0, "stopped", step), done
+    assert done.one("weights") == (8.0 / 2**step)
+    assert done.one("sums") == [3]
+    assert saved_in(tmp_path) == step
+
+
 DISAGREE = [
     (["--extra"], r"differ in their hooks: \[.*\] on rank 0; \[.*\] on rank 1"),
     (["--no-group"], "this process is rank \\d of 2 .* there is no process group"),
@@ -155,6 +181,7 @@ DISAGREE = [
         ["--trouble", "reduces alone"],
         "hook 'sums' asks for reduce='sum', in which all ranks take part, but it takes",
     ),
+    (["--unshared"], "rank 1 does not see the checkpoint directory of rank 0, /proc/self"),
     (["--other-setting"], "the ranks differ in the settings of stop-at-step: .*'99'.*"),
 ]
 
