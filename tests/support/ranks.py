@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+from hookbus import latest_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
@@ -81,6 +85,31 @@ def finish(process: subprocess.Popen[bytes], folder: Path) -> RanksRun:
     for path in folder.glob("rank-*.json"):
         left[int(path.stem.removeprefix("rank-"))] = json.loads(path.read_text())
     return RanksRun(code, (folder / OUTPUT).read_text(), left)
+
+
+def kill(
+    who: str, script: Path, folder: Path, arguments: list[str], seed: str, seconds: float
+) -> None:
+    """Start a script with two ranks, and kill it at some time after its first checkpoint.
+
+    Args:
+        who: "all ranks" or "one rank".
+        script: it saves into `checkpoints` of the folder.
+        folder: the folder.
+        arguments: those of the script.
+        seed: decides when.
+        seconds: the most that pass after the checkpoint.
+    """
+    process = start(script, 2, folder, arguments, {})
+    while latest_checkpoint(folder / "checkpoints") is None:
+        assert process.poll() is None, finish(process, folder)
+        time.sleep(0.01)
+    time.sleep(random.Random(seed).uniform(0, seconds))
+    victims = ranks_of(process.pid)
+    for victim in victims if who == "all ranks" else victims[:1]:
+        with contextlib.suppress(ProcessLookupError):  # it was quicker
+            os.kill(victim, signal.SIGKILL)
+    finish(process, folder)
 
 
 def ranks_of(launcher: int) -> list[int]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import re
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from hookbus import latest_checkpoint
 from tests.support.profiles import cases
-from tests.support.ranks import RanksRun, finish, ranks_of, run, start
+from tests.support.ranks import RanksRun, kill, run
 
 SCRIPT = Path(__file__).with_name("rank_training.py")
 REPEATED = range(cases(1, 20))
@@ -108,19 +104,9 @@ def test_a_rank_that_is_killed_is_named(tmp_path):
 def test_killed_and_started_again_every_rank_has_the_same_bits(who, number, tmp_path):
     """As without a kill, on each rank; nothing starts from fresh weights."""
     whole = trained(2, tmp_path / "whole", "--steps", "40")
-    cut, draw = tmp_path / "cut", random.Random(f"{who} {number}")
-    process = start(SCRIPT, 2, cut, ["--steps", "40"], {})
-    checkpoints = cut / "checkpoints"
-    while latest_checkpoint(checkpoints) is None:
-        assert process.poll() is None, finish(process, cut)
-        time.sleep(0.01)
-    time.sleep(draw.uniform(0, 2))
-    victims = ranks_of(process.pid)
-    for victim in victims if who == "all ranks" else victims[:1]:
-        with contextlib.suppress(ProcessLookupError):  # it was quicker
-            os.kill(victim, signal.SIGKILL)
-    finish(process, cut)
-    before = latest_checkpoint(checkpoints)
+    cut = tmp_path / "cut"
+    kill(who, SCRIPT, cut, ["--steps", "40"], f"{who} {number}", seconds=2)
+    before = latest_checkpoint(cut / "checkpoints")
     again = trained(2, cut, "--steps", "40")
     assert again.one("weights") == whole.one("weights"), again
     assert before is not None

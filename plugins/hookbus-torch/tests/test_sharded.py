@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import pickle
-import random
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +12,7 @@ import pytest
 
 from hookbus import latest_checkpoint
 from tests.support.profiles import cases
-from tests.support.ranks import RanksRun, finish, ranks_of, run, start
+from tests.support.ranks import RanksRun, kill, run
 
 SCRIPT = Path(__file__).with_name("sharded_training.py")
 
@@ -54,17 +49,7 @@ def copy(saved, tmp_path) -> Path:
 @pytest.mark.parametrize("number", range(cases(1, 10)))
 def test_killed_and_resumed_each_rank_has_the_same_bits(who, number, whole, tmp_path):
     """Its part of the model and of Adam's state, as in a training without a kill."""
-    draw = random.Random(f"{who} {number}")
-    process = start(SCRIPT, 2, tmp_path, ["--pause", "0.1"], {})
-    while latest_checkpoint(tmp_path / "checkpoints") is None:
-        assert process.poll() is None, finish(process, tmp_path)
-        time.sleep(0.01)
-    time.sleep(draw.uniform(0, 1.5))
-    victims = ranks_of(process.pid)
-    for victim in victims if who == "all ranks" else victims[:1]:
-        with contextlib.suppress(ProcessLookupError):  # it was quicker
-            os.kill(victim, signal.SIGKILL)
-    finish(process, tmp_path)
+    kill(who, SCRIPT, tmp_path, ["--pause", "0.1"], f"{who} {number}", seconds=1.5)
     again = trained(2, tmp_path)
     assert again.of_each("bits") == whole.of_each("bits"), again
     assert len({*again.of_each("bits")}) == 2  # each has a part of its own
