@@ -102,9 +102,8 @@ class ThroughputHook(SessionRunHook):
         assert self._last is not None
         seconds, steps = now - self._last[0], run_values.global_step - self._last[1]
         values = {"steps_per_sec": steps / seconds} if seconds else {}
-        size: Any = self.batch_size
-        if isinstance(size, str):
-            size = _size_of(run_values.results)
+        given, is_named = self.batch_size, isinstance(self.batch_size, str)
+        size: Any = _size_of(run_values.results) if is_named else given
         if size is not None and values:
             values["examples_per_sec"] = values["steps_per_sec"] * size
         if self._left is not None:
