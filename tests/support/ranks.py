@@ -88,19 +88,24 @@ def finish(process: subprocess.Popen[bytes], folder: Path) -> RanksRun:
 
 
 def kill(
-    who: str, script: Path, folder: Path, arguments: list[str], seed: str, seconds: float
+    who: str,
+    script: Path,
+    ranks: int,
+    folder: Path,
+    arguments: list[str],
+    seed: str,
+    seconds: float,
 ) -> None:
-    """Start a script with two ranks, and kill it at some time after its first checkpoint.
+    """Start a script, and kill it at some time after its first checkpoint.
 
     Args:
         who: "all ranks" or "one rank".
-        script: it saves into `checkpoints` of the folder.
-        folder: the folder.
-        arguments: those of the script.
+        script, ranks, folder, arguments: what to start; the script saves into
+            `checkpoints` of the folder.
         seed: decides when.
         seconds: the most that pass after the checkpoint.
     """
-    process = start(script, 2, folder, arguments, {})
+    process = start(script, ranks, folder, arguments, {})
     while latest_checkpoint(folder / "checkpoints") is None:
         assert process.poll() is None, finish(process, folder)
         time.sleep(0.01)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,17 +102,30 @@ def test_a_rank_that_is_killed_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("who", cases(["all ranks"], ["all ranks", "one rank"]))
-@pytest.mark.parametrize("number", range(cases(1, 20)))
-def test_killed_and_started_again_every_rank_has_the_same_bits(who, number, tmp_path):
+@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("number", REPEATED)
+def test_killed_and_started_again_every_rank_has_the_same_bits(
+    who, ranks, number, tmp_path, whole
+):
     """As without a kill, on each rank; nothing starts from fresh weights."""
-    whole = trained(2, tmp_path / "whole", "--steps", "40")
-    cut = tmp_path / "cut"
-    kill(who, SCRIPT, cut, ["--steps", "40"], f"{who} {number}", seconds=2)
-    before = latest_checkpoint(cut / "checkpoints")
-    again = trained(2, cut, "--steps", "40")
-    assert again.one("weights") == whole.one("weights"), again
+    arguments = ["--steps", "40"]
+    kill(who, SCRIPT, ranks, tmp_path, arguments, f"{who} {number}", seconds=2)
+    before = latest_checkpoint(tmp_path / "checkpoints")
+    again = trained(ranks, tmp_path, *arguments)
+    assert again.one("weights") == whole(ranks).one("weights"), again
     assert before is not None
-    assert f"restored path={os.path.relpath(before.path, cut)}" in again.output, again
+    assert f"restored path={os.path.relpath(before.path, tmp_path)}" in again.output, again
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Callable[[int], RanksRun]:
+    """Returns the training of so many ranks that nothing has interrupted."""
+
+    @functools.cache
+    def done(ranks: int) -> RanksRun:
+        return trained(ranks, tmp_path_factory.mktemp("whole"), "--steps", "40")
+
+    return done
 
 
 def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):

@@ -49,7 +49,7 @@ def copy(saved, tmp_path) -> Path:
 @pytest.mark.parametrize("number", range(cases(1, 10)))
 def test_killed_and_resumed_each_rank_has_the_same_bits(who, number, whole, tmp_path):
     """Its part of the model and of Adam's state, as in a training without a kill."""
-    kill(who, SCRIPT, tmp_path, ["--pause", "0.1"], f"{who} {number}", seconds=1.5)
+    kill(who, SCRIPT, 2, tmp_path, ["--pause", "0.1"], f"{who} {number}", seconds=1.5)
     again = trained(2, tmp_path)
     assert again.of_each("bits") == whole.of_each("bits"), again
     assert len({*again.of_each("bits")}) == 2  # each has a part of its own
