@@ -232,7 +232,9 @@ def test_it_goes_on_where_it_stopped(saved: Candidate) -> None:
     own = dict(differences(whole.state_dict(), again.state_dict()))
     found = dict(differences(whole.state_dict(), resumed.state_dict()))
     faults = [f"{place} is {how}" for place, how in found.items() if place not in own]
-    if steps.outcome != last.outcome:
+    # Each session counts its own requests, so a resumed one has fewer.
+    ends = [attrs.evolve(s.outcome, skipped=0, rolled_back=0) for s in (last, steps)]
+    if ends[0] != ends[1]:
         faults.append(f"the outcome is {last.outcome} and {steps.outcome}")
     if faults:
         fail(

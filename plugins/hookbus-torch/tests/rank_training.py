@@ -33,6 +33,7 @@ from hookbus import (
     MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
+    hookimpl,
 )
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -64,9 +65,10 @@ class Trouble(SessionRunHook):
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
 
-    def after_save(self, session: Any, global_step_value: int) -> bool:
-        here = self.options.on == RANK
-        return here and self.options.trouble == "after a save" and global_step_value == 5
+    @hookimpl
+    def after_save(self, global_step: int) -> str | None:
+        here = self.options.on == RANK and self.options.trouble == "after a save"
+        return "enough" if here and global_step == 5 else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         kind, here = self.options.trouble, self.options.on == RANK
