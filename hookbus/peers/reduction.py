@@ -30,17 +30,35 @@ class Reduced:
     places: Sequence[int]
 
 
-def check_reduction(reduce: object) -> None:
-    """Check the choice of a hook.
+def check_reduction(reduce: object, choices: Sequence[str] = _CHOICES) -> None:
+    """Check the choice of a hook or of a loop.
 
     Raises:
         UsageError: there is no such reduction.
     """
-    if reduce not in _CHOICES:
+    if reduce not in choices:
         raise UsageError(
-            f"reduce={reduce!r}: expected one of {', '.join(_CHOICES)}"
-            f"{did_you_mean(str(reduce), _CHOICES)}"
+            f"reduce={reduce!r}: expected one of {', '.join(choices)}"
+            f"{did_you_mean(str(reduce), choices)}"
         )
+
+
+def sums_of_all(
+    agreement: Agreement, sums: Mapping[str, tuple[float, float]], step: int
+) -> dict[str, tuple[float, float]]:
+    """Return weighted sums over all ranks, each with its weight; all ranks do it together.
+
+    Raises:
+        PeerFailedError: another rank is gone.
+        PeersDisagreeError: another rank is elsewhere.
+    """
+    agreement.where = f"evaluated after step {step}"
+    every: dict[str, tuple[float, float]] = {}
+    for own in agreement.gather({name: [*pair] for name, pair in sums.items()}):
+        for name, (total, weight) in own.items():
+            before = every.get(name, (0.0, 0.0))
+            every[name] = before[0] + total, before[1] + weight
+    return every
 
 
 def reductions_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -393,20 +393,23 @@ class DrivenSession:
             raise
         self._state.requests.run = None
 
-    def evaluation(self, name: str | None = None) -> Evaluation:
+    def evaluation(
+        self, name: str | None = None, *, reduce: Literal["none", "mean"] = "none"
+    ) -> Evaluation:
         """Evaluate the model of a loop without a graph as a block, between two steps.
 
         As :meth:`MonitoredSession.evaluation`; look at :attr:`stop` afterwards.
 
         Raises:
-            UsageError: the session has a graph, or the name has a slash.
+            UsageError: the session has a graph, the name has a slash, or there is no such
+                reduction.
             ArgumentTypeError: the name is not a str.
         """
         self._check_created("evaluation()")
         self._state.check_custom_loop("evaluation()", "use the plugin in-memory-evaluator")
         check_name("the name of evaluation()", name)
         self._check_outside_event("evaluation()")
-        return Evaluation(self._state, name)
+        return Evaluation(self._state, name, reduce)
 
     @uninterrupted
     def end(self) -> Outcome:

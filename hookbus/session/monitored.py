@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.bus.straight import OTHER
@@ -461,7 +461,9 @@ class MonitoredSession:
             self._refuse_inside_event()
         return step
 
-    def evaluation(self, name: str | None = None) -> Evaluation:
+    def evaluation(
+        self, name: str | None = None, *, reduce: Literal["none", "mean"] = "none"
+    ) -> Evaluation:
         """Evaluate the model of a custom loop as a block, between two steps.
 
         What is reported in the block reaches hooks as ``evaluated``, as means over its
@@ -473,9 +475,13 @@ class MonitoredSession:
 
         Args:
             name: distinguishes several evaluations, for example on other data.
+            reduce: the means in a training of several processes: ``"none"`` for those of
+                each process, ``"mean"`` for those of the values of all. Then all of them
+                must evaluate.
 
         Raises:
-            UsageError: the session has a graph, or the name has a slash.
+            UsageError: the session has a graph, the name has a slash, or there is no such
+                reduction.
             ArgumentTypeError: the name is not a str.
 
         >>> with MonitoredSession() as session:
@@ -490,7 +496,7 @@ class MonitoredSession:
         )
         check_name("the name of evaluation()", name)
         self._refuse_inside_event()
-        return Evaluation(self._state, name)
+        return Evaluation(self._state, name, reduce)
 
     def should_stop(self) -> bool:
         """Return whether the loop should end: closed, stopped, or at the end of input.

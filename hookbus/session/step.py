@@ -21,6 +21,7 @@ from hookbus.hooks.context import SessionRunContext, context_of
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
+from hookbus.peers.reduction import check_reduction, sums_of_all
 from hookbus.session.requests import act, act_after_run, heed_signal
 from hookbus.session.run import (
     DEFAULT_OPTIONS,
@@ -415,8 +416,9 @@ class Evaluation:
         metrics: the means by name, after the block.
     """
 
-    def __init__(self, state: SessionState, name: str | None) -> None:
-        self.name = name
+    def __init__(self, state: SessionState, name: str | None, reduce: str) -> None:
+        check_reduction(reduce, ("none", "mean"))
+        self.name, self._reduce = name, reduce
         self.metrics: dict[str, float] = {}
         self._state = state
         self._sums: dict[str, tuple[float, float]] = {}
@@ -472,8 +474,10 @@ class Evaluation:
         epochs.mark()
         if error is not None:
             return
-        self.metrics = {name: total / w for name, (total, w) in self._sums.items()}
-        backend = state.usable("aux")
+        backend, sums = state.usable("aux"), self._sums
+        if self._reduce != "none" and state.agreement is not None:
+            sums = sums_of_all(state.agreement, sums, backend.session.global_step)
+        self.metrics = {name: total / w for name, (total, w) in sums.items()}
         if repeats:
             return  # hooks that were saved later know it, and the model is a later one
         if not self.metrics:

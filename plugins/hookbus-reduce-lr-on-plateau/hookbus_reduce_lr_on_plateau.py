@@ -62,7 +62,8 @@ class ReduceLROnPlateauHook(SessionRunHook):
         self._session = self._run = None
         self._timer.reset()
         if self.evaluation is None:
-            self._request = SessionRunArgs(graph.resolve(self.metric, NAME).name)
+            name = graph.resolve(self.metric, NAME).name
+            self._request = SessionRunArgs(name, reduce="mean")  # all ranks do the same
 
     @hookbus.hookimpl(tryfirst=True)
     def after_create_session(self, session: Session) -> None:
@@ -100,8 +101,7 @@ class ReduceLROnPlateauHook(SessionRunHook):
             self._lower(self._session, step)
 
     def _lower(self, session: Session, step: int) -> None:
-        find = hookbus.learning.learning_rate_variable
-        name = find(session, self.variable, NAME)
+        name = hookbus.learning.learning_rate_variable(session, self.variable, NAME)
         rate = float(session.variables()[name])
         if rate - (lower := max(rate * self.factor, self.min_lr)) <= 1e-8:  # as in PyTorch
             return

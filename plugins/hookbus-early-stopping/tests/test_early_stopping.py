@@ -467,3 +467,21 @@ def test_a_hook_object_that_is_used_again_starts_anew():
     hook = every_run(patience=2)
     assert stopped(hook, 1, 2, 3, 4) == 3
     assert stopped(hook, 9, 8, 9, 9) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"patience": 3},
+        {"from_evaluations": True, "patience": 3},
+        {"should_stop_fn": lambda: False, "run_every_secs": None, "run_every_steps": 1},
+    ],
+)
+def test_a_value_over_all_ranks_is_a_node_and_has_a_period_in_steps(settings):
+    """All ranks must ask in the same runs, and they have no common clock."""
+    with pytest.raises(UsageError) as raised:
+        EarlyStoppingHook(reduce="mean", **settings)
+    assert str(raised.value) == (
+        "early-stopping: reduce='mean' needs a node to watch and run_every_steps (in code, "
+        "with run_every_secs=None): all ranks ask in the same runs"
+    )

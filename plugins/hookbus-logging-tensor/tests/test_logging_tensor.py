@@ -370,3 +370,22 @@ def test_a_formatter_makes_the_whole_text(lines):
         {"event": "a is 0.5!", "log_level": "info"},
         {"event": "a is 1.0!", "log_level": "info"},
     ]
+
+
+@pytest.mark.parametrize(
+    "periods", [{"every_n_secs": 1.0}, {"every_n_iter": 1, "at_end": True}]
+)
+def test_values_over_all_ranks_need_a_period_in_runs(periods):
+    """All ranks must ask in the same runs, and they have no common clock."""
+    with pytest.raises(UsageError) as raised:
+        LoggingTensorHook("loss", reduce="mean", **periods)
+    assert str(raised.value) == (
+        "logging-tensor: reduce='mean' needs every_n_iter, and not at_end: all ranks ask "
+        "in the same runs"
+    )
+
+
+def test_values_over_all_ranks_take_all_of_them():
+    """Otherwise the hook is on the chief alone, where the log lines are."""
+    assert LoggingTensorHook("loss", every_n_iter=1).ranks == "chief"
+    assert LoggingTensorHook("loss", every_n_iter=1, reduce="mean").ranks == "all"

@@ -40,6 +40,9 @@ def test_stop_at_step_is_exact(ranks, steps, tmp_path):
     assert saved_in(tmp_path) == steps
     assert done.one("weights")
     assert done.one("sums") == [sum(range(1, ranks + 1))]
+    if steps == 20:
+        weighted = sum(rank * (rank + 1) for rank in range(ranks))
+        assert done.one("means") == {"rank": weighted / sum(range(1, ranks + 1))}
     # The chief alone logs: the start, each fifth step, and the end.
     assert done.output.count("checkpoint saved") == (5 if steps == 20 else 2)
 
