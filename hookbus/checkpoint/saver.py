@@ -50,6 +50,8 @@ from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
 
 T = TypeVar("T")
+_SECONDS_TO_APPEAR = 10.0
+"""How long a file of another host may take to appear on a shared disk."""
 
 
 def continues_input(ended: str | None) -> bool:
@@ -194,7 +196,12 @@ class Saver:
             create_directory(directory)
             token.touch()
         agreement.gather()  # it is there
-        seen = agreement.gather(_appears(token))
+        end = time.monotonic() + _SECONDS_TO_APPEAR
+        # The ranks look together, so that none waits for another longer than it has to.
+        while not all(seen := agreement.gather(token.exists())):
+            if agreement.broadcast(time.monotonic() > end):
+                break
+            time.sleep(0.1)
         if self.is_chief:
             token.unlink()
         if not all(seen):
@@ -702,17 +709,3 @@ class Saver:
         tracked = restored.state.get("tracked", {})
         self.tracking.restore_from(tracked, again, generators=restored.is_own)
         log.info("restored", path=shown(restored.path), step=session.global_step)
-
-
-_SECONDS_TO_APPEAR = 10.0
-"""How long a file of another host may take to appear on a shared disk."""
-
-
-def _appears(path: Path) -> bool:
-    """Return whether a file that another process has written can be seen here."""
-    end = time.monotonic() + _SECONDS_TO_APPEAR
-    while not path.exists():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True

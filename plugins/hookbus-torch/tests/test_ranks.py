@@ -193,7 +193,7 @@ DISAGREE = [
 @pytest.mark.parametrize(("arguments", "error"), cases(DISAGREE[:1], DISAGREE))
 def test_ranks_that_disagree_end_with_an_error(arguments, error, tmp_path):
     """It says in what they differ; no rank waits for ever."""
-    done = trained(2, tmp_path, "--limit", "5", *arguments)
+    done = trained(2, tmp_path, "--limit", "10", *arguments)
     assert done.code
     for rank in range(2):
         assert re.search(error, done.left[rank]["error"] if done.left else done.output), (
