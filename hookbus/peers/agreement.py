@@ -215,8 +215,13 @@ class Agreement:
         self.is_over = True
         self.peers.close()
 
-    def explained(self, error: BaseException) -> BaseException:
-        """Return the error of another rank, if that has caused the error of this one."""
+    def explained(self, error: BaseException, *, of_link: bool = False) -> BaseException:
+        """Return the error of another rank, if that has caused the error of this one.
+
+        Args:
+            error: the error of this rank.
+            of_link: whether an exchange of this object has raised it, and not the program.
+        """
         if self.is_over or isinstance(error, PeerFailedError | PeersDisagreeError):
             return error
         if not self.peers.is_broken(error):
@@ -235,13 +240,20 @@ class Agreement:
             )
         else:
             places = {**word.alive, self.peers.rank: self.where}
-            if len({*places.values()}) == 1:
-                return error  # a collective of the program has failed by itself
             where = "; ".join(f"rank {n} {places[n]}" for n in sorted(places))
-            found = PeersDisagreeError(
-                f"the ranks wait for each other at different places: {where}. Give each "
-                "rank as many batches, and call collectives on all of them"
-            )
+            if len({*places.values()}) > 1:
+                found = PeersDisagreeError(
+                    f"the ranks wait for each other at different places: {where}. Give "
+                    "each rank as many batches, and call collectives on all of them"
+                )
+            elif of_link:
+                found = PeerFailedError(
+                    "all ranks are there, but they did not reach each other in time: "
+                    "the machines or the network are too slow for the time limit of the "
+                    "process group. Give it a longer one"
+                )
+            else:
+                return error  # a collective of the program has failed by itself
         found.__cause__ = error
         add_note(found, f"this is rank {self.peers.rank}, which got: {text_of(error)}")
         return found
@@ -252,7 +264,7 @@ class Agreement:
         try:
             yield
         except Exception as error:
-            explained = self.explained(error)
+            explained = self.explained(error, of_link=True)
             if explained is error:
                 raise
             raise explained from error

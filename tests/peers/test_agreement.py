@@ -200,6 +200,17 @@ def test_ranks_that_wait_at_different_places_say_where_they_are():
         assert "wait for each other at different places: rank 0 did 0; rank 1 did 1" in text
 
 
+def test_ranks_that_are_too_slow_for_the_time_limit_learn_what_to_do():
+    """No answer comes in time, but all of them are there afterwards, at the same place."""
+
+    def train(link: Agreement) -> Any:
+        link.peers.exchanges += link.peers.rank  # the answers of the others get lost
+        link.gather()
+
+    for text in texts(together(2, train, seconds=1.0), PeerFailedError):
+        assert text.startswith("all ranks are there, but they did not reach each other in")
+
+
 def test_an_error_of_the_program_stays_its_own():
     def train(link: Agreement) -> Any:
         error = ValueError("mine")
