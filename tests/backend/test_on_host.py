@@ -1,4 +1,4 @@
-"""What hooks ask for arrives on the host, from every library in one transfer of a run."""
+"""Tests that fetched values arrive on the host, from every library in one transfer."""
 
 from __future__ import annotations
 

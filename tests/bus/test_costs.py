@@ -1,4 +1,4 @@
-"""What hooks cost is added up, and those that can wait keep to the budget."""
+"""Tests that the cost of hooks is added up, and that some of them keep to a budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of a training tell each other, and when they act on it."""
+"""Tests that ranks tell each other what they ask for, and act on it at one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What throughput measures, at which steps, and what it costs."""
+"""Tests throughput: its measurements, when it takes them, and its cost."""
 
 from __future__ import annotations
 

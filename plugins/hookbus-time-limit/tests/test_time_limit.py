@@ -1,4 +1,4 @@
-"""When time-limit ends a training, and that a training which it cuts comes out the same."""
+"""Tests that time-limit ends a training in time, and that it goes on afterwards."""
 
 from __future__ import annotations
 

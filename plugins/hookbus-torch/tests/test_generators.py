@@ -1,4 +1,4 @@
-"""How PyTorch's random generators are saved, and how loaders draw from them."""
+"""Tests that PyTorch's random generators are saved, and that loaders draw from them."""
 
 from __future__ import annotations
 

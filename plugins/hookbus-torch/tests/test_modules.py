@@ -1,4 +1,4 @@
-"""How modules are saved and restored, and what hooks see of them."""
+"""Tests that modules are saved and restored, and that hooks can read and assign them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How optimizers and schedulers are saved, and what hooks see of them."""
+"""Tests that optimizers and schedulers are saved, and that hooks can read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tensors reach hooks and checkpoints."""
+"""Tests that tensors reach hooks and checkpoints."""
 
 from __future__ import annotations
 

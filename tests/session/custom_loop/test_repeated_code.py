@@ -1,4 +1,4 @@
-"""What a resumed program repeats on its way to the checkpoint has no effect."""
+"""Tests that what a resumed program repeats up to the checkpoint has no effect."""
 
 from __future__ import annotations
 
