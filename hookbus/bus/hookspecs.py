@@ -63,12 +63,13 @@ def configure(options: Mapping[str, Any]) -> None:
 
 
 @hookspec
-def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind) -> None:
+def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind, rank: int) -> None:
     """Called first, once per session, before the graph is finalized.
 
     This is the last chance to add nodes to *graph*. *checkpoints* holds whether and where
     the session saves; a saver switches saving on here. *kind* is the purpose of the
-    session: ``train``, ``eval`` or ``predict``.
+    session: ``train``, ``eval`` or ``predict``. *rank* is the number of this process in a
+    training of several; it is 0 in the chief, and if there is only one.
     """
 
 

@@ -107,7 +107,7 @@ class SessionRunHook:
     # method here takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """``begin(graph, checkpoints, kind)``: the last chance to add nodes."""
+        """``begin(graph, checkpoints, kind, rank)``: the last chance to add nodes."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
         """``after_create_session(session, coord)``: the backend session exists."""

@@ -98,11 +98,12 @@ def new_session(
         UsageError, PluginError: a hook is invalid.
     """
     peers, agreement = find_peers(trains=kind == "train"), None
+    rank = CHIEF if peers is None else peers.rank
     if peers is not None:
-        speak_as(peers.rank)
+        speak_as(rank)
         if kind == "train" and not inside_event():
             agreement = Agreement(peers)
-        if peers.rank != CHIEF:
+        if rank != CHIEF:
             hooks = [member for member in hooks if ranks_of(member.plugin) == "all"]
     bus = Bus(kind, config.budget(hook_budget))
     tracer = Tracer() if config.trace else None
@@ -150,6 +151,7 @@ def new_session(
         ),
         grace=grace,
         custom_loop=custom_loop,
+        rank=rank,
         shows_backend=shows_backend,
         one_call=one_call,
         exit_on_signal=exit_on_signal,
@@ -361,7 +363,7 @@ def _call_begin(state: SessionState) -> None:
     """Call all ``begin``s; a hook without one begins after the hooks before it."""
     caller, order = state.bus.caller("begin"), list(state.bus.members)
     silent = set(order) - {name for name, _ in caller.rows}
-    arguments = (state.creator.graph, state.saver.checkpoints, state.kind)
+    arguments = (state.creator.graph, state.saver.checkpoints, state.kind, state.rank)
 
     def args_of(name: str) -> tuple[Any, ...]:
         raise_put_off()

@@ -41,6 +41,7 @@ from hookbus.hooks.signals import (
 )
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import CHIEF
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Rollbacks
 from hookbus.session.run import HookedSession
@@ -99,6 +100,7 @@ class SessionState:
         last_step: the context of the last step of a custom loop.
         input_names: the names that a custom loop gave to its inputs.
         thread: the number of the thread that opened it.
+        rank: the number of this process, 0 for the chief and for a single one.
         shows_backend: whether the caller sees errors of the backend and its threads, as
             in a SingularMonitoredSession.
         one_call: whether the session serves one call, like ``Estimator.train()``, which
@@ -130,6 +132,7 @@ class SessionState:
     preemptions: Preemptions | None
     grace: float
     custom_loop: bool
+    rank: int = CHIEF
     shows_backend: bool = False
     one_call: bool = False
     exit_on_signal: bool = True

@@ -20,7 +20,8 @@ class LRFinderHook(SessionRunHook):
     """Tests growing learning rates, and writes a table and a picture of the losses.
 
     In a graph it tests them on a fork, before the training starts, which is not changed. A
-    custom loop does the steps itself: the session ends behind them, and saves nothing.
+    custom loop does the steps itself: the session ends behind them, and saves nothing. If
+    several ranks run it, they test the rates on the mean of their losses.
 
     Args:
         min_lr: the first learning rate.
@@ -48,6 +49,7 @@ class LRFinderHook(SessionRunHook):
     _session: Session | None = field(default=None, init=False)
     _checkpoints: hookbus.Checkpoints | None = field(default=None, init=False)
     _custom: bool = field(default=False, init=False)
+    _is_chief: bool = field(default=True, init=False)
     _variable: str | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -57,11 +59,12 @@ class LRFinderHook(SessionRunHook):
                 f"invalid min_lr={self.min_lr!r}. LRFinderHook expects less than max_lr."
             )
 
-    def begin(self, graph: Graph, checkpoints: hookbus.Checkpoints) -> None:
+    def begin(self, graph: Graph, checkpoints: hookbus.Checkpoints, rank: int) -> None:
         """Look the loss up."""
         graph.resolve(self.loss, f"the setting loss of {NAME}")
         self.sweep.losses.clear()
         self._custom, self._checkpoints = graph.takes_reports, checkpoints
+        self._is_chief = rank == 0
 
     def after_create_session(self, session: Session) -> None:
         """Test the rates on a fork, with the inputs from their start."""
@@ -76,17 +79,18 @@ class LRFinderHook(SessionRunHook):
 
     def before_run(self) -> SessionRunArgs | None:
         """Give a custom loop its learning rate, and ask for the loss."""
-        if self._custom and self._session is not None:
+        if self._custom and self._session is not None and not self.sweep.is_over:
             self._session.write({self._rate_in(self._session): self.sweep.next_rate})
-        return SessionRunArgs(self.loss) if self._custom else None
+        return SessionRunArgs(self.loss, reduce="mean") if self._custom else None
 
     def after_run(
         self, run_context: hookbus.SessionRunContext, run_values: hookbus.SessionRunValues
     ) -> None:
         """End a custom loop when its rates are tested."""
-        if self._custom:
-            self.sweep.take(run_values.results, self.loss)
-        if self._custom and self.sweep.is_over:
+        if not self._custom or self.sweep.is_over:  # several ranks end some steps later
+            return
+        self.sweep.take(run_values.results, self.loss)
+        if self.sweep.is_over:
             run_context.request_stop("the learning rates are tested")
 
     @hookbus.hookimpl
@@ -107,6 +111,8 @@ class LRFinderHook(SessionRunHook):
         return self._variable
 
     def _report(self) -> None:
+        if not self._is_chief:
+            return
         beside = None if self._checkpoints is None else self._checkpoints.directory
         why = "the loop ended" if self._custom else "the input ended"
         self.sweep.report(Path(self.output_dir or beside or "."), why)

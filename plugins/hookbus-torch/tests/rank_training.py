@@ -65,6 +65,9 @@ class Trouble(SessionRunHook):
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
 
+    def begin(self, rank: int) -> None:
+        assert rank == RANK
+
     @hookimpl
     def after_save(self, global_step: int) -> str | None:
         here = self.options.on == RANK and self.options.trouble == "after a save"

@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from hookbus import latest_checkpoint
 from tests.support.profiles import cases
-from tests.support.ranks import RanksRun, kill, run
+from tests.support.ranks import ROOT, SECONDS, RanksRun, kill, run
 
 SCRIPT = Path(__file__).with_name("rank_training.py")
 REPEATED = range(cases(1, 20))
@@ -199,3 +201,69 @@ def test_ranks_that_disagree_end_with_an_error(arguments, error, tmp_path):
         assert re.search(error, done.left[rank]["error"] if done.left else done.output), (
             done
         )
+
+
+WITH_OTHERS = """
+--checkpoint-saver-save-steps 5 --early-stopping loss --early-stopping-patience 50
+--early-stopping-run-every-steps 1 --early-stopping-reduce mean --feed-fn given:feeds
+--final-ops loss --global-step-waiter 0 --gradient-accumulation 2
+--in-memory-evaluator given:evaluate --in-memory-evaluator-every-n-iter 5
+--logging-tensor loss --logging-tensor-reduce mean --nan-tensor loss
+--profiler-save-steps 5 --profiler-output-dir timelines --progress-every-secs 0.01
+--reduce-lr-on-plateau loss --spike-rollback loss --step-counter 5
+--stop-at-checkpoint-step 99 --stop-at-checkpoint-step-model-dir runs --stop-at-step 12
+--summary-saver-save-steps 5 --throughput-every-n-steps 5 --time-limit 1h
+--weight-average 0.9
+"""
+ALONE = "--lr-finder-steps 8 --lr-finder-output-dir pictures"
+"""It ends the training itself."""
+GIVEN = """
+def feeds():
+    return None
+
+def evaluate(session):
+    return {"accuracy": 0.5}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "once"), [(WITH_OTHERS, "final values step=12"), (ALONE, "tested tested=8")]
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_built_in_hook_takes_part_in_a_training_of_several_ranks(
+    ranks, flags, once, tmp_path
+):
+    """The script and the flags are those for a single process; the chief alone logs."""
+    (tmp_path / "given.py").write_text(GIVEN)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(ranks), "-m", "hookbus", "run", *flags.split()]
+    example = ROOT / "examples" / "torch_ddp.py"
+    done = subprocess.run(
+        [*launcher, str(example), "--epochs", "1", "--checkpoint-dir", "runs"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done
+    started = done.stderr.splitlines()[0]
+    for name in re.findall(r"^--([a-z-]+?)(?:-every|-save|-steps|-patience)? ", flags):
+        assert name in started
+    outcome = json.loads((tmp_path / "runs" / "outcome.json").read_text())
+    assert outcome["kind"] == "stopped"
+    assert done.stderr.count(once) == 1
+
+
+def test_the_flags_above_name_every_built_in_hook():
+    """A new one must work with several ranks as well."""
+    backends = {"torch", "jax", "tensorflow"}
+    plugins = {path.name.removeprefix("hookbus-") for path in (ROOT / "plugins").glob("h*")}
+    flags = (WITH_OTHERS + ALONE).split()
+    missing = {
+        name
+        for name in plugins - backends
+        if not any(flag.startswith(f"--{name}") for flag in flags)
+    }
+    assert not missing
