@@ -494,12 +494,24 @@ class EpochIterator:
             return "it is an iterator, which gives each value once"
         return None
 
-    def go_back(self, state: Mapping[str, Any], skip: bool) -> None:
+    def given_last(self) -> dict[str, list[int]]:
+        """Return the number of the last value that the open pass gave, by its own number.
+
+        It is empty if there is none since the pass has gone back.
+        """
+        source = self._source
+        if source is None or not self._active or source.pulled == self._back_at:
+            return {}
+        return {str(self._complete): [source.pulled - 1]}
+
+    def go_back(
+        self, state: Mapping[str, Any], left_out: Mapping[str, Iterable[int]]
+    ) -> None:
         """Have the open pass give the values behind a position once more.
 
         Args:
             state: the position; :meth:`why_not_back` has no objection.
-            skip: whether to leave out the last value that it gave.
+            left_out: what to leave out, as :meth:`given_last` tells it.
 
         Raises:
             CheckpointError: the input ends before the position.
@@ -508,8 +520,7 @@ class EpochIterator:
         assert source is not None
         within = self._within(source, state)
         assert within is not None
-        is_new = source.pulled != self._back_at  # it has given a value since it went back
-        source.go_back(within, [source.pulled - 1] if skip and is_new else ())
+        source.go_back(within, left_out.get(str(self._complete), ()))
         self._done = self._back_at = source.pulled
         self._marks = 0
 

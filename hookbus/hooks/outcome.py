@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -90,11 +90,20 @@ class Stop:
 
 @attrs.frozen
 class Rollback:
-    """A request of a plugin to go back to the newest good checkpoint."""
+    """A request of a plugin to go back to the newest good checkpoint.
+
+    Attributes:
+        who: the plugin.
+        why: the reason that it gave.
+        skip_inputs: whether to leave out what the run took from inputs in which it asked.
+        taken: the numbers of these values, by input; None if that run is the last one. With
+            several ranks the session goes back some runs later.
+    """
 
     who: str
     why: str
     skip_inputs: bool
+    taken: Mapping[str, Sequence[int]] | None = None
 
 
 @attrs.frozen
@@ -119,6 +128,18 @@ def united(*asked: SaveRequest | None) -> SaveRequest | None:
         return given[0] if given else None
     kept = {who: why for request in reversed(given) for who, why in request.kept.items()}
     return attrs.evolve(given[0], kept=kept)
+
+
+def united_rollbacks(asked: Sequence[Rollback]) -> Rollback | None:
+    """Return one request for those of several ranks, which leaves out the inputs of all."""
+    if not asked:
+        return None
+    taken: dict[str, list[int]] = {}
+    for request in asked:
+        for name, numbers in (request.taken or {}).items():
+            taken.setdefault(name, []).extend(numbers)
+    skips = any(request.skip_inputs for request in asked)
+    return attrs.evolve(asked[0], skip_inputs=skips, taken=taken)
 
 
 def is_clean_end(error: BaseException | None, stopping: bool) -> bool:

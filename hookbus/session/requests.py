@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,14 @@ from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.interrupts import uninterrupted
-from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
+from hookbus.hooks.outcome import (
+    NOBODY,
+    Rollback,
+    SaveRequest,
+    Stop,
+    united,
+    united_rollbacks,
+)
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Notice, Place
@@ -82,8 +89,10 @@ def hold_requests(state: SessionState) -> None:
     asked = agreement.asked
     if stop is not None:
         asked.setdefault("stop", [stop.who, stop.why, stop.kind])
-    if rollback is not None:
-        asked.setdefault("rollback", [rollback.who, rollback.why, rollback.skip_inputs])
+    if rollback is not None and "rollback" not in asked:
+        # Further runs follow before the ranks go back, all with as many values as this one.
+        taken = inputs_to_leave_out(state, rollback, None)
+        asked["rollback"] = [rollback.who, rollback.why, rollback.skip_inputs, taken]
     if save is not None:
         who, why, kept = asked.get("save", (save.who, save.why, {}))
         asked["save"] = [who, why, {**save.kept, **kept}]
@@ -123,7 +132,7 @@ def _meet(state: SessionState, place: Place = "in a pass", *, now: bool = False)
         rank, who, why, kind = stops[0]
         everywhere = len(stops) == agreement.peers.size
         stop = Stop(who, why if everywhere else f"{why} (rank {rank})", kind)
-    requests.put_agreed(stop, united(*saves), back[0] if back else None)
+    requests.put_agreed(stop, united(*saves), united_rollbacks(back))
 
 
 def meet_at_end_of_pass(state: SessionState) -> None:
@@ -182,6 +191,28 @@ def take_rollback(state: SessionState) -> tuple[Rollback, Restored]:
     return asked, state.saver.newest(asked.who)
 
 
+def inputs_to_leave_out(
+    state: SessionState, asked: Rollback, context: SessionRunContext | None
+) -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the values that a roll-back leaves out, by input.
+
+    *context* is that of the last run; None if it was not compiled.
+
+    Raises:
+        UsageError: the backend pulls from inputs in a way of its own.
+    """
+    if not asked.skip_inputs:
+        return {}
+    if asked.taken is not None:
+        return asked.taken
+    if state.custom_loop:
+        return state.saver.epochs.given_last()
+    if state.driven:
+        return {}  # it does not go back
+    assert state.backend is not None
+    return state.backend.numbers_of(context)
+
+
 def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> None:
     """Count and log a roll-back that is possible, and forget the steps that it undoes.
 
@@ -231,7 +262,8 @@ def _roll_back_in_place(state: SessionState) -> None:
     count_rollback(state, asked, restored)
     seek: Callable[[], None] | None = None
     if why_not is None:
-        seek = partial(saver.epochs.go_back, place, asked.skip_inputs)
+        left_out = inputs_to_leave_out(state, asked, None)
+        seek = partial(saver.epochs.go_back, place, left_out)
     else:
         log.warning("the input does not go back", why=why_not)
     backend.settle()

@@ -133,15 +133,17 @@ class HookedSession:
                 self.whole, self._whole_request = steady.whole, steady.request
         return values
 
-    def numbers_of(self, context: SessionRunContext) -> dict[str, list[int]]:
+    def numbers_of(self, context: SessionRunContext | None) -> dict[str, list[int]]:
         """Return the numbers of the values that the last run took, by input.
+
+        *context* is that of the run; None if it was not compiled.
 
         Raises:
             UsageError: the backend pulls from inputs in a way of its own.
         """
         last = self._last
         request = self._whole_request
-        if last is not None and last[0] is context:
+        if last is not None and (context is None or last[0] is context):
             request = _request_of(last)
         graph, positions = self.session.graph, self.session.positions()
         ours = {n.name for n in graph.nodes.values() if n.kind == "input"}

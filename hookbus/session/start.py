@@ -42,7 +42,13 @@ from hookbus.peers.protocol import CHIEF, ranks_of
 from hookbus.plugin.roster import versions
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Recovery, Rollbacks
-from hookbus.session.requests import act, act_after_run, count_rollback, take_rollback
+from hookbus.session.requests import (
+    act,
+    act_after_run,
+    count_rollback,
+    inputs_to_leave_out,
+    take_rollback,
+)
 from hookbus.session.run import HookedSession
 from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
@@ -285,8 +291,7 @@ def _roll_back(state: SessionState, context: SessionRunContext) -> None:
     count_rollback(state, asked, restored)
     old = state.backend
     assert old is not None
-    if asked.skip_inputs:
-        state.rollbacks.leave_out(old.numbers_of(context))
+    state.rollbacks.leave_out(inputs_to_leave_out(state, asked, context))
     old.settle()
     error = old.close(state.grace)
     if error is not None and not isinstance(error, old.session.preemption_errors):

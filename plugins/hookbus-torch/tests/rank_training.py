@@ -64,6 +64,7 @@ class Trouble(SessionRunHook):
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.has_asked = False
 
     def begin(self, rank: int) -> None:
         assert rank == RANK
@@ -75,7 +76,10 @@ class Trouble(SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         kind, here = self.options.trouble, self.options.on == RANK
-        if not here or run_values.global_step != self.options.at:
+        at = self.options.at
+        if kind == "roll back on each":  # the others one step later
+            here, at = True, at + (self.options.on != RANK)
+        if not here or run_values.global_step != at:
             return
         if kind == "hook":
             raise ValueError("the hook is broken")
@@ -87,6 +91,9 @@ class Trouble(SessionRunHook):
             run_context.request_stop("enough")
         if kind == "save":
             run_context.request_save("now")
+        if kind.startswith("roll back") and not self.has_asked:
+            self.has_asked = True
+            run_context.request_rollback("a spike")
         if kind == "assign":
             run_context.assign({"optimizer.lr": 0.5})
 
@@ -159,11 +166,18 @@ def inputs_of(options: argparse.Namespace, session: Any) -> Iterator[Any]:
 
 def train_graph(options: argparse.Namespace) -> None:
     """Train a graph of the built-in backend, which each rank computes alone."""
-    graph = Graph()
+    graph, batches = Graph(), []
+    graph.input("x", lambda: range(options.steps + 50))
     graph.variable("w", 8.0)
     graph.op(lambda w: w**2, name="loss")
     graph.op(lambda: RANK + 1, name="ranks_so_far")
-    graph.train_op(lambda w: time.sleep(0.06) or w / 2, name="train", updates="w")
+
+    @graph.train_op(updates="w")
+    def train(w: float, x: int) -> float:
+        time.sleep(0.06)
+        batches.append(x)
+        return w / 2
+
     error, session, w = "", None, None
     try:
         session = session_of(options, graph)
@@ -175,7 +189,7 @@ def train_graph(options: argparse.Namespace) -> None:
         error = f"{type(raised).__name__}: {raised}"
         raise
     finally:
-        leave(options, session, error, weights=w)
+        leave(options, session, error, weights=w, batches=batches)
 
 
 def train_driven(options: argparse.Namespace) -> None:

@@ -171,6 +171,24 @@ def test_graphs_and_loops_of_frameworks_agree_as_well(loop, trouble, step, tmp_p
     assert saved_in(tmp_path) == step
 
 
+@pytest.mark.parametrize("loop", cases(["own"], ["own", "graph"]))
+@pytest.mark.parametrize(
+    ("trouble", "again"),
+    cases(
+        [("roll back", [5, *range(7, 13)])],
+        [("roll back", [5, *range(7, 13)]), ("roll back on each", [5, *range(8, 14)])],
+    ),
+)
+def test_a_roll_back_leaves_out_what_the_step_took_that_asked_for_it(
+    loop, trouble, again, tmp_path
+):
+    """One rank asks at step 7, or the other at step 8, too: all go back after step 8."""
+    done = trained(2, tmp_path, "--loop", loop, "--trouble", trouble, "--steps", "12")
+    assert (done.one("kind"), done.one("step")) == ("stopped", 12), done
+    assert done.one("batches") == [*range(8), *again]
+    assert done.one("weights")
+
+
 DISAGREE = [
     (["--extra"], r"differ in their hooks: \[.*\] on rank 0; \[.*\] on rank 1"),
     (["--no-group"], "this process is rank \\d of 2 .* there is no process group"),
