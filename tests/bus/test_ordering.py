@@ -28,7 +28,11 @@ def test_the_first_registered_is_called_first() -> None:
 
     made = bus(Recorder("a"), Recorder("b"), Recorder("c"))
     assert list(made.members) == ["p0", "p1", "p2"]
-    assert made.emit("begin", graph=None, checkpoints=None, kind="train") == ["a", "b", "c"]
+    assert made.emit("begin", graph=None, checkpoints=None, kind="train", rank=0) == [
+        "a",
+        "b",
+        "c",
+    ]
     assert made.emit("end", session=None, outcome=None) == ["a", "b", "c"]
 
 
