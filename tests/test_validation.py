@@ -114,7 +114,7 @@ def test_a_saver_and_its_session_have_one_directory():
 @pytest.mark.parametrize("kind", ["tran", "TRAIN", ""])
 @pytest.mark.parametrize("cls", [MonitoredSession, SingularMonitoredSession])
 def test_a_session_has_one_of_four_kinds(cls, kind):
-    """A kind that there is none of is refused with those that there are."""
+    """An unknown kind is refused; the message lists the four."""
     with pytest.raises(UsageError, match=r"kind=.*train, eval, predict, aux"):
         opened(cls=cls, kind=kind)
 
@@ -136,7 +136,7 @@ def test_the_first_argument_is_the_graph(cls):
         cls(ChiefSessionCreator(counting()), config=OFF)
 
 
-# Hooks that are none, or that cannot be told apart
+# Objects that are not hooks, and hooks that cannot be told apart
 
 
 @pytest.mark.parametrize("cls", EVERY_CLASS)

@@ -1,4 +1,4 @@
-"""Keeps the nodes of a graph under their names, and finds them for whoever asks."""
+"""Keeps the nodes of a graph, and finds them by name; a wrong name gets a suggestion."""
 
 from __future__ import annotations
 

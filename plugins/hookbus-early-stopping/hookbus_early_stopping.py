@@ -283,9 +283,8 @@ class EarlyStoppingHook(SessionRunHook):
         nodes = self.should_stop_fn is None and not self.from_evaluations
         if self.reduce != "none" and not (nodes and self.run_every_steps is not None):
             raise UsageError(
-                f"early-stopping: reduce={self.reduce!r} needs a node to watch and "
-                "run_every_steps (in code, with run_every_secs=None): all ranks ask in the "
-                "same runs"
+                f"reduce={self.reduce!r} needs a node to watch and run_every_steps (in "
+                "code, with run_every_secs=None): all ranks ask in the same runs."
             )
 
     def _check_function(self) -> None:

@@ -86,8 +86,8 @@ class LoggingTensorHook(SessionRunHook):
         if self.reduce != "none":
             if self.every_n_iter is None or self.at_end:
                 raise UsageError(
-                    f"logging-tensor: reduce={self.reduce!r} needs every_n_iter, and not "
-                    "at_end: all ranks ask in the same runs"
+                    f"reduce={self.reduce!r} needs every_n_iter, and not at_end: all ranks "
+                    "ask in the same runs."
                 )
             self.ranks, self.can_wait = "all", False
         if periods:

@@ -51,8 +51,8 @@ class SpikeRollbackHook(SessionRunHook):
     def __attrs_post_init__(self) -> None:
         if self.warmup > self.window:
             raise UsageError(
-                f"spike-rollback: a window of {self.window} losses has never the "
-                f"{self.warmup} of the warm-up; make it larger"
+                f"a window of {self.window} losses never has the {self.warmup} of the "
+                "warm-up; make it larger."
             )
         self._losses = deque(maxlen=self.window)
 
@@ -75,7 +75,7 @@ class SpikeRollbackHook(SessionRunHook):
         loss = hookbus.number_in(run_values.results)
         if loss is None:
             raise UsageError(
-                f"spike-rollback watches one number, and {self.loss_tensor!r} is none"
+                f"spike-rollback watches one number, and {self.loss_tensor!r} is not one"
             )
         fault = self._fault_of(loss)
         if fault is None:

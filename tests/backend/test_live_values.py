@@ -173,7 +173,7 @@ def test_a_hook_assigns_it_in_the_object():
     ],
 )
 def test_a_hook_assigns_only_what_fits(name, value, message):
-    """A value without ``put`` is none that hooks assign; nothing is changed."""
+    """Hooks cannot assign a value without ``put``; nothing is changed."""
     module = Module()
     with (
         pytest.raises(GraphError, match=message),

@@ -258,7 +258,7 @@ def test_a_hook_can_have_a_run_traced():
 
 
 def test_a_traced_step_of_a_custom_loop_records_what_hooks_derive():
-    """Nodes that are made of what the loop reports are ops; what nobody wants is none."""
+    """Nodes made of reported values are recorded as ops, if somebody wants them."""
 
     class DerivingHook(SessionRunHook):
         def begin(self, graph):

@@ -142,7 +142,7 @@ def test_a_policy_is_a_word(text: str, policy: ErrorPolicy) -> None:
     ],
 )
 def test_what_is_no_policy_is_told_with_its_place(text: Any) -> None:
-    """A word that is none is a usage error: where it was said, and what there is."""
+    """An unknown word is a usage error, which tells its place and the words allowed."""
     with pytest.raises(UsageError, match=r"-o a\.on_error: .* expected raise, warn"):
         parse_policy(text, "-o a.on_error")
 

@@ -145,7 +145,7 @@ def test_zero_seconds_are_a_period(plugin, setting):
 @pytest.mark.parametrize("value", ["often", math.nan], ids=str)
 @pytest.mark.parametrize(("plugin", "setting"), numeric())
 def test_what_is_to_be_a_number_is_one(plugin, setting, value):
-    """Text is none, nor is NaN, with which a hook would silently never be due."""
+    """Text is refused, and so is NaN, with which a hook would silently never be due."""
     rest = {"patience": None, "mode": "lower"} if setting == "threshold" else {}
     message = told(plugin, settings={**rest, setting: value})
     assert plugin in message
@@ -291,7 +291,7 @@ FLAGS = [
     ("step-counter", "--{}-every-n-steps none"),
     ("stop-at-step", "--{}-last-step 5 --{}-num-steps 5"),
     ("summary-saver", "--{}-save-steps 5 --{}-save-secs 5"),
-    # A period that is none.
+    # A period that is not positive.
     ("checkpoint-saver", "--{}-save-steps 0"),
     ("checkpoint-saver", "--{}-save-secs -1"),
     ("checkpoint-saver", "--{}-save-secs nan"),

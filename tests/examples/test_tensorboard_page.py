@@ -73,7 +73,7 @@ def columns_with_a_curve(directory: str) -> int:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 def test_tensorboard_shows_curves(trained):
-    """The page of the demo's directory has lines across its charts; an empty one's none."""
+    """The page of the demo's directory draws lines; that of an empty one draws nothing."""
     Path("runs/nothing").mkdir()
     assert columns_with_a_curve("runs/nothing") < 20
     assert columns_with_a_curve(trained) > 150

@@ -326,7 +326,7 @@ def test_each_parameter_names_one_node(graph: Graph, many: Callable[..., Any]) -
 
 
 def test_reads_of_a_wrong_parameter_is_refused(graph: Graph) -> None:
-    """reads= with a parameter that the function has not is a mistake, with a suggestion."""
+    """reads= with a name that is no parameter is a mistake; the message suggests one."""
     message = refused(GraphError, lambda: graph.op(_scale, reads={"imags": "x"}))
     assert "op '_scale': reads= names 'imags'" in message
     assert "did you mean 'images'?" in message
@@ -450,7 +450,7 @@ def test_a_node_tells_what_it_reads_and_updates(
 
 
 def test_a_node_reads_what_its_parameters_found(graph: Graph) -> None:
-    """A default that names no node is none of its reads."""
+    """A parameter that names no node keeps its default, and does not count as a read."""
     node = graph.op(lambda x, rate=0.1: x * rate, name="z")
     assert node.reads == ("x",)
 

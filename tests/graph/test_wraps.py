@@ -1,4 +1,4 @@
-"""Wraps: whoever reads a node sees what functions of hooks make of its value."""
+"""Tests wraps: every reader of a node sees what the functions of hooks make of it."""
 
 from __future__ import annotations
 

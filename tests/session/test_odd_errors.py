@@ -40,7 +40,7 @@ class NoTextError(Exception):
 
 
 class WrongTextError(Exception):
-    """Has text that is none."""
+    """Has a ``__str__`` that returns no text."""
 
     def __str__(self) -> str:
         return None  # type: ignore[return-value]

@@ -216,7 +216,7 @@ def test_a_metric_keeps_its_precision(make, value):
     ids=["ties", "ties, too few", "zero", "a first NaN", "a later NaN", "an old plateau"],
 )
 def test_how_no_improvement_is_found(losses, most, stopped, sign):
-    """Ties are none, a first NaN is never beaten, and what once held holds."""
+    """A tie is no improvement, nothing beats a first NaN, and a plateau stays one."""
     make = stop_if_no_decrease_hook if sign == 1 else stop_if_no_increase_hook
     metrics = of_losses(*(sign * loss for loss in losses))
     assert stops(make("loss", most, from_evaluations=True), metrics=metrics) is stopped

@@ -225,7 +225,7 @@ def test_a_restored_session_measures_its_own_speed(listener):
 
 
 def test_the_end_of_input_measures_nothing(listener):
-    """A run that ends the input is none."""
+    """A run that meets the end of input does not count as a step."""
     hooks = [StepCounterHook(2), listener]
     run_steps(*hooks, errors={3: OutOfRangeError()}, reraise=False)
     assert listener.steps == []

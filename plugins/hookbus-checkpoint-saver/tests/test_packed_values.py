@@ -204,7 +204,7 @@ def test_errors_of_reading_tell_a_bad_checkpoint_from_a_bad_plugin(tmp_path: Pat
 
 
 def test_a_value_of_an_unknown_library_names_what_to_install(tmp_path: Path) -> None:
-    """The checkpoint is good, so the error is none of a damaged one."""
+    """The checkpoint is good, so the error does not call it damaged."""
     written({"w": tensor("float32", (1,), b"abcd")}, tmp_path)
     tree = (tmp_path / "state.json").read_text().replace("fakelib", "jax")
     (tmp_path / "state.json").write_text(tree)

@@ -189,7 +189,7 @@ def test_some_are_kept_for_good_by_their_hours(monkeypatch):
 
 
 def test_what_several_rules_keep_stays():
-    """The newest, those kept for good and the best; a value that is not finite is none."""
+    """The newest, those kept for good and the best; NaN and infinity never win."""
     losses = {3: float("nan"), 4: 0.5, 6: 0.25, 7: 0.125, 9: float("-inf")}
     rules = {"keep_every_steps": 5, "keep_best": 2, "max_to_keep": 2}
     assert left(12, loss=lambda step: losses.get(step + 1, 9.0), **rules) == [

@@ -374,7 +374,7 @@ def test_dtypes_of_ml_dtypes_come_back(name: str) -> None:
 def test_a_dtype_whose_library_is_missing_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint is good, so the error is none of a damaged one."""
+    """The checkpoint is good, so the error does not call it damaged."""
     SafetensorsCodec().write(
         {"w": np.zeros(1, ml_dtypes.bfloat16)}, CheckpointFiles(tmp_path)
     )

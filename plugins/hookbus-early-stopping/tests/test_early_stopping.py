@@ -482,6 +482,6 @@ def test_a_value_over_all_ranks_is_a_node_and_has_a_period_in_steps(settings):
     with pytest.raises(UsageError) as raised:
         EarlyStoppingHook(reduce="mean", **settings)
     assert str(raised.value) == (
-        "early-stopping: reduce='mean' needs a node to watch and run_every_steps (in code, "
-        "with run_every_secs=None): all ranks ask in the same runs"
+        "reduce='mean' needs a node to watch and run_every_steps (in code, with "
+        "run_every_secs=None): all ranks ask in the same runs."
     )

@@ -114,6 +114,10 @@ def test_steps_in_a_file_take_the_place_of_seconds_as_well():
             ],
             "Only one of `run_every_secs` and `run_every_steps` must be set.",
         ),
+        (
+            ["--early-stopping-patience=4", "--early-stopping-reduce=mean"],
+            "ERROR: early-stopping: reduce='mean' needs a node",
+        ),
         (["--early-stopping", "accuracy"], "mode is required for the metric 'accuracy'"),
         (
             ["--early-stopping-should-stop-fn", "beside:asked"],

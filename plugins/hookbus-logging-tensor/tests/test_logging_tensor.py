@@ -380,8 +380,7 @@ def test_values_over_all_ranks_need_a_period_in_runs(periods):
     with pytest.raises(UsageError) as raised:
         LoggingTensorHook("loss", reduce="mean", **periods)
     assert str(raised.value) == (
-        "logging-tensor: reduce='mean' needs every_n_iter, and not at_end: all ranks ask "
-        "in the same runs"
+        "reduce='mean' needs every_n_iter, and not at_end: all ranks ask in the same runs."
     )
 
 

@@ -25,7 +25,7 @@ _PATIENCE = 30
 
 @attrs.frozen
 class Show:
-    """What a child wrote to the terminal, and to a stdout that is none."""
+    """Holds what a child wrote to its terminal, and to a stdout that is not one."""
 
     code: int
     text: str

@@ -177,7 +177,7 @@ def test_a_message_gives_the_loss_and_the_median():
     [
         ({"factor": 1}, "invalid factor=1. SpikeRollbackHook expects a number above 1"),
         ({"window": 0}, "invalid window=0"),
-        ({"warmup": 60}, "a window of 50 losses has never the 60 of the warm-up"),
+        ({"warmup": 60}, "a window of 50 losses never has the 60 of the warm-up"),
     ],
 )
 def test_each_mistake_is_told(settings, message):
@@ -189,7 +189,7 @@ def test_a_loss_is_one_number(tmp_path):
     graph = Graph()
     graph.op(lambda: np.zeros(2), name="loss")
     graph.train_op(lambda: None, name="train")
-    message = "spike-rollback watches one number, and 'loss' is none"
+    message = "spike-rollback watches one number, and 'loss' is not one"
 
     def train() -> None:
         with session_of(graph, tmp_path) as session:

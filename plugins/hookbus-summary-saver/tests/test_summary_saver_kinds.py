@@ -58,7 +58,7 @@ def test_a_scalar_is_a_number_or_an_array_that_holds_one(record, value):
 
 @pytest.mark.parametrize("value", [INFINITY, -INFINITY, NAN, True, np.False_, 1e39, 1e-46])
 def test_a_scalar_may_be_any_number(record, value):
-    """One that is none, infinity, truth; in single precision, as in TensorFlow."""
+    """NaN, infinity and booleans are scalars; single precision, as in TensorFlow."""
     with np.errstate(over="ignore"):
         expected = np.float32(value)
     (event,) = record("scalar", value).Scalars("x")

@@ -224,7 +224,7 @@ ADDOPTS = [
         shows=clipper(size=5),
     ),
     Row(
-        "a flag in HOOKBUS_ADDOPTS that is none",
+        "an unknown flag in HOOKBUS_ADDOPTS",
         env={"HOOKBUS_ADDOPTS": "--zzz 3"},
         code=4,
         tells="ERROR: unrecognized flag --zzz (from HOOKBUS_ADDOPTS)",

@@ -202,7 +202,7 @@ WHICH = [
         tells="ERROR: -c tox.ini: the file has no section for hookbus",
     ),
     Row(
-        "-c names a file that is none for config",
+        "-c names a file that is not a config file",
         "-c train.py",
         code=4,
         tells="ERROR: -c train.py: a config file ends in .toml, .ini or .cfg",
@@ -323,7 +323,7 @@ KEYS = [
         verdicts={"meter": "on: autouse"},
     ),
     Row(
-        "a section of hookbus that is none",
+        "hookbus's section is not a table",
         files={"pyproject.toml": "[tool]\nhookbus = 3\n"},
         code=4,
         tells="ERROR: pyproject.toml: tool.hookbus is not a table",
@@ -390,7 +390,7 @@ ADDOPTS = [
         code=0,
     ),
     Row(
-        "a flag in addopts that is none",
+        "an unknown flag in addopts",
         files={"setup.cfg": "[tool:hookbus]\n\naddopts = --zzz\n"},
         code=4,
         tells="ERROR: unrecognized flag --zzz (from setup.cfg:3)",

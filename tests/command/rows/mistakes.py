@@ -345,7 +345,7 @@ OBJECTS = [
 
 SETTINGS = [
     wrong(
-        "a policy for errors that is none",
+        "an unknown policy for errors",
         ONE,
         hook("One", "on_error = 'ignore'"),
         4,

@@ -352,7 +352,7 @@ LOCAL_MODULES = [
         tells="fine-grained (-p my_class:FineGrainedHook), fine-grained-2 (-p my_copy:…",
     ),
     Row(
-        "a module that has nothing to do with hookbus is none",
+        "a module that has nothing to do with hookbus is not a plugin",
         "-p my_tools",
         files=LOCAL,
         code=4,

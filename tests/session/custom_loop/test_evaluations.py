@@ -111,7 +111,7 @@ def test_a_block_without_reports_is_a_warning(own, lines):
 
 @pytest.mark.parametrize("error", [Failure(), StopIteration(), KeyboardInterrupt()])
 def test_an_error_leaves_no_evaluation(own, error):
-    """Half an evaluation is none; generators are restored, and the loop may go on."""
+    """Half an evaluation does not count; generators are restored, and the loop goes on."""
     listener = Listener()
     with own(listener) as session:
         before = random_state.capture()
