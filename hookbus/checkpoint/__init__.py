@@ -1,1 +1,1 @@
-"""Writes the state of a session to disk, and restores it, as a whole."""
+"""Puts checkpoints onto the disk, and reads them, each as a whole."""

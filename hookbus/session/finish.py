@@ -61,7 +61,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         outcome = failed_outcome(error, state.global_step, state.bus.current)
     state.outcome = outcome = attrs.evolve(
         outcome,
-        params=state.saver.params,
+        params=state.contents.params,
         skipped=state.requests.skips.total(),
         rolled_back=state.rollbacks.count,
     )
@@ -142,7 +142,7 @@ def _decide(
         if clean and isinstance(reached, END_OF_INPUT):
             state.end_input(reached)
         if clean and state.custom_loop:
-            state.saver.epochs.finish()
+            state.contents.epochs.finish()
         if clean:
             meet_at_end(state)
         state.stop_by_signal()
@@ -182,7 +182,7 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if state.custom_loop and outcome.kind in KINDS.values():
         # Before the first step, the checkpoint that was restored, or none, is the one to
         # continue: the program has repeated a part of what came before it.
-        requested = requested if saver.tracking.is_complete else None
+        requested = requested if state.contents.tracking.is_complete else None
     if requested is not None:
         failures += _attempt(lambda: save(state, requested, None))
     failures += _attempt(lambda: record_values(state))

@@ -425,7 +425,7 @@ class MonitoredSession:
                 f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
             )
         state = self._state
-        return state.saver.epochs.iterate(
+        return state.contents.epochs.iterate(
             iterable,
             self._should_stop,
             partial(end_epoch, state),
@@ -507,7 +507,7 @@ class MonitoredSession:
         """
         state = self._state
         if state.custom_loop and threading.get_ident() == state.thread:
-            state.saver.epochs.mark()
+            state.contents.epochs.mark()
             if state.signals.received is not None and not heed_signal(state):
                 return False
         return self._should_stop()

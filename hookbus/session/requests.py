@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.backend.random_state import unswapped
-from hookbus.checkpoint.hook_state import load_hooks
-from hookbus.checkpoint.leaves import Snapshot
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
@@ -25,6 +23,8 @@ from hookbus.hooks.outcome import (
 from hookbus.hooks.signals import KINDS, raise_put_off
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Notice, Place
+from hookbus.saving.hook_state import load_hooks
+from hookbus.saving.leaves import Snapshot
 from hookbus.session.state import Phase, SessionState
 from hookbus.validation import plain_params
 
@@ -206,7 +206,7 @@ def inputs_to_leave_out(
     if asked.taken is not None:
         return asked.taken
     if state.custom_loop:
-        return state.saver.epochs.given_last()
+        return state.contents.epochs.given_last()
     if state.driven:
         return {}  # it does not go back
     assert state.backend is not None
@@ -251,9 +251,9 @@ def _roll_back_in_place(state: SessionState) -> None:
     """
     asked, restored = take_rollback(state)
     assert state.backend is not None
-    backend, saver, saved = state.backend, state.saver, restored.state
-    place = saver.place_of(restored)
-    why_not = saver.epochs.why_not_back(place)
+    backend, contents, saved = state.backend, state.contents, restored.state
+    place = contents.place_of(restored)
+    why_not = contents.epochs.why_not_back(place)
     if why_not is not None and not asked.skip_inputs:
         raise UsageError(
             f"hook {asked.who!r} called run_context.request_rollback(skip_inputs=False), "
@@ -263,15 +263,15 @@ def _roll_back_in_place(state: SessionState) -> None:
     seek: Callable[[], None] | None = None
     if why_not is None:
         left_out = inputs_to_leave_out(state, asked, None)
-        seek = partial(saver.epochs.go_back, place, left_out)
+        seek = partial(contents.epochs.go_back, place, left_out)
     else:
         log.warning("the input does not go back", why=why_not)
     backend.settle()
     # In the order in which a session begins.
-    saver.put_back(backend.session, restored, seek)
-    load_hooks(saver.hooks, saved.get("hooks", {}), restored.manifest.ended)
+    state.saver.put_back(backend.session, restored, seek)
+    load_hooks(contents.hooks, saved.get("hooks", {}), restored.manifest.ended)
     state.bus.caller("after_create_session").collect(backend.session, backend.coord)
-    saver.generators.restore(saved.get("random", {}))
+    contents.generators.restore(saved.get("random", {}))
 
 
 def record_values(state: SessionState) -> None:
@@ -313,12 +313,12 @@ def record(state: SessionState, params: Any) -> None:
     state.check_process()
     if state.phase is Phase.CLOSED or state.backend is None:
         raise SessionClosedError("record() on a closed session; create a new one")
-    saver = state.saver
-    saver.record(plain_params(params))
-    state.bus.caller("recorded").collect(saver.params, state.global_step)
+    contents = state.contents
+    contents.record(plain_params(params))
+    state.bus.caller("recorded").collect(contents.params, state.global_step)
     inside = state.block is not None or state.bus.current.name is not NOBODY
     if state.requests.pending and not inside:
-        act(state, None, saving=saver.tracking.is_complete and not saver.epochs.pending)
+        act(state, None, saving=contents.is_settled)
 
 
 def heed_signal(state: SessionState) -> bool:
@@ -330,11 +330,11 @@ def heed_signal(state: SessionState) -> bool:
     inside = state.block is not None or state.bus.current.name is not NOBODY
     if inside or state.stop is not None or state.phase is not Phase.RUNNING:
         return True
-    saver = state.saver
-    if saver.epochs.pending:
+    contents = state.contents
+    if contents.epochs.pending:
         return False
     state.stop_by_signal()
-    if saver.tracking.is_complete and not saver.epochs.resuming:
+    if contents.tracking.is_complete and not contents.epochs.resuming:
         assert state.backend is not None
         state.requests.request_save(state.signals.name, _CAME)
         act(state, state.last_step)
@@ -388,16 +388,16 @@ def save_failed(state: SessionState, why: str) -> None:
     Raises:
         BaseException: it cannot be written.
     """
-    saver, backend = state.saver, state.backend
-    ready = state.first_step is not None and saver.tracking.is_complete
+    saver, contents, backend = state.saver, state.contents, state.backend
+    ready = state.first_step is not None and contents.tracking.is_complete
     if saver.checkpoints.failed_directory is None or backend is None or not ready:
         return
-    if state.is_inherited or saver.epochs.resuming or not saver.is_chief:
+    if state.is_inherited or contents.epochs.resuming or not saver.is_chief:
         return
     session = backend.session
     backend.settle()
     with unswapped(session):
-        snapshot = saver.snapshot(session)
+        snapshot = contents.snapshot(session)
         if not _is_refused(state, snapshot, None):
             saver.write_failed(session, snapshot, why)
 
@@ -431,7 +431,7 @@ def _write(
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
     requests, step = state.requests, session.global_step
-    snapshot = saver.snapshot(session)
+    snapshot = state.contents.snapshot(session)
     if not _on_any_rank(state, not saver.is_safe(session, snapshot)):
         saver.keep_last(request)
         return None

@@ -18,16 +18,7 @@ from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
-from hookbus.checkpoint.hook_state import (
-    Stateful,
-    load_evaluated,
-    load_hooks,
-    stateful,
-    states_of,
-)
 from hookbus.checkpoint.retention import Retention
-from hookbus.checkpoint.saver import Saver, continues_input
-from hookbus.checkpoint.tracking import Tracking
 from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
@@ -40,6 +31,16 @@ from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF, ranks_of
 from hookbus.plugin.roster import versions
+from hookbus.saving.contents import Contents, continues_input
+from hookbus.saving.hook_state import (
+    Stateful,
+    load_evaluated,
+    load_hooks,
+    stateful,
+    states_of,
+)
+from hookbus.saving.saver import Saver
+from hookbus.saving.tracking import Tracking
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Recovery, Rollbacks
 from hookbus.session.requests import (
@@ -126,17 +127,15 @@ def new_session(
     directory = Path(given).absolute() if given else None
     checkpoints = Checkpoints(directory, requests, bus.current)
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
-    saver = Saver(
-        checkpoints,
-        Retention(checkpoints, bus),
+    contents = Contents(
         stateful(bus),
         tracking,
         EpochIterator(tracking.generators),
-        versions(hooks),
+        rollbacks.state_dict,
         was_cut_short if one_call else continues_input,
-        rollbacks=rollbacks.state_dict,
-        agreement=agreement,
     )
+    retention = Retention(checkpoints, bus)
+    saver = Saver(checkpoints, retention, contents, versions(hooks), agreement=agreement)
     custom_loop = creator.graph.takes_reports
     signals = SignalWatch(saves=lambda: checkpoints.enabled_by is not None)
     signals.notes_only = agreement is not None
@@ -146,6 +145,7 @@ def new_session(
         creator=creator,
         bus=bus,
         requests=requests,
+        contents=contents,
         saver=saver,
         signals=signals,
         # Only the caller of a custom loop could repeat its step.
@@ -195,7 +195,8 @@ def settle(state: SessionState) -> None:
     creator.scaffold.finalize()
     saved_names, graph = creator.scaffold.saved_names, creator.graph
     state.saver.checkpoints.settle()
-    state.saver.prepare(saved_names, graph)
+    state.contents.take_graph(saved_names, graph)
+    state.saver.prepare()
     for node, wraps in graph.wraps.items():
         log.debug("node wrapped", node=node, by=", ".join(wraps))
 
@@ -395,7 +396,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     except PREEMPTION_ERRORS as error:
         return error
     state.bus.failures.spare(session.preemption_errors)
-    epochs = state.saver.epochs
+    epochs = state.contents.epochs
     remaining = epochs.remaining if state.custom_loop else session.remaining
     parts = state.bus, state.requests, state.signals, session, remaining
     backend = HookedSession(*parts, lambda: epochs.epoch, state.agreement)
@@ -437,16 +438,16 @@ def _stop_before_first_run(state: SessionState, session: Session) -> None:
 
 def _prepare(state: SessionState, backend: HookedSession) -> None:
     """Restore or initialize a backend session in this order, and notify the hooks."""
-    session, creator, saver = backend.session, state.creator, state.saver
+    session, creator, contents = backend.session, state.creator, state.contents
     training = state.kind == "train"
     path = creator.checkpoint_filename_with_path
     # 1. Variables, step, tracked objects and the position in the input.
-    restored = call_interruptibly(saver.restore, session, training, path)
+    restored = call_interruptibly(state.saver.restore, session, training, path)
     if restored is None:
         _restore_pristine(state)
-    saver.tracking.add_all(creator.graph.objects)
+    contents.tracking.add_all(creator.graph.objects)
     if training and not state.custom_loop:  # that may track more until its first step
-        saver.tracking.check()
+        contents.tracking.check()
     # 2. The initialization of the scaffold.
     hurry = state.signals.came
     call_interruptibly(creator.prepare, session, restored is not None, hurry)
@@ -454,17 +455,17 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     if restored is not None:
         states, ended = restored.state.get("hooks", {}), restored.manifest.ended
         if training:
-            load_hooks(saver.hooks, states, ended)
+            load_hooks(contents.hooks, states, ended)
             if state.first_step is None and was_cut_short(ended):
                 state.rollbacks.load_state_dict(restored.state.get("rollbacks", {}))
         else:
-            load_evaluated(saver.hooks, states, ended, state.kind)
+            load_evaluated(contents.hooks, states, ended, state.kind)
     state.bus.caller("after_create_session").collect(session, backend.coord)
     # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
-        saver.generators.restore(restored.state.get("random", {}))
+        contents.generators.restore(restored.state.get("random", {}))
         if not state.custom_loop:  # that may import more until its first step
-            saver.generators.restore_rest()
+            contents.generators.restore_rest()
 
 
 def _restore_pristine(state: SessionState) -> None:
@@ -473,7 +474,7 @@ def _restore_pristine(state: SessionState) -> None:
     A foreign loop has initialized its values. Without a checkpoint_dir it may have restored
     them in its own way; then the hooks just go on.
     """
-    hooks = state.saver.hooks
+    hooks = state.contents.hooks
     if state.driven and state.saver.checkpoints.directory is None:
         return
     if state.pristine is None:

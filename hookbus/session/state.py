@@ -16,7 +16,6 @@ import attrs
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
-from hookbus.checkpoint.saver import Saver
 from hookbus.config.config import Config, forget_records
 from hookbus.errors import (
     ForkedSessionError,
@@ -42,6 +41,8 @@ from hookbus.hooks.signals import (
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
+from hookbus.saving.contents import Contents
+from hookbus.saving.saver import Saver
 from hookbus.session.creators import SessionCreator
 from hookbus.session.recovery import Preemptions, Rollbacks
 from hookbus.session.run import HookedSession
@@ -88,6 +89,7 @@ class SessionState:
         creator: creates and initializes backend sessions.
         bus: the hooks.
         requests: the requests of hooks that are not served yet.
+        contents: the parts that checkpoints contain.
         saver: writes and reads checkpoints.
         signals: notices SIGINT, SIGTERM and SIGHUP.
         preemptions: counts the preemptions; None if the session recovers from none.
@@ -127,6 +129,7 @@ class SessionState:
     creator: SessionCreator
     bus: Bus
     requests: Requests
+    contents: Contents
     saver: Saver
     signals: SignalWatch
     preemptions: Preemptions | None
@@ -183,7 +186,7 @@ class SessionState:
 
     def track(self, things: Mapping[str, Any]) -> Any:
         """Save objects of a custom loop; return the object, or for several a dict."""
-        tracking, graph = self.saver.tracking, self.creator.graph
+        tracking, graph = self.contents.tracking, self.creator.graph
         values = tracking.add(things)
         graph.hold(tracking.live(values), tracking.states(values))
         return next(iter(values.values())) if len(values) == 1 else values
@@ -296,8 +299,8 @@ class SessionState:
 
     def hold_position(self) -> None:
         """Keep the current position in the input for the last checkpoint."""
-        if self.backend is not None:
-            self.saver.hold_position(self.backend.session)
+        if self.backend is not None and self.saver.checkpoints.enabled_by is not None:
+            self.contents.hold_position(self.backend.session)
 
     def _stop_running(self) -> None:
         if self.phase not in (Phase.CLOSED, Phase.INHERITED):

@@ -93,7 +93,7 @@ class Step:
         self.feeds: Mapping[str, Any] = NO_FEEDS
         self._state = state
         self._kind = kind
-        self._aside = state.saver.tracking.aside
+        self._aside = state.contents.tracking.aside
         self._counts = kind == state.kind
         self._reports: Reports
         self._pending: PendingRun | None = None
@@ -179,14 +179,14 @@ class Step:
         state = self._state
         if state.block is not None:
             state.check_block("step")
-        saver, backend = state.saver, state.backend
-        must_be_done = saver.epochs.begin_step(self._counts)
+        contents, backend = state.contents, state.backend
+        must_be_done = contents.epochs.begin_step(self._counts)
         if (
             backend is None
             or state.phase is not RUNNING
             or state.signals.received is not None
             or state.requests.pending
-            or not saver.tracking.is_complete
+            or not contents.tracking.is_complete
         ):
             backend = self._prepare(must_be_done)
         try:
@@ -205,7 +205,7 @@ class Step:
             must_be_done: whether the value of the step would be lost.
         """
         state = self._state
-        saver, backend = state.saver, state.backend
+        contents, backend = state.contents, state.backend
         usual = state.phase is RUNNING and state.signals.received is None
         if backend is None or not usual:
             # A value that would be lost still gets its step, even after a signal. A
@@ -214,18 +214,20 @@ class Step:
             if kind != "aux" and state.signals.received is not None:
                 heed_signal(state)
             backend = state.usable(kind)
-        is_new = not saver.tracking.is_complete
+        is_new = not contents.tracking.is_complete
         if is_new:
             state.check_wraps()
-            saver.tracking.check()
-            saver.generators.restore_rest()
-            saver.note_restored(backend.session)
+            contents.tracking.check()
+            contents.generators.restore_rest()
+            state.saver.note_restored(backend.session)
         if state.requests.pending or (is_new and state.agreement is not None):
-            session = backend.session
+            session, saver = backend.session, state.saver
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
             # What has wrapped the first value would be saved as it is after that.
-            is_first = session.global_step == state.first_step and not saver.epochs.wrapped
+            is_first = (
+                session.global_step == state.first_step and not contents.epochs.wrapped
+            )
             saves = is_first or not (must_be_done or saver.is_saved(session))
             act(state, None, saving=saves, together=is_new)
         return backend
@@ -254,7 +256,7 @@ class Step:
         """Do what comes last in any step."""
         state, (context, group, feeds, steady, _) = self._state, pending
         if self._counts:
-            state.saver.epochs.step_done()
+            state.contents.epochs.step_done()
         backend = state.backend
         if backend is None or state.phase is not RUNNING:
             backend = state.usable("aux")
@@ -321,7 +323,7 @@ def _entering(
     assert hooks is not None
     bus, requests, signals, kind = state.bus, state.requests, state.signals, state.kind
     session, schedule = backend.session, backend.schedules[kind]
-    before, begin_step, now = hooks.before, state.saver.epochs.begin_step, time.monotonic
+    before, begin_step, now = hooks.before, state.contents.epochs.begin_step, time.monotonic
 
     def enter() -> PendingRun | None:
         step = session.global_step
@@ -361,7 +363,7 @@ def _leaving(
     assert plan is not None
     bus, requests, signals, kind = state.bus, state.requests, state.signals, state.kind
     session, schedule = backend.session, backend.schedules[kind]
-    after, step_done, now = hooks.after, state.saver.epochs.step_done, time.monotonic
+    after, step_done, now = hooks.after, state.contents.epochs.step_done, time.monotonic
     reported, advance = frozenset(steady.reported), kind == "train"
     count, take_reports, run = len(reported), session.take_reports, backend.runner(plan)
 
@@ -455,8 +457,8 @@ class Evaluation:
         backend = state.usable("aux")
         self._sums, self.metrics = {}, {}
         with ExitStack() as inside:
-            inside.enter_context(state.saver.tracking.aside())
-            if not state.saver.epochs.resuming:
+            inside.enter_context(state.contents.tracking.aside())
+            if not state.contents.epochs.resuming:
                 session, name = backend.session, self.name
                 around = state.bus.around("evaluating", session=session, name=name)
                 inside.enter_context(around)
@@ -469,7 +471,7 @@ class Evaluation:
         state, state.block = self._state, None
         if inside is not None:
             inside.__exit__(kind, error, trace)
-        epochs = state.saver.epochs
+        epochs = state.contents.epochs
         repeats = epochs.resuming
         epochs.mark()
         if error is not None:
@@ -493,7 +495,7 @@ def end_epoch(state: SessionState, epoch: int) -> None:
     if not state.bus.caller("epoch_ended").reaches_nobody:
         _tell(state, backend, "epoch_ended", session=backend.session, epoch=epoch)
     if state.agreement is not None:
-        act(state, state.last_step, saving=_can_save(state), together=True)
+        act(state, state.last_step, saving=state.contents.is_settled, together=True)
 
 
 def _tell(
@@ -504,15 +506,9 @@ def _tell(
     state.requests.run = state.last_step
     try:
         backend.emit(event, **arguments, global_step=backend.session.global_step)
-        act(state, state.last_step, saving=_can_save(state))
+        act(state, state.last_step, saving=state.contents.is_settled)
     finally:
         state.requests.run = None
-
-
-def _can_save(state: SessionState) -> bool:
-    """Return whether a checkpoint may be written between two steps."""
-    saver = state.saver
-    return saver.tracking.is_complete and not saver.epochs.pending
 
 
 def _number(name: str, value: Any) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from hookbus import SessionRunArgs, SessionRunHook
 from hookbus.backend import random_state
-from hookbus.checkpoint import tracking
+from hookbus.saving import tracking
 from tests.support.dice import install_dice
 
 

@@ -19,9 +19,9 @@ from hookbus.backend.library import (
 )
 from hookbus.backend.random_state import RandomGenerators, sources
 from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
-from hookbus.checkpoint.leaves import Leaves, changed, put_in_place
 from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
 from hookbus.graph.node import plain_name
+from hookbus.saving.leaves import Leaves, changed, put_in_place
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 

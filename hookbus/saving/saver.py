@@ -1,40 +1,30 @@
-"""Saves and restores the state of one session."""
+"""Writes and reads the checkpoints of one session."""
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
-from hookbus.backend import random_state
-from hookbus.backend.inputs import BEFORE_ALL, EpochIterator
 from hookbus.backend.protocol import Session
-from hookbus.backend.random_state import RestoredGenerators
-from hookbus.checkpoint.codec import Codec, load_codec, too_deep
+from hookbus.checkpoint.codec import Codec, load_codec
 from hookbus.checkpoint.files import CheckpointFiles, create_directory, sync
-from hookbus.checkpoint.hook_state import Stateful, states_of
-from hookbus.checkpoint.leaves import Snapshot
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import RANK_FOLDER, FileRecord, Manifest
 from hookbus.checkpoint.reader import (
     NewestIn,
     Restored,
-    compare,
     for_rank,
-    leave_out,
     read_checkpoint,
     read_newest,
-    report_dtypes,
 )
 from hookbus.checkpoint.retention import Retention
 from hookbus.checkpoint.store import Store, report_bad
-from hookbus.checkpoint.tracking import Tracking
 from hookbus.errors import (
     CheckpointDirectoryError,
     CheckpointError,
@@ -43,39 +33,15 @@ from hookbus.errors import (
     UsageError,
     text_of,
 )
-from hookbus.graph.graph import Graph
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.outcome import SaveRequest, was_cut_short
 from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
+from hookbus.saving.contents import Contents
+from hookbus.saving.leaves import Snapshot
 
-T = TypeVar("T")
 _SECONDS_TO_APPEAR = 10.0
 """How long a file of another host may take to appear on a shared disk."""
-
-
-def continues_input(ended: str | None) -> bool:
-    """Return whether a session continues in the input of the previous one.
-
-    It starts from the beginning if the previous session used the input up, or if its
-    caller left the loop. *ended* is how that session ended; None if it did not.
-    """
-    return ended not in ("completed", "end_of_input")
-
-
-@attrs.frozen(eq=False)
-class HeldPosition:
-    """The position of input and generators at the end of the training, for the last save.
-
-    Attributes:
-        step: the global step; after a further step the position is not valid.
-        position: the part of a checkpoint that contains it.
-        generators: the states of the tracked generators.
-    """
-
-    step: int
-    position: Mapping[str, Any]
-    generators: Mapping[str, Any]
 
 
 @attrs.define(eq=False)
@@ -85,48 +51,29 @@ class Saver:
     Attributes:
         checkpoints: the directory and the number of checkpoints to keep.
         retention: removes old checkpoints.
-        hooks: the hooks that have a state, by name.
-        tracking: the objects of a custom loop.
-        epochs: the place of a custom loop in its program.
+        contents: the parts of the session that the checkpoints contain.
         versions: the versions of everything that takes part, for the manifest.
-        resumes_input: takes how the previous session ended, or None; returns whether this
-            one continues in its input.
         last_step: the step that was restored or saved last, or None.
         last_path: the directory of that checkpoint.
         ended: how the session ended, once that is recorded in the checkpoint.
         is_displaced: whether the directory was replaced by that of another training.
-        params: the hyperparameters that the program has recorded, or those of the restored
-            checkpoint.
-        generators: restores the random generators of the process.
-        rollbacks: returns what a resumed session must know of roll-backs.
         agreement: what this process agrees on with the others of the training; None if it
             trains alone.
     """
 
     checkpoints: Checkpoints
     retention: Retention
-    hooks: Mapping[str, Stateful]
-    tracking: Tracking
-    epochs: EpochIterator
+    contents: Contents
     versions: Mapping[str, str]
-    resumes_input: Callable[[str | None], bool] = continues_input
     last_step: int | None = None
     last_path: Path | None = None
     ended: str | None = None
     is_displaced: bool = False
-    params: Mapping[str, Any] = attrs.field(factory=dict)
-    generators: RestoredGenerators = attrs.field(factory=RestoredGenerators)
-    rollbacks: Callable[[], Mapping[str, Any]] = dict
     agreement: Agreement | None = None
-    _has_recorded: bool = False
-    _saved_names: frozenset[str] | None = None
-    _graph: Graph = attrs.field(factory=Graph)
-    _owners: Mapping[str, str] = attrs.field(factory=dict)
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
     _is_inherited: bool = False
-    _held: HeldPosition | None = None
     _last_version: int | None = None
     _last_files: Mapping[str, FileRecord] | None = None
     _sealed: int | None = None
@@ -143,32 +90,14 @@ class Saver:
             raise CheckpointError("the session has no checkpoint_dir to save into")
         return Store(self.checkpoints.directory)
 
-    def record(self, params: Mapping[str, Any]) -> None:
-        """Add hyperparameters; the first ones replace those of the restored checkpoint."""
-        before = self.params
-        if before and not self._has_recorded:
-            every = sorted(before.keys() | params.keys())
-            changed = [name for name in every if before.get(name) != params.get(name)]
-            if changed:
-                log.info("parameters differ from those of the checkpoint", changed=changed)
-        self.params = {**before, **params} if self._has_recorded else params
-        self._has_recorded = True
-
-    def prepare(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
+    def prepare(self) -> None:
         """Check, before the first step, that saving will work.
-
-        Args:
-            saved_names: the variables that are saved; None for all.
-            graph: the finalized graph. It knows which plugins own nodes, and which
-                variables are never saved; a custom loop may track further ones.
 
         Raises:
             CheckpointError: the directory cannot be written, or no codec is installed.
             ForkedSessionError: the parent of this process opened the session.
         """
         self._check_process()  # a hook may have forked in begin
-        self._saved_names, self._owners = saved_names, graph.owners
-        self._graph = graph
         if self.checkpoints.enabled_by is not None and not self.is_chief:
             self._codec = load_codec()
         elif self.checkpoints.enabled_by is not None:
@@ -249,14 +178,16 @@ class Saver:
             NoGoodCheckpointError: there are checkpoints, but none of them is good.
             CheckpointMismatchError: another graph wrote it.
         """
-        self.last_step, self._held, self._last_files = None, None, None
+        self.last_step, self._last_files = None, None
+        self.contents.release_position()
         if path is None:
             restored = self._newest() if training else self._read_newest()
         else:
             restored = self._named(path)
         if restored is None:
             return None
-        self._load(session, restored, training)
+        self.contents.load(session, restored, training)
+        log.info("restored", path=shown(restored.path), step=session.global_step)
         if path is None:
             self.last_step = restored.manifest.global_step
             self._last_version = session.version
@@ -281,13 +212,6 @@ class Saver:
             raise UsageError(f"{asked}, but there is no checkpoint yet")
         return restored
 
-    def place_of(self, restored: Restored) -> Mapping[str, Any]:
-        """Return the place of a custom loop in a checkpoint to which it goes back."""
-        if not self.resumes_input(restored.manifest.ended):
-            return BEFORE_ALL  # the program of this session began anew there
-        place: Mapping[str, Any] = restored.state.get("passes", BEFORE_ALL)
-        return place
-
     def put_back(
         self, session: Session, restored: Restored, seek: Callable[[], None] | None
     ) -> None:
@@ -295,38 +219,12 @@ class Saver:
 
         *seek* moves its input back; None leaves it where it is.
         """
-        saved, tracked = restored.state["variables"], restored.state.get("tracked", {})
-        here = self._saved(session.describe())
-        session.load_state_dict(restored.state.get("backend", {}))
-        session.write({name: value for name, value in saved.items() if name in here})
-        session.global_step = restored.manifest.global_step
-        if seek is not None:
-            # As in a session that resumes: the input may use and change what is tracked.
-            self.tracking.put_back(copy.deepcopy(tracked))
-            seek()
-        self.tracking.put_back(tracked)
+        self.contents.put_back(session, restored, seek)
         self.last_step, self._last_version = session.global_step, session.version
         self.last_path, self._last_manifest = restored.path, restored.manifest
         # The input goes on elsewhere, so this state is not saved yet.
-        self._held, self._last_files = None, {}
-
-    def hold_position(self, session: Session) -> None:
-        """Keep the current position of input and generators for the last checkpoint.
-
-        Called when the training has ended. Evaluations and hooks may still pull values and
-        draw numbers, and a resumed session must not miss those.
-        """
-        step = session.global_step
-        held = self._held is not None and self._held.step == step
-        if self.checkpoints.enabled_by is not None and not held:
-            position = self._position(session)
-            generators = self.tracking.generator_states()
-            self._held = HeldPosition(step, position, generators)
-
-    def snapshot(self, session: Session) -> Snapshot:
-        """Read the values of a save; the state of each tracked object is read once."""
-        variables, tracked = self._saved(session.snapshot()), self.tracking.state_dict()
-        return Snapshot(variables, tracked, session.version)
+        self.contents.release_position()
+        self._last_files = {}
 
     def write(self, session: Session, snapshot: Snapshot, request: SaveRequest) -> Path:
         """Write a checkpoint of the current step; return its directory.
@@ -341,9 +239,9 @@ class Saver:
         """
         self._check_process()
         if session.version != snapshot.version:
-            snapshot = self.snapshot(session)
+            snapshot = self.contents.snapshot(session)
         self._renew_lock()
-        step, contents = session.global_step, self._contents(session, snapshot)
+        step, contents = session.global_step, self._gather(session, snapshot)
         replaced = self._last_manifest if step == self.last_step else None
         ended, kept, values = None, dict(request.kept), self.retention.take_values(step)
         if replaced is not None:
@@ -419,7 +317,7 @@ class Saver:
         lock.take()
         try:
             manifest = self._manifest(session, SaveRequest(who, why), ended="failed")
-            contents = self._contents(session, snapshot)
+            contents = self._gather(session, snapshot)
             codec = self._loaded_codec()[1]
             path, _ = store.write(manifest, partial(codec.write, contents))
             if self.checkpoints.max_to_keep is not None:
@@ -446,7 +344,7 @@ class Saver:
             files={},
             versions=dict(self.versions),
             ended=ended,
-            wraps=self._graph.wraps,
+            wraps=self.contents.graph.wraps,
             saved_at=time.time(),
         )
 
@@ -576,76 +474,28 @@ class Saver:
         of the checkpoint do not tell: a hook may be new, and an input begin anew.
         """
         if self.last_step is not None and self.checkpoints.enabled_by is not None:
-            self._last_files = self._files_of(session, self.snapshot(session))
+            self._last_files = self._files_of(session, self.contents.snapshot(session))
 
     def _files_of(self, session: Session, snapshot: Snapshot) -> Mapping[str, FileRecord]:
         """Return the files that a save would write; none if it would fail.
 
         They are hashed piece by piece, and not written.
         """
-        files, contents = CheckpointFiles(), self._contents(session, snapshot)
+        files, contents = CheckpointFiles(), self._gather(session, snapshot)
         try:
             self._loaded_codec()[1].write(contents, files)
         except CheckpointError:  # the save itself raises it, and tells what to do
             return {}
         return files.records
 
+    def _gather(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
+        """Return what this rank saves."""
+        return self.contents.gather(session, snapshot, is_chief=self.is_chief)
+
     def _loaded_codec(self) -> tuple[str, Codec]:
         if self._codec is None:
             self._codec = load_codec()
         return self._codec
-
-    def _contents(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
-        """Return the contents of a checkpoint."""
-        variables, tracked = snapshot.variables, snapshot.tracked
-        owners = {name: who for name, who in self._owners.items() if name in variables}
-        state: dict[str, Any] = {"variables": variables, "owners": owners}
-        state["tracked"], state["hooks"], held = tracked, states_of(self.hooks), self._held
-        if self.params:
-            state["params"] = self.params
-        rollbacks = self.rollbacks()
-        if rollbacks:
-            state["rollbacks"] = rollbacks
-        backend = session.state_dict()
-        if backend:
-            state["backend"] = backend
-        if held is None or held.step != session.global_step:
-            state |= self._position(session)
-        else:
-            state |= {"tracked": {**tracked, **held.generators}, **held.position}
-        if self.is_chief:
-            return state
-        own = self.tracking.own_names()
-        tracked = {n: each for n, each in state["tracked"].items() if n in own}
-        return {**state, "variables": {}, "owners": {}, "tracked": tracked}
-
-    def _position(self, session: Session) -> Mapping[str, Any]:
-        """Return the current position of input and generators.
-
-        Raises:
-            CheckpointError: the state of an iterator has too many levels.
-        """
-        inputs = session.positions()
-        for name, position in inputs.items():
-            why = too_deep(position)
-            if why:
-                raise CheckpointError(f"the position of input {name!r} {why}")
-        return {
-            "inputs": inputs,
-            "passes": self.epochs.state_dict(),
-            "random": random_state.capture(),
-        }
-
-    def _saved(self, values: Mapping[str, T]) -> dict[str, T]:
-        """Return those of the variables that checkpoints hold."""
-        names, unsaved = self._saved_names, self._graph.unsaved
-        held = (values.keys() if names is None else names) - unsaved
-        return {name: value for name, value in values.items() if name in held}
-
-    def _arrive(self, states: Mapping[str, Any]) -> None:
-        """Restore what a resumed program has changed on its way to the checkpoint."""
-        self.tracking.restore_again()
-        self.generators.restore(states)
 
     def _newest(self) -> Restored | None:
         """Read the newest good checkpoint, as this rank restores it."""
@@ -683,29 +533,3 @@ class Saver:
         return read_newest(
             store.directory, store.set_aside if self._lock is not None else report_bad
         )
-
-    def _load(self, session: Session, restored: Restored, training: bool) -> None:
-        here, saved = self._saved(session.describe()), restored.state["variables"]
-        if not training or self._saved_names is not None:
-            saved = {name: value for name, value in saved.items() if name in here}
-        owners = restored.state.get("owners", {})  # older checkpoints have none
-        ours = leave_out(here, saved, self._owners, "variables of a hook are new")
-        saved = leave_out(saved, here, owners, "variables of a hook are left out")
-        compare(session, ours, saved, self._owners, restored.path)
-        report_dtypes(session, here, saved)
-        session.load_state_dict(restored.state.get("backend", {}))
-        session.write(saved)
-        session.global_step = restored.manifest.global_step
-        if training and not self._has_recorded:
-            self.params = restored.state.get("params", {})
-        if training and self.resumes_input(restored.manifest.ended):
-            session.seek(restored.state.get("inputs", {}))
-            if "passes" in restored.state:
-                states = restored.state.get("random", {})
-                self.epochs.load_state_dict(
-                    restored.state["passes"], lambda: self._arrive(states)
-                )
-        again = self.epochs.resuming
-        tracked = restored.state.get("tracked", {})
-        self.tracking.restore_from(tracked, again, generators=restored.is_own)
-        log.info("restored", path=shown(restored.path), step=session.global_step)

@@ -1,0 +1,247 @@
+"""Gathers what a checkpoint of a session contains, and gives it back to a session."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from hookbus.backend import random_state
+from hookbus.backend.inputs import BEFORE_ALL, EpochIterator
+from hookbus.backend.protocol import Session
+from hookbus.backend.random_state import RestoredGenerators
+from hookbus.checkpoint.codec import too_deep
+from hookbus.checkpoint.reader import Restored
+from hookbus.errors import CheckpointError
+from hookbus.graph.graph import Graph
+from hookbus.logs import log
+from hookbus.saving.hook_state import Stateful, states_of
+from hookbus.saving.leaves import Snapshot
+from hookbus.saving.matching import compare, leave_out, report_dtypes
+from hookbus.saving.tracking import Tracking
+
+T = TypeVar("T")
+
+
+def continues_input(ended: str | None) -> bool:
+    """Return whether a session continues in the input of the previous one.
+
+    It starts from the beginning if the previous session used the input up, or if its
+    caller left the loop. *ended* is how that session ended; None if it did not.
+    """
+    return ended not in ("completed", "end_of_input")
+
+
+@attrs.frozen(eq=False)
+class HeldPosition:
+    """The position of input and generators at the end of the training, for the last save.
+
+    Attributes:
+        step: the global step; after a further step the position is not valid.
+        position: the part of a checkpoint that contains it.
+        generators: the states of the tracked generators.
+    """
+
+    step: int
+    position: Mapping[str, Any]
+    generators: Mapping[str, Any]
+
+
+@attrs.define(eq=False)
+class Contents:
+    """The parts of one session that its checkpoints contain.
+
+    Attributes:
+        hooks: the hooks that have a state, by name.
+        tracking: the objects of a custom loop.
+        epochs: the place of a custom loop in its program.
+        rollbacks: returns what a resumed session must know of roll-backs.
+        resumes_input: takes how the previous session ended, or None; returns whether this
+            one continues in its input.
+        params: the hyperparameters that the program has recorded, or those of the restored
+            checkpoint.
+        generators: restores the random generators of the process.
+        graph: the finalized graph. It knows which plugins own nodes, and which variables
+            are never saved; a custom loop may track further ones.
+    """
+
+    hooks: Mapping[str, Stateful]
+    tracking: Tracking
+    epochs: EpochIterator
+    rollbacks: Callable[[], Mapping[str, Any]]
+    resumes_input: Callable[[str | None], bool] = continues_input
+    params: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+    generators: RestoredGenerators = attrs.field(factory=RestoredGenerators, init=False)
+    graph: Graph = attrs.field(factory=Graph, init=False)
+    _saved_names: frozenset[str] | None = attrs.field(default=None, init=False)
+    _owners: Mapping[str, str] = attrs.field(factory=dict, init=False)
+    _has_recorded: bool = attrs.field(default=False, init=False)
+    _held: HeldPosition | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether they may be saved between two steps: all are known, no value waits."""
+        return self.tracking.is_complete and not self.epochs.pending
+
+    def take_graph(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
+        """Take over the finalized graph, and the names of the saved variables.
+
+        *saved_names* is None if all of them are saved.
+        """
+        self._saved_names, self._owners, self.graph = saved_names, graph.owners, graph
+
+    def record(self, params: Mapping[str, Any]) -> None:
+        """Add hyperparameters; the first ones replace those of the restored checkpoint."""
+        before = self.params
+        if before and not self._has_recorded:
+            every = sorted(before.keys() | params.keys())
+            changed = [name for name in every if before.get(name) != params.get(name)]
+            if changed:
+                log.info("parameters differ from those of the checkpoint", changed=changed)
+        self.params = {**before, **params} if self._has_recorded else params
+        self._has_recorded = True
+
+    def hold_position(self, session: Session) -> None:
+        """Keep the current position of input and generators for the last checkpoint.
+
+        Called when the training has ended. Evaluations and hooks may still pull values and
+        draw numbers, and a resumed session must not miss those.
+        """
+        step = session.global_step
+        if self._held is None or self._held.step != step:
+            position = self._position(session)
+            generators = self.tracking.generator_states()
+            self._held = HeldPosition(step, position, generators)
+
+    def release_position(self) -> None:
+        """Let the next checkpoint contain the position that is current by then."""
+        self._held = None
+
+    def snapshot(self, session: Session) -> Snapshot:
+        """Read the values of a save; the state of each tracked object is read once."""
+        variables, tracked = self._saved(session.snapshot()), self.tracking.state_dict()
+        return Snapshot(variables, tracked, session.version)
+
+    def gather(
+        self, session: Session, snapshot: Snapshot, *, is_chief: bool
+    ) -> dict[str, Any]:
+        """Return the contents of a checkpoint.
+
+        Several ranks save together: the chief what is the same on all of them, the others
+        only what is their own.
+
+        Raises:
+            CheckpointError: the state of an iterator has too many levels.
+        """
+        variables, tracked = snapshot.variables, snapshot.tracked
+        owners = {name: who for name, who in self._owners.items() if name in variables}
+        state: dict[str, Any] = {"variables": variables, "owners": owners}
+        state["tracked"], state["hooks"], held = tracked, states_of(self.hooks), self._held
+        if self.params:
+            state["params"] = self.params
+        rollbacks = self.rollbacks()
+        if rollbacks:
+            state["rollbacks"] = rollbacks
+        backend = session.state_dict()
+        if backend:
+            state["backend"] = backend
+        if held is None or held.step != session.global_step:
+            state |= self._position(session)
+        else:
+            state |= {"tracked": {**tracked, **held.generators}, **held.position}
+        if is_chief:
+            return state
+        own = self.tracking.own_names()
+        tracked = {n: each for n, each in state["tracked"].items() if n in own}
+        return {**state, "variables": {}, "owners": {}, "tracked": tracked}
+
+    def load(self, session: Session, restored: Restored, training: bool) -> None:
+        """Give a session the contents of a checkpoint, without the states of its hooks.
+
+        Args:
+            session: the session of the backend.
+            restored: the checkpoint.
+            training: whether the graph must have all variables of the checkpoint, and the
+                session may continue in the input.
+
+        Raises:
+            CheckpointMismatchError: another graph wrote it.
+        """
+        here, saved = self._saved(session.describe()), restored.state["variables"]
+        if not training or self._saved_names is not None:
+            saved = {name: value for name, value in saved.items() if name in here}
+        owners = restored.state.get("owners", {})  # older checkpoints have none
+        ours = leave_out(here, saved, self._owners, "variables of a hook are new")
+        saved = leave_out(saved, here, owners, "variables of a hook are left out")
+        compare(session, ours, saved, self._owners, restored.path)
+        report_dtypes(session, here, saved)
+        session.load_state_dict(restored.state.get("backend", {}))
+        session.write(saved)
+        session.global_step = restored.manifest.global_step
+        if training and not self._has_recorded:
+            self.params = restored.state.get("params", {})
+        if training and self.resumes_input(restored.manifest.ended):
+            session.seek(restored.state.get("inputs", {}))
+            if "passes" in restored.state:
+                states = restored.state.get("random", {})
+                self.epochs.load_state_dict(
+                    restored.state["passes"], lambda: self._arrive(states)
+                )
+        again = self.epochs.resuming
+        tracked = restored.state.get("tracked", {})
+        self.tracking.restore_from(tracked, again, generators=restored.is_own)
+
+    def place_of(self, restored: Restored) -> Mapping[str, Any]:
+        """Return the place of a custom loop in a checkpoint to which it goes back."""
+        if not self.resumes_input(restored.manifest.ended):
+            return BEFORE_ALL  # the program of this session began anew there
+        place: Mapping[str, Any] = restored.state.get("passes", BEFORE_ALL)
+        return place
+
+    def put_back(
+        self, session: Session, restored: Restored, seek: Callable[[], None] | None
+    ) -> None:
+        """Give a custom loop the contents of a checkpoint, as :meth:`load` does.
+
+        *seek* moves its input back; None leaves it where it is.
+        """
+        saved, tracked = restored.state["variables"], restored.state.get("tracked", {})
+        here = self._saved(session.describe())
+        session.load_state_dict(restored.state.get("backend", {}))
+        session.write({name: value for name, value in saved.items() if name in here})
+        session.global_step = restored.manifest.global_step
+        if seek is not None:
+            # As in a session that resumes: the input may use and change what is tracked.
+            self.tracking.put_back(copy.deepcopy(tracked))
+            seek()
+        self.tracking.put_back(tracked)
+
+    def _position(self, session: Session) -> Mapping[str, Any]:
+        """Return the current position of input and generators.
+
+        Raises:
+            CheckpointError: the state of an iterator has too many levels.
+        """
+        inputs = session.positions()
+        for name, position in inputs.items():
+            why = too_deep(position)
+            if why:
+                raise CheckpointError(f"the position of input {name!r} {why}")
+        return {
+            "inputs": inputs,
+            "passes": self.epochs.state_dict(),
+            "random": random_state.capture(),
+        }
+
+    def _saved(self, values: Mapping[str, T]) -> dict[str, T]:
+        """Return those of the variables that checkpoints hold."""
+        names, unsaved = self._saved_names, self.graph.unsaved
+        held = (values.keys() if names is None else names) - unsaved
+        return {name: value for name, value in values.items() if name in held}
+
+    def _arrive(self, states: Mapping[str, Any]) -> None:
+        """Restore what a resumed program has changed on its way to the checkpoint."""
+        self.tracking.restore_again()
+        self.generators.restore(states)
