@@ -13,6 +13,7 @@ from shutil import copytree, ignore_patterns
 
 import attrs
 import pytest
+from filelock import FileLock
 
 from tests.support.distributions import HOOKS
 
@@ -97,10 +98,20 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def wheelhouse(build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the core and all plugins, from a copy, so that the checkout stays clean."""
-    copy = tmp_path_factory.mktemp("source") / "hookbus"
-    copytree(ROOT, copy, ignore=_LEFT_OUT)
-    return build(copy, *sorted(path.parent for path in copy.glob("plugins/*/setup.cfg")))
+    """Build the core and all plugins, from a copy, so that the checkout stays clean.
+
+    The worker that comes first builds them for all workers.
+    """
+    root = tmp_path_factory.getbasetemp()
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    house = shared / "wheels"
+    with FileLock(shared / "wheels.lock"):
+        if not house.is_dir():
+            copy = tmp_path_factory.mktemp("source") / "hookbus"
+            copytree(ROOT, copy, ignore=_LEFT_OUT)
+            plugins = sorted(path.parent for path in copy.glob("plugins/*/setup.cfg"))
+            build(copy, *plugins).rename(house)
+    return house
 
 
 @pytest.fixture(scope="session")
