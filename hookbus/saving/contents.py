@@ -82,7 +82,10 @@ class Contents:
 
     @property
     def is_settled(self) -> bool:
-        """Whether they may be saved between two steps: all are known, no value waits."""
+        """Whether a checkpoint may be written between two steps.
+
+        The loop has tracked its last object, and has done the step of each value.
+        """
         return self.tracking.is_complete and not self.epochs.pending
 
     def take_graph(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
@@ -177,9 +180,7 @@ class Contents:
         saved = leave_out(saved, here, owners, "variables of a hook are left out")
         compare(session, ours, saved, self._owners, restored.path)
         report_dtypes(session, here, saved)
-        session.load_state_dict(restored.state.get("backend", {}))
-        session.write(saved)
-        session.global_step = restored.manifest.global_step
+        _write(session, restored, saved)
         if training and not self._has_recorded:
             self.params = restored.state.get("params", {})
         if training and self.resumes_input(restored.manifest.ended):
@@ -209,9 +210,7 @@ class Contents:
         """
         saved, tracked = restored.state["variables"], restored.state.get("tracked", {})
         here = self._saved(session.describe())
-        session.load_state_dict(restored.state.get("backend", {}))
-        session.write({name: value for name, value in saved.items() if name in here})
-        session.global_step = restored.manifest.global_step
+        _write(session, restored, {n: value for n, value in saved.items() if n in here})
         if seek is not None:
             # As in a session that resumes: the input may use and change what is tracked.
             self.tracking.put_back(copy.deepcopy(tracked))
@@ -245,3 +244,10 @@ class Contents:
         """Restore what a resumed program has changed on its way to the checkpoint."""
         self.tracking.restore_again()
         self.generators.restore(states)
+
+
+def _write(session: Session, restored: Restored, variables: Mapping[str, Any]) -> None:
+    """Give a session variables of a checkpoint, its step and its state of the backend."""
+    session.load_state_dict(restored.state.get("backend", {}))
+    session.write(variables)
+    session.global_step = restored.manifest.global_step
