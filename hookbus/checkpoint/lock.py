@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hookbus.checkpoint.files import cannot_write, create_directory
 from hookbus.errors import UsageError
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.logs import log, shown
 
 try:
@@ -41,7 +41,7 @@ class DirectoryLock:
         self._directory = directory.resolve()
         self._descriptor: int | None = None
 
-    @uninterrupted
+    @signals_deferred
     def take(self) -> None:
         """Take the lock.
 
@@ -134,7 +134,7 @@ class DirectoryLock:
             return True
         return os.path.samestat(os.fstat(descriptor), there)
 
-    @uninterrupted
+    @signals_deferred
     def release(self) -> None:
         """Release the lock."""
         with changing:

@@ -13,7 +13,7 @@ import attrs
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.hooks.hook import Kind, SessionRunArgs
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
 from hookbus.hooks.timer import pause
 from hookbus.validation import number_in
@@ -89,7 +89,7 @@ class Requests:
     _is_over: bool = False
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
-    @uninterrupted
+    @signals_deferred
     def request_stop(
         self,
         who: str,
@@ -119,7 +119,7 @@ class Requests:
             if self.stop is None:
                 self.stop = Stop(who, why, kind)
 
-    @uninterrupted
+    @signals_deferred
     def request_save(
         self,
         who: str,
@@ -142,7 +142,7 @@ class Requests:
                 self.save_anyway = united(self.save_anyway, request)
             self.save = united(self.save, request)
 
-    @uninterrupted
+    @signals_deferred
     def record_values(self, who: str, values: Mapping[str, Any], global_step: int) -> None:
         """Record numbers for the checkpoint of a step.
 
@@ -168,7 +168,7 @@ class Requests:
             self.values.setdefault(global_step, {}).update(numbers)
             self.pending = True
 
-    @uninterrupted
+    @signals_deferred
     def assign(self, who: str, values: Mapping[str, Any], run: SessionRunContext) -> None:
         """Ask for variables to be written, each by one party per run.
 
@@ -188,7 +188,7 @@ class Requests:
                 self.writes[name] = (who, value)
                 self.assigned += 1
 
-    @uninterrupted
+    @signals_deferred
     def skip_update(self, who: str, run: SessionRunContext) -> None:
         """Ask a run not to commit what its train ops update.
 
@@ -209,7 +209,7 @@ class Requests:
                 )
             self.skip = self.skip or who
 
-    @uninterrupted
+    @signals_deferred
     def request_rollback(
         self, who: str, why: str, skip_inputs: bool, run: SessionRunContext
     ) -> None:
@@ -223,7 +223,7 @@ class Requests:
             if self.rollback is None:
                 self.rollback = Rollback(who, why, skip_inputs)
 
-    @uninterrupted
+    @signals_deferred
     def take_rollback(self) -> Rollback | None:
         """Return the request to go back, and forget it with what else would be undone.
 
@@ -240,7 +240,7 @@ class Requests:
                     self._defer(stop, run.global_step)
             return rollback
 
-    @uninterrupted
+    @signals_deferred
     def fail_run(self) -> None:
         """Forget the requests of a run that failed; keep its stop, for a repetition."""
         with self._lock:
@@ -253,7 +253,7 @@ class Requests:
             self.writes = {}
             self._settle()
 
-    @uninterrupted
+    @signals_deferred
     def repeat_run(self) -> None:
         """Keep the stop of the failed run; its repetition asks for the rest again."""
         with self._lock:
@@ -275,7 +275,7 @@ class Requests:
             return None if is_undone else deferred[0]
         return self.stop
 
-    @uninterrupted
+    @signals_deferred
     def take_stop(self, began: int) -> Stop | None:
         """Return the stop that takes effect after a run that began at *began*."""
         with self._lock:
@@ -284,14 +284,14 @@ class Requests:
                 self.stop, self.deferred_stop, self.stopped = None, None, True
             return due
 
-    @uninterrupted
+    @signals_deferred
     def take_values(self) -> dict[int, dict[str, float]]:
         """Return the numbers to record, by step and name, and forget them."""
         with self._lock:
             values, self.values = self.values, {}
             return values
 
-    @uninterrupted
+    @signals_deferred
     def take_save(self) -> SaveRequest | None:
         """Return the request for a checkpoint, and forget it."""
         with self._lock:
@@ -299,21 +299,21 @@ class Requests:
             self.save = self.save_anyway = None
             return save
 
-    @uninterrupted
+    @signals_deferred
     def take_writes(self) -> dict[str, tuple[str, Any]]:
         """Return the pending writes, (plugin, value) by variable, and forget them."""
         with self._lock:
             writes, self.writes = self.writes, {}
             return writes
 
-    @uninterrupted
+    @signals_deferred
     def take_skip(self) -> str | None:
         """Return who asked to skip the update of this run, and forget it."""
         with self._lock:
             who, self.skip = self.skip, None
             return who
 
-    @uninterrupted
+    @signals_deferred
     def take_asked(self) -> tuple[Stop | None, SaveRequest | None, Rollback | None]:
         """Return what all ranks have to agree on, and forget it."""
         with self._lock:
@@ -321,7 +321,7 @@ class Requests:
             self.stop = self.save = self.save_anyway = self.rollback = None
             return asked
 
-    @uninterrupted
+    @signals_deferred
     def put_agreed(
         self, stop: Stop | None, save: SaveRequest | None, rollback: Rollback | None
     ) -> None:
@@ -330,7 +330,7 @@ class Requests:
             self.stop, self.save, self.rollback = stop, save, rollback
             self.pending = True
 
-    @uninterrupted
+    @signals_deferred
     def served(self) -> None:
         """Record that the session has acted; what remains waits for its next act."""
         with self._lock:
@@ -339,7 +339,7 @@ class Requests:
             self.failed_stop = None
             self._settle()
 
-    @uninterrupted
+    @signals_deferred
     def close(self, over: bool = True) -> None:
         """Refuse all further requests: the session does nothing that could serve them.
 

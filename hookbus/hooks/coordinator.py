@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError, repr_of
-from hookbus.hooks.interrupts import interruptible, uninterrupted
+from hookbus.hooks.interrupts import interruptible, signals_deferred
 from hookbus.logs import log
 
 ExcInfo: TypeAlias = (
@@ -53,7 +53,7 @@ class Coordinator:
         """The error that was reported, or None."""
         return self._error
 
-    @uninterrupted
+    @signals_deferred
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
         """Ask all threads to stop. The first reported error is kept for ``join``.
 
@@ -83,7 +83,7 @@ class Coordinator:
         """Wait, at most *timeout* seconds, for a stop; return whether it was requested."""
         return self._stop.wait(timeout)
 
-    @uninterrupted
+    @signals_deferred
     def clear_stop(self) -> None:
         """Clear the stop, its error and the join."""
         with self._lock:
@@ -98,7 +98,7 @@ class Coordinator:
         except BaseException as error:
             self.request_stop(error)
 
-    @uninterrupted
+    @signals_deferred
     def register_thread(self, thread: threading.Thread) -> None:
         """Make the next ``join`` wait for *thread*."""
         with self._lock:
@@ -146,7 +146,7 @@ class Coordinator:
                 f"threads still run after {stop_grace_period_secs} s: {', '.join(alive)}"
             )
 
-    @uninterrupted
+    @signals_deferred
     def _note_join(self) -> None:
         with self._lock:
             self.joined = True

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _interruptible: weakref.WeakSet[CodeType] = weakref.WeakSet()
-_uninterrupted: weakref.WeakSet[CodeType] = weakref.WeakSet()
+_deferring: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
 def interruptible(function: Callable[P, R]) -> Callable[P, R]:
@@ -28,12 +28,12 @@ def interruptible(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
+def signals_deferred(function: Callable[P, R]) -> Callable[P, R]:
     """Let no handler raise inside a function, except in interruptible ones that it calls.
 
-    The function calls :func:`hookbus.hooks.signals.raise_put_off` where it can be left.
+    The function calls :func:`hookbus.hooks.signals.raise_deferred` where it can be left.
     """
-    _uninterrupted.add(function.__code__)
+    _deferring.add(function.__code__)
     return function
 
 
@@ -48,7 +48,7 @@ def may_raise(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code in _interruptible:
             return True
-        if frame.f_code in _uninterrupted:
+        if frame.f_code in _deferring:
             return False
         frame = frame.f_back
     return True

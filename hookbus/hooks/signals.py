@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from hookbus.errors import ExitCode
-from hookbus.hooks.interrupts import may_raise, uninterrupted
+from hookbus.hooks.interrupts import may_raise, signals_deferred
 from hookbus.hooks.outcome import OutcomeKind
 from hookbus.logs import log_in_handler
 
@@ -28,9 +28,9 @@ class SignalWatch:
     """Notices SIGINT, SIGTERM and SIGHUP for one session, until its end.
 
     The first signal sets a flag in every open session, and logs what happens next. A second
-    SIGINT raises KeyboardInterrupt; while the session opens, saves or ends, it is put off
+    SIGINT raises KeyboardInterrupt; while the session opens, saves or ends, it is deferred
     until that is done, except in a hook. A Python handler that the program installed before
-    is called as well, and is restored at the end; what it raises is put off likewise.
+    is called as well, and is restored at the end; what it raises is deferred likewise.
     Python has no handlers outside the main thread; a session there catches nothing. A
     forked child has the earlier handlers again.
 
@@ -72,7 +72,7 @@ class SignalWatch:
         """The name of the signal that arrived, like ``SIGTERM``."""
         return signal.Signals(self.received).name if self.received else ""
 
-    @uninterrupted
+    @signals_deferred
     def install(self) -> None:
         """Start watching, in the main thread only."""
         if _in_main_thread():
@@ -86,7 +86,7 @@ class SignalWatch:
         return layer is not None and number is not None and layer.is_shared(self, number)
 
     @property
-    def unheard(self) -> int | None:
+    def unhandled_signal(self) -> int | None:
         """The signal that arrived, if it reached only this session."""
         layer, number = self._layer, self.received
         if layer is None or number is None or not _in_main_thread() or self.is_shared:
@@ -97,7 +97,7 @@ class SignalWatch:
         """Watch nothing any more, in a forked child; its parent's signal is not its own."""
         self.received = self.noted = self._layer = None
 
-    @uninterrupted
+    @signals_deferred
     def restore(self, exit_on_way: bool = False) -> None:
         """Stop watching. What arrived stays known.
 
@@ -191,7 +191,7 @@ class _Layer:
         except BaseException as error:
             if may_raise(frame):
                 raise
-            _put_off(error, number)
+            _defer(error, number)
 
     def _announce(self, number: int) -> None:
         """Log what the sessions do about a signal; a step may take minutes."""
@@ -245,28 +245,28 @@ def _stop_absorbing(instead: signal.Handlers | None = None) -> None:
     _absorbed.clear()
 
 
-_waiting: list[BaseException] = []
+_deferred: list[BaseException] = []
 """What handlers could not raise in the code that they interrupted."""
 
 
-def _put_off(error: BaseException, number: int) -> None:
-    if not _waiting:
+def _defer(error: BaseException, number: int) -> None:
+    if not _deferred:
         log_in_handler("cleaning up, then ending", signal=signal.Signals(number).name)
-    _waiting.append(error)
+    _deferred.append(error)
 
 
-def take_put_off() -> BaseException | None:
+def take_deferred() -> BaseException | None:
     """Return what a handler could not raise, for the caller to raise; None if nothing."""
-    if not _waiting or not _in_main_thread():
+    if not _deferred or not _in_main_thread():
         return None
-    error = _waiting[0]
-    _waiting.clear()
+    error = _deferred[0]
+    _deferred.clear()
     return error
 
 
-def raise_put_off() -> None:
+def raise_deferred() -> None:
     """Raise what a handler could not raise before."""
-    error = take_put_off()
+    error = take_deferred()
     if error is not None:
         raise error
 
@@ -290,7 +290,7 @@ def deliver_signals() -> None:
 
 def forget_layers() -> None:
     """Restore, in a forked child, the handlers from before its parent's sessions."""
-    _waiting.clear()
+    _deferred.clear()
     _stop_absorbing()
     while _layers:
         _layers.pop().forget()

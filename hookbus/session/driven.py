@@ -16,9 +16,9 @@ from hookbus.config.config import Config
 from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import NOBODY, Outcome, Stop, is_swallowed
-from hookbus.hooks.signals import raise_put_off
+from hookbus.hooks.signals import raise_deferred
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.session.creators import ChiefSessionCreator
 from hookbus.session.finish import leave
@@ -133,7 +133,7 @@ class DrivenSession:
     ('stop-at-two', 'w is 2', 'stopped', 3)
     """
 
-    @uninterrupted
+    @signals_deferred
     def __init__(
         self,
         graph: Graph | None = None,
@@ -204,7 +204,7 @@ class DrivenSession:
             return Stop("coordinator", why)
         return state.stop
 
-    @uninterrupted
+    @signals_deferred
     def begin(self) -> None:
         """Call every hook's ``begin``. Hooks may add nodes; the graph may still change.
 
@@ -218,9 +218,9 @@ class DrivenSession:
             raise UsageError("begin() was called before; call it once")
         enter_session(state)
         begin(state)
-        raise_put_off()
+        raise_deferred()
 
-    @uninterrupted
+    @signals_deferred
     def created(self, session: Session | None = None) -> None:
         """Use a backend session that the loop has created and initialized.
 
@@ -269,7 +269,7 @@ class DrivenSession:
             self._forget_step()
             close_replaced(state)
         open_backend(state)
-        raise_put_off()
+        raise_deferred()
 
     def track(self, /, **things: Any) -> Any:
         """Save objects of a loop without a graph; see :meth:`MonitoredSession.track`.
@@ -411,7 +411,7 @@ class DrivenSession:
         self._check_outside_event("evaluation()")
         return Evaluation(self._state, name, reduce)
 
-    @uninterrupted
+    @signals_deferred
     def end(self) -> Outcome:
         """End the session after the last step; hooks get ``end`` and ``finished``.
 
@@ -429,7 +429,7 @@ class DrivenSession:
         self._check_created("end()")
         return self._leave(None)
 
-    @uninterrupted
+    @signals_deferred
     def failed(self, error: BaseException) -> Outcome:
         """End the session because of an error; hooks get ``on_exception``.
 
@@ -451,11 +451,11 @@ class DrivenSession:
         self._check_open("failed()")
         return self._leave(error)
 
-    @uninterrupted
+    @signals_deferred
     def __enter__(self) -> DrivenSession:
         return self
 
-    @uninterrupted
+    @signals_deferred
     def __exit__(
         self,
         kind: type[BaseException] | None,

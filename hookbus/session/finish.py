@@ -29,7 +29,7 @@ from hookbus.hooks.outcome import (
     is_clean_end,
     united,
 )
-from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_put_off
+from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_deferred
 from hookbus.logs import log, shown
 from hookbus.session.requests import meet_at_end, record_values, save, save_failed
 from hookbus.session.start import inside_event, leave_session, recoverable
@@ -85,9 +85,9 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     leave_session(state)
     exits_by: list[BaseException | None] = []
     failures += _attempt(lambda: exits_by.append(_leave_signals(state, outcome)))
-    put_off = take_put_off()
-    if put_off is not None and not isinstance(error, KeyboardInterrupt):
-        failures.append(put_off)
+    deferred = take_deferred()
+    if deferred is not None and not isinstance(error, KeyboardInterrupt):
+        failures.append(deferred)
     if failures or of_threads or error is not reached:
         exits_by.clear()  # an error is raised instead, whose traceback must not keep it
     _raise_failures(failures, of_threads)
@@ -131,9 +131,9 @@ def _decide(
     """
     clean = state.first_step is not None and is_clean_end(reached, state.is_stopping)
     if clean:
-        put_off = take_put_off()
-        if put_off is not None:
-            return put_off, False
+        deferred = take_deferred()
+        if deferred is not None:
+            return deferred, False
     try:
         backend = state.backend
         thread = backend.coord.exception if backend is not None else None
@@ -346,7 +346,7 @@ def _leave_signals(state: SessionState, outcome: Outcome) -> BaseException | Non
 
 def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | None:
     saver, signals = state.saver, state.signals
-    unheard = signals.unheard
+    unhandled_signal = signals.unhandled_signal
     served = outcome.kind in KINDS.values()
     if served and not state.exit_on_signal:
         return None
@@ -359,15 +359,15 @@ def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | No
                 f"{signals.name} ended the session, and ends the one around it"
             )
         )
-    if unheard is None:
+    if unhandled_signal is None:
         # A hook has asked for the same as SIGTERM.
         asked = outcome.kind == "preempted" and signals.received is None
         return SignalExit() if asked and not inside_event() else None
     if not served and saver.ended is not None:
         # It arrived too late to end the session. The program never sees this end, so the
         # next session must continue from here.
-        saver.mark_ended_late(outcome.step, KINDS[unheard])
-    return exception_for(unheard)
+        saver.mark_ended_late(outcome.step, KINDS[unhandled_signal])
+    return exception_for(unhandled_signal)
 
 
 def _attempt(do: Callable[[], object]) -> list[BaseException]:

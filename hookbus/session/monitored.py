@@ -23,9 +23,9 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
-from hookbus.hooks.signals import raise_put_off
+from hookbus.hooks.signals import raise_deferred
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import leave
@@ -97,7 +97,7 @@ class MonitoredSession:
     'completed'
     """
 
-    @uninterrupted
+    @signals_deferred
     def __init__(
         self,
         graph: Graph | None = None,
@@ -135,7 +135,7 @@ class MonitoredSession:
     _step: Step | None = None
     """The step of a custom loop, which is entered again and again."""
 
-    @uninterrupted
+    @signals_deferred
     def _start(self, state: SessionState) -> None:
         """Begin the session; if that fails, finish it."""
         self._state = state
@@ -144,7 +144,7 @@ class MonitoredSession:
             begin(state)
             settle(state)
             open_backend(state)
-            raise_put_off()
+            raise_deferred()
         except BaseException as error:
             leave(self._state, error, raised=error)
             raise
@@ -531,7 +531,7 @@ class MonitoredSession:
         recover(state, cause)  # a thread met a preemption
         return state.stop is not None
 
-    @uninterrupted
+    @signals_deferred
     def close(self) -> None:
         """End the session, like leaving its block without an error.
 
@@ -546,11 +546,11 @@ class MonitoredSession:
             raise SessionClosedError("Session is already closed.")
         leave(self._state, None, raised=sys.exception())
 
-    @uninterrupted
+    @signals_deferred
     def __enter__(self) -> MonitoredSession:
         return self
 
-    @uninterrupted
+    @signals_deferred
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -11,7 +11,7 @@ from hookbus.backend.random_state import unswapped
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import (
     NOBODY,
     Rollback,
@@ -20,7 +20,7 @@ from hookbus.hooks.outcome import (
     united,
     united_rollbacks,
 )
-from hookbus.hooks.signals import KINDS, raise_put_off
+from hookbus.hooks.signals import KINDS, raise_deferred
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Notice, Place
 from hookbus.saving.hook_state import load_hooks
@@ -67,7 +67,7 @@ def _serve(state: SessionState, context: SessionRunContext | None, saving: bool)
         save(state, requested, context)
         if state.agreement is not None:
             _meet(state, now=True)  # what hooks of some ranks asked for around the save
-        raise_put_off()
+        raise_deferred()
         commit(state)  # the assignments of after_save, and those before a refusal
     _serve_rollback(state)  # of a hook around the save
     record_values(state)
@@ -341,7 +341,7 @@ def heed_signal(state: SessionState) -> bool:
     return True
 
 
-@uninterrupted
+@signals_deferred
 def save(
     state: SessionState, request: SaveRequest, context: SessionRunContext | None
 ) -> None:

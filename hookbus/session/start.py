@@ -24,9 +24,9 @@ from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.interrupts import call_interruptibly, uninterrupted
+from hookbus.hooks.interrupts import call_interruptibly, signals_deferred
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
-from hookbus.hooks.signals import SignalWatch, raise_put_off
+from hookbus.hooks.signals import SignalWatch, raise_deferred
 from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF, ranks_of
@@ -265,7 +265,7 @@ def open_backend(state: SessionState) -> HookedSession:
         _wait_to_reopen(state, cause)
 
 
-@uninterrupted
+@signals_deferred
 def recover(state: SessionState, cause: BaseException) -> HookedSession:
     """Replace the backend session, which was preempted, by a new one, restored."""
     assert state.backend is not None
@@ -274,7 +274,7 @@ def recover(state: SessionState, cause: BaseException) -> HookedSession:
     close_replaced(state)
     _wait_to_reopen(state, cause)
     backend = open_backend(state)
-    raise_put_off()
+    raise_deferred()
     return backend
 
 
@@ -285,7 +285,7 @@ def finish_run(state: SessionState, context: SessionRunContext) -> None:
         _roll_back(state, context)
 
 
-@uninterrupted
+@signals_deferred
 def _roll_back(state: SessionState, context: SessionRunContext) -> None:
     """Replace the backend session by one that is restored, because a hook asked for it."""
     asked, restored = take_rollback(state)
@@ -298,7 +298,7 @@ def _roll_back(state: SessionState, context: SessionRunContext) -> None:
     if error is not None and not isinstance(error, old.session.preemption_errors):
         raise error
     open_backend(state)
-    raise_put_off()
+    raise_deferred()
 
 
 def close_replaced(state: SessionState) -> None:
@@ -372,7 +372,7 @@ def _call_begin(state: SessionState) -> None:
     arguments = (state.creator.graph, state.saver.checkpoints, state.kind, state.rank)
 
     def args_of(name: str) -> tuple[Any, ...]:
-        raise_put_off()
+        raise_deferred()
         state.begun.add(name)
         return arguments
 

@@ -15,7 +15,7 @@ from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.session.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
 from hookbus.session.monitored import MonitoredSession
@@ -42,7 +42,7 @@ class SingularMonitoredSession(MonitoredSession):
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
     """
 
-    @uninterrupted
+    @signals_deferred
     def __init__(
         self,
         graph: Graph | None = None,
@@ -129,7 +129,7 @@ class MonitoredTrainingSession(MonitoredSession):
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
     """
 
-    @uninterrupted
+    @signals_deferred
     def __init__(
         self,
         graph: Graph | None = None,

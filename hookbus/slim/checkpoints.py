@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hookbus.checkpoint.reader import latest_checkpoint
 from hookbus.errors import DeadlineExceededError, SessionInterruptedError, UsageError
-from hookbus.hooks.signals import SignalWatch, raise_put_off
+from hookbus.hooks.signals import SignalWatch, raise_deferred
 from hookbus.hooks.timer import pause
 from hookbus.logs import log, shown
 from hookbus.validation import check_path, check_seconds
@@ -128,10 +128,10 @@ def _pause(seconds: float) -> int | None:
         pause(seconds, lambda: watch.received is not None)
     finally:
         watch.restore()
-    raise_put_off()
-    unheard = watch.unheard
-    if unheard is not None:  # no session and no handler of the program got it
-        signal.raise_signal(unheard)
+    raise_deferred()
+    unhandled_signal = watch.unhandled_signal
+    if unhandled_signal is not None:  # no session and no handler of the program got it
+        signal.raise_signal(unhandled_signal)
     return watch.received
 
 

@@ -11,7 +11,7 @@ from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.interrupts import uninterrupted
+from hookbus.hooks.interrupts import signals_deferred
 from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
 from hookbus.session.creators import SessionCreator
 from hookbus.session.monitored import MonitoredSession
@@ -37,7 +37,7 @@ class CallSession(MonitoredSession):
         exit_on_signal: as in :class:`MonitoredSession`.
     """
 
-    @uninterrupted
+    @signals_deferred
     def __init__(
         self,
         creator: SessionCreator,

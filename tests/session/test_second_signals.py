@@ -340,7 +340,7 @@ def test_a_second_ctrl_c_in_a_save_comes_after_it(before, capfd):
     tried.check(before)
 
 
-def test_what_a_handler_of_the_program_raises_is_put_off_as_well(before):
+def test_what_a_handler_of_the_program_raises_is_deferred_as_well(before):
     """A handler that raises at its first signal must not break off the end either."""
 
     class AlarmError(Exception): ...
