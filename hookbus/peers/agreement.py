@@ -37,7 +37,7 @@ NEVER = 2**62
 
 
 @attrs.frozen
-class Notice:
+class Status:
     """The numbers that a rank tells the others.
 
     Attributes:
@@ -67,17 +67,17 @@ class Notice:
 
 
 @attrs.frozen
-class Extremes:
+class MinMax:
     """What all ranks have told: the greatest and the least of each number."""
 
-    most: Notice
-    least: Notice
+    most: Status
+    least: Status
 
     @classmethod
-    def of(cls, flags: Sequence[int]) -> Extremes:
+    def of(cls, flags: Sequence[int]) -> MinMax:
         """Return the extremes in the greatest of the flags of all ranks."""
         half = len(flags) // 2
-        return cls(Notice(*flags[:half]), Notice(*(-flag for flag in flags[half:])))
+        return cls(Status(*flags[:half]), Status(*(-flag for flag in flags[half:])))
 
 
 Place: TypeAlias = Literal["in a pass", "at the end of a pass", "at its end"]
@@ -117,13 +117,13 @@ class Agreement:
         """Whether this process writes and shows what there is once."""
         return self.peers.rank == CHIEF
 
-    def meet(
-        self, notice: Notice, place: Place = "in a pass", *, now: bool = False
+    def exchange(
+        self, status: Status, place: Place = "in a pass", *, now: bool = False
     ) -> tuple[Mapping[int, Mapping[str, Any]], int]:
         """Tell the others what this rank wants; return what all want, once they know.
 
         Args:
-            notice: what this rank has to tell, but for what this object knows itself.
+            status: what this rank has to tell, but for what this object knows itself.
             place: where it is in its program.
             now: whether all ranks wait for each other here, and not only at a boundary.
 
@@ -136,22 +136,22 @@ class Agreement:
                 have done what others have not.
             PeerFailedError: another rank is gone.
         """
-        self.where = f"{_GOES_ON[place]} after step {notice.step}"
+        self.where = f"{_GOES_ON[place]} after step {status.step}"
         self._steps += not now
-        every: list[Extremes] = []
+        every: list[MinMax] = []
         with self._explaining():
             if self._is_exchanging:
                 every.append(self._read(self.peers.agreed()))
-            now |= notice.step >= self._boundary
+            now |= status.step >= self._boundary
             self._is_exchanging = not now and self._steps >= self._every
             if now or self._is_exchanging:
-                notice = attrs.evolve(
-                    notice,
+                status = attrs.evolve(
+                    status,
                     place=_PLACES.index(place),
                     asks=bool(self.asked),
                     every=self._next_period(),
                 )
-                flags = self.peers.agree(notice.flags(), now)
+                flags = self.peers.agree(status.flags(), now)
                 if now:
                     every.append(self._read(flags))
         asked: Mapping[int, Mapping[str, Any]] = {}
@@ -278,13 +278,13 @@ class Agreement:
         self._since, self._steps = now, 0
         return min(_MOST_STEPS, math.ceil(_PERIOD / max(step, 1e-6)))
 
-    def _read(self, flags: Sequence[int]) -> Extremes:
+    def _read(self, flags: Sequence[int]) -> MinMax:
         """Take over what all ranks have told.
 
         Raises:
             PeersDisagreeError: they are at different places, or have done different things.
         """
-        found = Extremes.of(flags)
+        found = MinMax.of(flags)
         most, least = found.most, found.least
         self._every, self._boundary = most.every, least.boundary
         if most.step != least.step:

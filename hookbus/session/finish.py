@@ -31,7 +31,7 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_deferred
 from hookbus.logs import log, shown
-from hookbus.session.requests import meet_at_end, record_values, save, save_failed
+from hookbus.session.requests import exchange_at_end, record_values, save, save_failed
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState
 
@@ -144,7 +144,7 @@ def _decide(
         if clean and state.custom_loop:
             state.contents.epochs.finish()
         if clean:
-            meet_at_end(state)
+            exchange_at_end(state)
         state.stop_by_signal()
         state.hold_position()
     except BaseException as late:  # the position of an input cannot be read

@@ -30,7 +30,7 @@ from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import leave
 from hookbus.session.recovery import Recovery
-from hookbus.session.requests import heed_signal, meet_at_end_of_pass, record
+from hookbus.session.requests import exchange_at_end_of_pass, heed_signal, record
 from hookbus.session.run import HookedSession
 from hookbus.session.start import (
     Done,
@@ -430,7 +430,7 @@ class MonitoredSession:
             self._should_stop,
             partial(end_epoch, state),
             state.wrapping(name),
-            partial(meet_at_end_of_pass, state),
+            partial(exchange_at_end_of_pass, state),
         )
 
     def step(self, *, kind: Kind | None = None) -> Step:

@@ -22,7 +22,7 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.hooks.signals import KINDS, raise_deferred
 from hookbus.logs import log
-from hookbus.peers.agreement import NEVER, Notice, Place
+from hookbus.peers.agreement import NEVER, Place, Status
 from hookbus.saving.hook_state import load_hooks
 from hookbus.saving.leaves import Snapshot
 from hookbus.session.state import Phase, SessionState
@@ -47,7 +47,7 @@ def act(
     """
     if state.agreement is not None:
         if together:
-            _meet(state, now=True)
+            _exchange(state, now=True)
         else:
             hold_requests(state)
     _serve(state, context, saving)
@@ -66,7 +66,7 @@ def _serve(state: SessionState, context: SessionRunContext | None, saving: bool)
     if requested is not None:
         save(state, requested, context)
         if state.agreement is not None:
-            _meet(state, now=True)  # what hooks of some ranks asked for around the save
+            _exchange(state, now=True)  # what hooks of some ranks asked for around the save
         raise_deferred()
         commit(state)  # the assignments of after_save, and those before a refusal
     _serve_rollback(state)  # of a hook around the save
@@ -98,7 +98,9 @@ def hold_requests(state: SessionState) -> None:
         asked["save"] = [who, why, {**save.kept, **kept}]
 
 
-def _meet(state: SessionState, place: Place = "in a pass", *, now: bool = False) -> None:
+def _exchange(
+    state: SessionState, place: Place = "in a pass", *, now: bool = False
+) -> None:
     """Tell the other ranks what this one wants; take over what they agree on.
 
     *now* waits for them here, and not only at a boundary.
@@ -112,14 +114,14 @@ def _meet(state: SessionState, place: Place = "in a pass", *, now: bool = False)
     hold_requests(state)
     schedule = None if backend is None else backend.schedules.get(state.kind)
     boundary = 0.0 if schedule is None else schedule.next_boundary
-    notice = Notice(
+    status = Status(
         state.global_step,
         int(min(boundary, NEVER)),
         signal=state.signals.noted or 0,
         skipped=requests.skips.total(),
         assigned=requests.assigned,
     )
-    asked, signal = agreement.meet(notice, place, now=now)
+    asked, signal = agreement.exchange(status, place, now=now)
     if signal:
         state.signals.receive(signal)
     if not asked:
@@ -135,19 +137,19 @@ def _meet(state: SessionState, place: Place = "in a pass", *, now: bool = False)
     requests.put_agreed(stop, united(*saves), united_rollbacks(back))
 
 
-def meet_at_end_of_pass(state: SessionState) -> None:
+def exchange_at_end_of_pass(state: SessionState) -> None:
     """Act on what the last step of a pass asked for, before the pass is over.
 
     Raises:
         PeersDisagreeError: another rank has further values.
     """
     if state.agreement is not None and not state.agreement.is_over:
-        _meet(state, "at the end of a pass", now=True)
+        _exchange(state, "at the end of a pass", now=True)
         if state.requests.pending:
             _serve(state, state.last_step, saving=True)
 
 
-def meet_at_end(state: SessionState) -> None:
+def exchange_at_end(state: SessionState) -> None:
     """Wait for the other ranks at the end of the training.
 
     A stop that a rank asked for in the last step takes effect. A checkpoint is written at
@@ -158,7 +160,7 @@ def meet_at_end(state: SessionState) -> None:
     """
     if state.agreement is None or state.agreement.is_over:
         return
-    _meet(state, "at its end", now=True)
+    _exchange(state, "at its end", now=True)
     requests = state.requests
     if requests.rollback is not None:
         asked = requests.rollback
@@ -288,7 +290,7 @@ def act_after_run(state: SessionState, context: SessionRunContext) -> None:
     The caller replaces the backend session of a graph that has to roll back.
     """
     if state.agreement is not None and context.kind == state.kind:
-        _meet(state)
+        _exchange(state)
     signalled = state.signals.came() and state.stop is None
     if signalled:
         state.stop_by_signal()

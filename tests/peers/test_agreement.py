@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from hookbus import PeerFailedError, PeersDisagreeError
-from hookbus.peers.agreement import NEVER, Agreement, Notice
+from hookbus.peers.agreement import NEVER, Agreement, Status
 from tests.support.threads_of_ranks import LinkError, together
 
 STEP_SECONDS = 0.06
@@ -27,13 +27,13 @@ def trained(
 ) -> dict[int, Any]:
     """Train for some steps; return what the ranks agreed on, by step."""
     agreed = {}
-    agreement.meet(Notice(0, 0), now=True)
+    agreement.exchange(Status(0, 0), now=True)
     for step in range(1, steps + 1):
         time.sleep(seconds)
         acts(agreement, step)
         known = boundary if boundary > step else NEVER
         came = signal[0] if signal[1] == step else 0
-        asked, received = agreement.meet(Notice(step, known, signal=came))
+        asked, received = agreement.exchange(Status(step, known, signal=came))
         if asked or received:
             agreed[step] = {n: dict(each) for n, each in asked.items()} or received
     return agreed
@@ -114,7 +114,7 @@ def texts(found: list[Any], kind: type[BaseException] = PeersDisagreeError) -> l
 
 def test_ranks_at_different_steps_are_an_error():
     def train(link: Agreement) -> Any:
-        link.meet(Notice(3 + link.peers.rank), now=True)
+        link.exchange(Status(3 + link.peers.rank), now=True)
 
     for text in texts(together(2, train)):
         assert text == (
@@ -126,7 +126,7 @@ def test_ranks_at_different_steps_are_an_error():
 def test_a_rank_whose_pass_has_ended_before_is_an_error():
     def train(link: Agreement) -> Any:
         place = "at the end of a pass" if link.peers.rank else "in a pass"
-        link.meet(Notice(3), place, now=True)
+        link.exchange(Status(3), place, now=True)
 
     for text in texts(together(2, train)):
         assert "after step 3 some are at the end of a pass, others in a pass" in text
@@ -137,7 +137,7 @@ def test_an_effect_on_the_model_of_one_rank_is_an_error(what):
     """Otherwise the models of the ranks drift apart, and nobody sees it."""
 
     def train(link: Agreement) -> Any:
-        link.meet(attrs.evolve(Notice(3), **{what: 2 * link.peers.rank}), now=True)
+        link.exchange(attrs.evolve(Status(3), **{what: 2 * link.peers.rank}), now=True)
 
     noun = {"skipped": "updates", "assigned": "values"}[what]
     for text in texts(together(2, train)):
