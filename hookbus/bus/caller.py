@@ -18,7 +18,7 @@ from hookbus.bus.registry import Bound, Implementation
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs
-from hookbus.hooks.interrupts import interruptible
+from hookbus.process.interrupts import interruptible
 
 Result: TypeAlias = tuple[str, Any]
 """A plugin's name and its answer."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hookbus.checkpoint.files import cannot_write, create_directory
 from hookbus.errors import UsageError
-from hookbus.hooks.interrupts import signals_deferred
 from hookbus.logs import log, shown
+from hookbus.process.interrupts import signals_deferred
 
 try:
     import fcntl

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TypeAlias
 
 from hookbus.errors import END_OF_INPUT, ThreadsStillRunningError, repr_of
-from hookbus.hooks.interrupts import interruptible, signals_deferred
 from hookbus.logs import log
+from hookbus.process.interrupts import interruptible, signals_deferred
 
 ExcInfo: TypeAlias = (
     tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]

@@ -16,10 +16,10 @@ from hookbus.config.config import Config
 from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import NOBODY, Outcome, Stop, is_swallowed
-from hookbus.hooks.signals import raise_deferred
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
+from hookbus.process.interrupts import signals_deferred
+from hookbus.process.signals import raise_deferred
 from hookbus.session.creators import ChiefSessionCreator
 from hookbus.session.finish import leave
 from hookbus.session.requests import act, act_after_run, record

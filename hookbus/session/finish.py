@@ -29,8 +29,8 @@ from hookbus.hooks.outcome import (
     is_clean_end,
     united,
 )
-from hookbus.hooks.signals import KINDS, SignalExit, exception_for, take_deferred
 from hookbus.logs import log, shown
+from hookbus.process.signals import KINDS, SignalExit, exception_for, take_deferred
 from hookbus.session.requests import exchange_at_end, record_values, save, save_failed
 from hookbus.session.start import inside_event, leave_session, recoverable
 from hookbus.session.state import Phase, SessionState

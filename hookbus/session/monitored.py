@@ -23,10 +23,10 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook import Kind, check_kind
-from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
-from hookbus.hooks.signals import raise_deferred
 from hookbus.plugin.roster import as_hooks, session_hooks
+from hookbus.process.interrupts import signals_deferred
+from hookbus.process.signals import raise_deferred
 from hookbus.session.creators import SessionCreator, chief
 from hookbus.session.finish import leave
 from hookbus.session.recovery import Recovery

@@ -11,7 +11,6 @@ from hookbus.backend.random_state import unswapped
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
-from hookbus.hooks.interrupts import signals_deferred
 from hookbus.hooks.outcome import (
     NOBODY,
     Rollback,
@@ -20,9 +19,10 @@ from hookbus.hooks.outcome import (
     united,
     united_rollbacks,
 )
-from hookbus.hooks.signals import KINDS, raise_deferred
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Place, Status
+from hookbus.process.interrupts import signals_deferred
+from hookbus.process.signals import KINDS, raise_deferred
 from hookbus.saving.hook_state import load_hooks
 from hookbus.saving.leaves import Snapshot
 from hookbus.session.state import Phase, SessionState

@@ -39,11 +39,11 @@ from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import Requests, SessionRunContext, context_of
 from hookbus.hooks.coordinator import Coordinator
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.interrupts import call_interruptibly
-from hookbus.hooks.signals import SignalWatch
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.reduction import reductions_of
+from hookbus.process.interrupts import call_interruptibly
+from hookbus.process.signals import SignalWatch
 
 NO_FETCHES: list[Any] = []
 """The caller's fetches in a step of a custom loop; nobody changes it."""

@@ -24,13 +24,13 @@ from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.interrupts import call_interruptibly, signals_deferred
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
-from hookbus.hooks.signals import SignalWatch, raise_deferred
 from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF, ranks_of
 from hookbus.plugin.roster import versions
+from hookbus.process.interrupts import call_interruptibly, signals_deferred
+from hookbus.process.signals import SignalWatch, raise_deferred
 from hookbus.saving.contents import Contents, continues_input
 from hookbus.saving.hook_state import (
     Stateful,

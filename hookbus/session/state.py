@@ -31,16 +31,16 @@ from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import Outcome, Stop
-from hookbus.hooks.signals import (
+from hookbus.logs import log
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import CHIEF
+from hookbus.process.signals import (
     KINDS,
     SignalWatch,
     delay_signals,
     deliver_signals,
     forget_layers,
 )
-from hookbus.logs import log
-from hookbus.peers.agreement import Agreement
-from hookbus.peers.protocol import CHIEF
 from hookbus.saving.contents import Contents
 from hookbus.saving.saver import Saver
 from hookbus.session.creators import SessionCreator

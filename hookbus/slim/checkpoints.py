@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hookbus.checkpoint.reader import latest_checkpoint
 from hookbus.errors import DeadlineExceededError, SessionInterruptedError, UsageError
-from hookbus.hooks.signals import SignalWatch, raise_deferred
 from hookbus.hooks.timer import pause
 from hookbus.logs import log, shown
+from hookbus.process.signals import SignalWatch, raise_deferred
 from hookbus.validation import check_path, check_seconds
 
 _POLL_SECS = 1.0

@@ -11,8 +11,8 @@ from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.hooks.hook import Kind
-from hookbus.hooks.interrupts import signals_deferred
 from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
+from hookbus.process.interrupts import signals_deferred
 from hookbus.session.creators import SessionCreator
 from hookbus.session.monitored import MonitoredSession
 from hookbus.session.recovery import Recovery

@@ -31,7 +31,7 @@ def interruptible(function: Callable[P, R]) -> Callable[P, R]:
 def signals_deferred(function: Callable[P, R]) -> Callable[P, R]:
     """Let no handler raise inside a function, except in interruptible ones that it calls.
 
-    The function calls :func:`hookbus.hooks.signals.raise_deferred` where it can be left.
+    The function calls :func:`hookbus.process.signals.raise_deferred` where it can be left.
     """
     _deferring.add(function.__code__)
     return function

@@ -7,14 +7,16 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from hookbus.errors import ExitCode
-from hookbus.hooks.interrupts import may_raise, signals_deferred
-from hookbus.hooks.outcome import OutcomeKind
 from hookbus.logs import log_in_handler
+from hookbus.process.interrupts import may_raise, signals_deferred
 
-KINDS: dict[int, OutcomeKind] = {
+SignalKind: TypeAlias = Literal["interrupted", "preempted"]
+"""Those kinds of outcomes that a signal may lead to."""
+
+KINDS: dict[int, SignalKind] = {
     signal.SIGINT: "interrupted",
     signal.SIGTERM: "preempted",
 }

@@ -1,0 +1,1 @@
+"""Guards a session against what happens to its process: signals, and forks."""
