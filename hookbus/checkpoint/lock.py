@@ -34,7 +34,7 @@ class DirectoryLock:
     It is a ``flock``, which belongs to the open file. Unlike a lock of ``fcntl``, it stays
     when other code of the process opens and closes the lock file, for example to copy the
     directory. It is released when the process dies, however it dies. A forked child shares
-    the open file, so it has to :meth:`drop` the lock; a new program does not inherit it.
+    the open file, so it calls :meth:`abandon_after_fork`; a new program inherits nothing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -144,7 +144,7 @@ class DirectoryLock:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._close()
 
-    def drop(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Close a forked child's copy of the lock; the parent keeps it."""
         self._close()
 

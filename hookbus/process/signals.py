@@ -95,7 +95,7 @@ class SignalWatch:
             return None
         return None if layer.is_handled(number) else number
 
-    def forget(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Watch nothing any more, in a forked child; its parent's signal is not its own."""
         self.received = self.noted = self._layer = None
 
@@ -159,10 +159,10 @@ class _Layer:
         if not self.watches and _in_main_thread():
             self._restore(exit_on_way)
 
-    def forget(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Forget all sessions, in a forked child, and restore the earlier handlers."""
         for watch in self.watches:
-            watch.forget()
+            watch.abandon_after_fork()
         self.watches.clear()  # a handler of the program may still call this layer's
         self._restore(exit_on_way=False)
 
@@ -290,12 +290,12 @@ def deliver_signals() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
 
 
-def forget_layers() -> None:
+def abandon_after_fork() -> None:
     """Restore, in a forked child, the handlers from before its parent's sessions."""
     _deferred.clear()
     _stop_absorbing()
     while _layers:
-        _layers.pop().forget()
+        _layers.pop().abandon_after_fork()
 
 
 def _top_layer() -> _Layer:

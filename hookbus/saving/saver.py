@@ -28,7 +28,6 @@ from hookbus.checkpoint.store import Store, report_bad
 from hookbus.errors import (
     CheckpointDirectoryError,
     CheckpointError,
-    ForkedSessionError,
     PeersDisagreeError,
     UsageError,
     text_of,
@@ -37,6 +36,7 @@ from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.outcome import SaveRequest, was_cut_short
 from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
+from hookbus.process.forks import ForkGuard
 from hookbus.saving.contents import Contents
 from hookbus.saving.leaves import Snapshot
 
@@ -59,6 +59,7 @@ class Saver:
         is_displaced: whether the directory was replaced by that of another training.
         agreement: what this process agrees on with the others of the training; None if it
             trains alone.
+        fork_guard: tells whether the session belongs to the parent of this process.
     """
 
     checkpoints: Checkpoints
@@ -70,10 +71,10 @@ class Saver:
     ended: str | None = None
     is_displaced: bool = False
     agreement: Agreement | None = None
+    fork_guard: ForkGuard = attrs.field(factory=ForkGuard)
     _last_manifest: Manifest | None = None
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
-    _is_inherited: bool = False
     _last_version: int | None = None
     _last_files: Mapping[str, FileRecord] | None = None
     _sealed: int | None = None
@@ -97,7 +98,7 @@ class Saver:
             CheckpointError: the directory cannot be written, or no codec is installed.
             ForkedSessionError: the parent of this process opened the session.
         """
-        self._check_process()  # a hook may have forked in begin
+        self.fork_guard.check()  # a hook may have forked in begin
         if self.checkpoints.enabled_by is not None and not self.is_chief:
             self._codec = load_codec()
         elif self.checkpoints.enabled_by is not None:
@@ -142,7 +143,7 @@ class Saver:
 
     def close(self) -> None:
         """Allow other sessions to save into the directory."""
-        if self._lock is None or self._is_inherited:
+        if self._lock is None or self.fork_guard.is_abandoned:
             return
         try:
             self.is_displaced |= self._lock.is_lost and self.store.directory.is_dir()
@@ -151,11 +152,10 @@ class Saver:
         finally:
             self._lock.release()
 
-    def leave_to_parent(self) -> None:
-        """Write nothing any more, in a forked child; the parent keeps its lock."""
-        self._is_inherited = True
+    def abandon_after_fork(self) -> None:
+        """Leave the lock to the parent, in a forked child, where nothing is written."""
         if self._lock is not None:
-            self._lock.drop()
+            self._lock.abandon_after_fork()
 
     def restore(
         self,
@@ -237,7 +237,7 @@ class Saver:
             UsageError: another session saves into the directory, which was replaced.
             ForkedSessionError: the parent of this process opened the session.
         """
-        self._check_process()
+        self.fork_guard.check()
         if session.version != snapshot.version:
             snapshot = self.contents.snapshot(session)
         self._renew_lock()
@@ -384,7 +384,7 @@ class Saver:
 
     def mark_ended(self, step: int, kind: str) -> None:
         """Record in the checkpoint of *step* that the session ended there, and how."""
-        self._check_process()
+        self.fork_guard.check()
         if self.last_path is None or self._last_manifest is None or self.last_step != step:
             return
         manifest = attrs.evolve(self._last_manifest, ended=kind)
@@ -434,10 +434,6 @@ class Saver:
             return Manifest.read(self.last_path) == self._last_manifest
         except (CheckpointError, UsageError):
             return False
-
-    def _check_process(self) -> None:
-        if self._is_inherited:
-            raise ForkedSessionError
 
     def is_saved(self, session: Session) -> bool:
         """Return whether the last checkpoint has the current step and variables."""

@@ -462,7 +462,7 @@ class DrivenSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if self._state.phase is Phase.CLOSED or self._state.is_inherited:
+        if self._state.phase is Phase.CLOSED or self._state.is_abandoned:
             return False
         if error is None:
             self.end()

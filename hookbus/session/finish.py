@@ -111,7 +111,7 @@ def leave(
         KeyboardInterrupt, SystemExit: a signal ended the session.
         BaseException: what :func:`finish` raises.
     """
-    if state.is_inherited:
+    if state.is_abandoned:
         return
     exits_by = finish(state, reached)
     try:
@@ -165,7 +165,7 @@ def _told_to_peers(
 
 def _leave_peers(state: SessionState) -> None:
     """Release the link to the other ranks, if there are any."""
-    if state.agreement is not None and not state.is_inherited:
+    if state.agreement is not None and not state.is_abandoned:
         state.agreement.close()
 
 
@@ -245,7 +245,7 @@ def _save_failed(
 
 def _close_backend(state: SessionState) -> None:
     """Close the backend session; raise the error of one of its threads."""
-    if state.backend is None or state.is_inherited:
+    if state.backend is None or state.is_abandoned:
         return
     error = state.backend.close(state.grace)
     if isinstance(error, Exception) and recoverable(state, error) is not None:
@@ -256,7 +256,7 @@ def _close_backend(state: SessionState) -> None:
 
 def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
     """Record how the session ended: for the command, in outcome.json, in the log."""
-    if state.is_inherited:  # a hook forked in its last event
+    if state.is_abandoned:  # a hook forked in its last event
         return
     saver = state.saver
     saved = saver.last_step == outcome.step

@@ -563,7 +563,7 @@ class MonitoredSession:
             # close() may have raised SessionInterruptedError for the block around this one.
             return isinstance(error, END_OF_INPUT)
         leave(self._state, error, raised=error)
-        return not self._state.is_inherited and is_swallowed(error, self._state.outcome)
+        return not self._state.is_abandoned and is_swallowed(error, self._state.outcome)
 
     @property
     def _is_closed(self) -> bool:

@@ -394,7 +394,7 @@ def save_failed(state: SessionState, why: str) -> None:
     ready = state.first_step is not None and contents.tracking.is_complete
     if saver.checkpoints.failed_directory is None or backend is None or not ready:
         return
-    if state.is_inherited or contents.epochs.resuming or not saver.is_chief:
+    if state.is_abandoned or contents.epochs.resuming or not saver.is_chief:
         return
     session = backend.session
     backend.settle()

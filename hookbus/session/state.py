@@ -18,7 +18,6 @@ from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
 from hookbus.config.config import Config, forget_records
 from hookbus.errors import (
-    ForkedSessionError,
     RunAfterStopError,
     SessionClosedError,
     SessionInterruptedError,
@@ -37,9 +36,9 @@ from hookbus.peers.protocol import CHIEF
 from hookbus.process.signals import (
     KINDS,
     SignalWatch,
+    abandon_after_fork,
     delay_signals,
     deliver_signals,
-    forget_layers,
 )
 from hookbus.saving.contents import Contents
 from hookbus.saving.saver import Saver
@@ -60,8 +59,7 @@ class Phase(enum.Enum):
     ``NEW``: its parts exist, no hook was called. ``BEGUN``: the hooks' ``begin``s are
     called and the backend is opened. ``RUNNING``: it takes runs. ``STOPPING``: a stop, a
     signal or the end of input took effect, and only ``aux`` runs are allowed. ``CLOSED``:
-    the hooks are notified of the end. ``INHERITED``: in a forked child, the copy of a
-    session of the parent process; it does nothing.
+    the hooks are notified of the end.
     """
 
     NEW = enum.auto()
@@ -69,7 +67,6 @@ class Phase(enum.Enum):
     RUNNING = enum.auto()
     STOPPING = enum.auto()
     CLOSED = enum.auto()
-    INHERITED = enum.auto()
 
 
 RUNNING = Phase.RUNNING
@@ -230,20 +227,20 @@ class SessionState:
             )
 
     @property
-    def is_inherited(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether it is the copy, in a forked child, of a session of the parent."""
-        return self.phase is Phase.INHERITED
+        return self.saver.fork_guard.is_abandoned
 
     def check_process(self) -> None:
         """Raise ForkedSessionError in a forked child of the process that opened it."""
-        if self.is_inherited:
-            raise ForkedSessionError
+        self.saver.fork_guard.check()
 
-    def leave_to_parent(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Do nothing any more, in a forked child: no event, no save, no outcome."""
-        self.phase = Phase.INHERITED
+        self.saver.fork_guard.abandon()
+        self.phase = Phase.STOPPING  # the short ways need RUNNING, and do not ask
         self.bus.cut_off()
-        self.saver.leave_to_parent()
+        self.saver.abandon_after_fork()
 
     def usable(self, kind: Kind | None) -> HookedSession:
         """Return the backend session, if it may run something of *kind*.
@@ -303,7 +300,7 @@ class SessionState:
             self.contents.hold_position(self.backend.session)
 
     def _stop_running(self) -> None:
-        if self.phase not in (Phase.CLOSED, Phase.INHERITED):
+        if self.phase is not Phase.CLOSED:
             self.phase = Phase.STOPPING
         self.hold_position()
 
@@ -349,9 +346,9 @@ def _after_fork_in_child() -> None:
     """Leave all sessions to the parent, with their locks, signals and records."""
     try:
         for state in [*_open]:
-            state.leave_to_parent()
+            state.abandon_after_fork()
         _open.clear()
         forget_records()
-        forget_layers()
+        abandon_after_fork()
     finally:
         _after_fork()
