@@ -226,13 +226,13 @@ class Store:
                     _discard(path)
             for candidate in self.found():
                 if candidate.old:
-                    self._settle(candidate.path)
+                    self._recover_replaced(candidate.path)
                 else:
                     _discard(_unfinished_manifest(candidate.path))
         except OSError as error:
             raise cannot_read(self.directory, error) from error
 
-    def _settle(self, old: Path) -> None:
+    def _recover_replaced(self, old: Path) -> None:
         """Remove the checkpoint that was being replaced, or put it back."""
         path = old.with_suffix("")
         try:

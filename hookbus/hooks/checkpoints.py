@@ -78,7 +78,7 @@ class Checkpoints:
     max_to_keep: int | None = 5
     failed_by: str | None = None
     _failed: Path | None = None
-    _is_settled: bool = False
+    _is_frozen: bool = False
 
     @property
     def failed_directory(self) -> Path | None:
@@ -101,7 +101,7 @@ class Checkpoints:
                 called.
         """
         who = self._current_hook.name
-        self._check_unsettled("enable")
+        self._check_not_frozen("enable")
         if directory is None and self.directory is None:
             raise UsageError(
                 f"{who} has no directory to save into: give the session "
@@ -134,7 +134,7 @@ class Checkpoints:
                 none.
         """
         who = self._current_hook.name
-        self._check_unsettled("save_on_exception")
+        self._check_not_frozen("save_on_exception")
         here = None if directory is None else Path(directory).absolute()
         if self.failed_by is not None and here != self._failed:
             raise UsageError(
@@ -143,14 +143,14 @@ class Checkpoints:
             )
         self.failed_by, self._failed = who, here
 
-    def settle(self) -> None:
+    def freeze(self) -> None:
         """Refuse to switch saving on from now on: the session prepares to save, or not.
 
         Raises:
             UsageError: a checkpoint of a failed session would have no directory, or that of
                 the others.
         """
-        self._is_settled = True
+        self._is_frozen = True
         failed, who = self.failed_directory, self.failed_by
         if who is not None and failed is None:
             raise UsageError(
@@ -163,8 +163,8 @@ class Checkpoints:
                 "the next session would restore it; give another directory"
             )
 
-    def _check_unsettled(self, method: str) -> None:
-        if self._is_settled:
+    def _check_not_frozen(self, method: str) -> None:
+        if self._is_frozen:
             raise UsageError(
                 f"{self._current_hook.name} called checkpoints.{method}() after the last "
                 "begin(), when the session has checked whether it can save; call it in "

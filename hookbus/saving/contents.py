@@ -35,7 +35,7 @@ def continues_input(ended: str | None) -> bool:
 
 
 @attrs.frozen(eq=False)
-class HeldPosition:
+class FrozenPosition:
     """The position of input and generators at the end of the training, for the last save.
 
     Attributes:
@@ -78,10 +78,10 @@ class Contents:
     _saved_names: frozenset[str] | None = attrs.field(default=None, init=False)
     _owners: Mapping[str, str] = attrs.field(factory=dict, init=False)
     _has_recorded: bool = attrs.field(default=False, init=False)
-    _held: HeldPosition | None = attrs.field(default=None, init=False)
+    _frozen: FrozenPosition | None = attrs.field(default=None, init=False)
 
     @property
-    def is_settled(self) -> bool:
+    def may_save(self) -> bool:
         """Whether a checkpoint may be written between two steps.
 
         The loop has tracked its last object, and has done the step of each value.
@@ -106,21 +106,21 @@ class Contents:
         self.params = {**before, **params} if self._has_recorded else params
         self._has_recorded = True
 
-    def hold_position(self, session: Session) -> None:
+    def freeze_position(self, session: Session) -> None:
         """Keep the current position of input and generators for the last checkpoint.
 
         Called when the training has ended. Evaluations and hooks may still pull values and
         draw numbers, and a resumed session must not miss those.
         """
         step = session.global_step
-        if self._held is None or self._held.step != step:
+        if self._frozen is None or self._frozen.step != step:
             position = self._position(session)
             generators = self.tracking.generator_states()
-            self._held = HeldPosition(step, position, generators)
+            self._frozen = FrozenPosition(step, position, generators)
 
-    def release_position(self) -> None:
+    def unfreeze_position(self) -> None:
         """Let the next checkpoint contain the position that is current by then."""
-        self._held = None
+        self._frozen = None
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
@@ -141,7 +141,7 @@ class Contents:
         variables, tracked = snapshot.variables, snapshot.tracked
         owners = {name: who for name, who in self._owners.items() if name in variables}
         state: dict[str, Any] = {"variables": variables, "owners": owners}
-        state["tracked"], state["hooks"], held = tracked, states_of(self.hooks), self._held
+        state |= {"tracked": tracked, "hooks": states_of(self.hooks)}
         if self.params:
             state["params"] = self.params
         rollbacks = self.rollbacks()
@@ -150,10 +150,11 @@ class Contents:
         backend = session.state_dict()
         if backend:
             state["backend"] = backend
-        if held is None or held.step != session.global_step:
+        frozen = self._frozen
+        if frozen is None or frozen.step != session.global_step:
             state |= self._position(session)
         else:
-            state |= {"tracked": {**tracked, **held.generators}, **held.position}
+            state |= {"tracked": {**tracked, **frozen.generators}, **frozen.position}
         if is_chief:
             return state
         own = self.tracking.own_names()

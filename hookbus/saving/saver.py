@@ -33,11 +33,12 @@ from hookbus.errors import (
     text_of,
 )
 from hookbus.hooks.checkpoints import Checkpoints
-from hookbus.hooks.outcome import SaveRequest, was_cut_short
+from hookbus.hooks.outcome import SaveRequest
 from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
 from hookbus.process.forks import ForkGuard
 from hookbus.saving.contents import Contents
+from hookbus.saving.last_save import LastSave
 from hookbus.saving.leaves import Snapshot
 
 _SECONDS_TO_APPEAR = 10.0
@@ -49,35 +50,30 @@ class Saver:
     """Writes and reads the checkpoints of one session.
 
     Attributes:
-        checkpoints: the directory and the number of checkpoints to keep.
         retention: removes old checkpoints.
         contents: the parts of the session that the checkpoints contain.
         versions: the versions of everything that takes part, for the manifest.
-        last_step: the step that was restored or saved last, or None.
-        last_path: the directory of that checkpoint.
-        ended: how the session ended, once that is recorded in the checkpoint.
-        is_displaced: whether the directory was replaced by that of another training.
         agreement: what this process agrees on with the others of the training; None if it
             trains alone.
         fork_guard: tells whether the session belongs to the parent of this process.
+        last: the checkpoint that was restored or saved last; None if there is none.
+        is_displaced: whether the directory was replaced by that of another training.
     """
 
-    checkpoints: Checkpoints
     retention: Retention
     contents: Contents
     versions: Mapping[str, str]
-    last_step: int | None = None
-    last_path: Path | None = None
-    ended: str | None = None
-    is_displaced: bool = False
     agreement: Agreement | None = None
     fork_guard: ForkGuard = attrs.field(factory=ForkGuard)
-    _last_manifest: Manifest | None = None
+    last: LastSave | None = None
+    is_displaced: bool = False
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
-    _last_version: int | None = None
-    _last_files: Mapping[str, FileRecord] | None = None
-    _sealed: int | None = None
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The directory and the number of checkpoints to keep."""
+        return self.retention.checkpoints
 
     @property
     def is_chief(self) -> bool:
@@ -178,8 +174,8 @@ class Saver:
             NoGoodCheckpointError: there are checkpoints, but none of them is good.
             CheckpointMismatchError: another graph wrote it.
         """
-        self.last_step, self._last_files = None, None
-        self.contents.release_position()
+        self.last = None
+        self.contents.unfreeze_position()
         if path is None:
             restored = self._newest() if training else self._read_newest()
         else:
@@ -189,9 +185,9 @@ class Saver:
         self.contents.load(session, restored, training)
         log.info("restored", path=shown(restored.path), step=session.global_step)
         if path is None:
-            self.last_step = restored.manifest.global_step
-            self._last_version = session.version
-            self.last_path, self._last_manifest = restored.path, restored.manifest
+            manifest = restored.manifest
+            step, version = manifest.global_step, session.version
+            self.last = LastSave(step, restored.path, manifest, version)
         return restored
 
     def newest(self, who: str) -> Restored:
@@ -220,11 +216,9 @@ class Saver:
         *seek* moves its input back; None leaves it where it is.
         """
         self.contents.put_back(session, restored, seek)
-        self.last_step, self._last_version = session.global_step, session.version
-        self.last_path, self._last_manifest = restored.path, restored.manifest
         # The input goes on elsewhere, so this state is not saved yet.
-        self.contents.release_position()
-        self._last_files = {}
+        self.contents.unfreeze_position()
+        self._note(session, restored.path, restored.manifest, {})
 
     def write(self, session: Session, snapshot: Snapshot, request: SaveRequest) -> Path:
         """Write a checkpoint of the current step; return its directory.
@@ -242,14 +236,16 @@ class Saver:
             snapshot = self.contents.snapshot(session)
         self._renew_lock()
         step, contents = session.global_step, self._gather(session, snapshot)
-        replaced = self._last_manifest if step == self.last_step else None
+        last = self.last
+        replaced = last if last is not None and last.step == step else None
         ended, kept, values = None, dict(request.kept), self.retention.take_values(step)
         if replaced is not None:
-            kept = {**replaced.kept, **kept}
-            if session.version == self._last_version:
+            before = replaced.manifest
+            kept = {**before.kept, **kept}
+            if session.version == replaced.version:
                 # As long as nothing is trained, the session before ended here, and the
                 # model has the same values.
-                ended, values = replaced.ended, {**replaced.values, **values}
+                ended, values = before.ended, {**before.values, **values}
         manifest = self._manifest(session, request, ended)
         manifest = attrs.evolve(manifest, kept=kept, values=values)
         path = self.store.directory / f"ckpt-{step}"
@@ -261,14 +257,27 @@ class Saver:
             files = self._write_part(contents)
         if self.agreement is not None:
             self.agreement.gather()  # it stands
-        self.last_step, self.last_path, self._last_manifest = step, path, manifest
-        self._last_version, self._last_files = session.version, files
+        self._note(session, path, manifest, files)
         by, why = request.who, request.why
         log.info("checkpoint saved", path=shown(path), step=step, by=by, why=why)
         self.retention.log_kept(path, kept)
         if self.is_chief:
             self.retention.prune(path)
         return path
+
+    def _note(
+        self,
+        session: Session,
+        path: Path,
+        manifest: Manifest,
+        files: Mapping[str, FileRecord],
+    ) -> None:
+        """Note the checkpoint of the current step, which has the current variables."""
+        step, last = session.global_step, self.last
+        is_final = last is not None and last.is_final and last.step == step
+        self.last = LastSave(
+            step, path, manifest, session.version, files, is_final=is_final
+        )
 
     def _fill(self, contents: Mapping[str, Any], files: CheckpointFiles) -> None:
         """Write the files of a checkpoint, and have other ranks write theirs."""
@@ -350,18 +359,16 @@ class Saver:
 
     def keep_last(self, request: SaveRequest) -> None:
         """Keep the last checkpoint for good, which already has what a request asks for."""
-        manifest, path = self._last_manifest, self.last_path
-        if (
-            manifest is None
-            or path is None
-            or manifest.kept.items() >= request.kept.items()
-        ):
+        last = self.last
+        if last is None or last.manifest.kept.items() >= request.kept.items():
             return
-        self._last_manifest = attrs.evolve(manifest, kept={**manifest.kept, **request.kept})
+        kept = {**last.manifest.kept, **request.kept}
+        manifest = attrs.evolve(last.manifest, kept=kept)
+        self.last = attrs.evolve(last, manifest=manifest)
         if not self.is_chief:
             return
-        self.retention.rewrite(path, self._last_manifest, "that it is kept")
-        self.retention.log_kept(path, request.kept)
+        self.retention.rewrite(last.path, manifest, "that it is kept")
+        self.retention.log_kept(last.path, request.kept)
 
     def record_values(self, current: int) -> None:
         """Record the numbers that :attr:`retention` has taken; *current* is the step."""
@@ -370,27 +377,23 @@ class Saver:
             return
         if self._lock is not None and self._lock.is_lost:
             return  # the directory may be that of another training
-        last, path = self.last_step, self.last_path
-        changed = self.retention.record_values(-1 if last is None else last, current)
-        if changed and path is not None:
-            self._last_manifest = changed.get(path, self._last_manifest)
-            self.retention.prune(path)
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether the last checkpoint is that of a session that ended by itself."""
-        manifest = self._last_manifest
-        return manifest is not None and not was_cut_short(manifest.ended)
+        last = self.last
+        changed = self.retention.record_values(-1 if last is None else last.step, current)
+        if changed and last is not None:
+            manifest = changed.get(last.path, last.manifest)
+            self.last = attrs.evolve(last, manifest=manifest)
+            self.retention.prune(last.path)
 
     def mark_ended(self, step: int, kind: str) -> None:
         """Record in the checkpoint of *step* that the session ended there, and how."""
         self.fork_guard.check()
-        if self.last_path is None or self._last_manifest is None or self.last_step != step:
+        last = self.last
+        if last is None or last.step != step:
             return
-        manifest = attrs.evolve(self._last_manifest, ended=kind)
+        manifest = attrs.evolve(last.manifest, ended=kind)
         if self.is_chief:
-            self.retention.rewrite(self.last_path, manifest, "how the session ended")
-        self.ended = kind
+            self.retention.rewrite(last.path, manifest, "how the session ended")
+        self.last = attrs.evolve(last, manifest=manifest, ended=kind)
 
     def mark_ended_late(self, step: int, kind: str) -> None:
         """Do the same after :meth:`close`, unless another session saves there by then."""
@@ -414,8 +417,8 @@ class Saver:
         if self._lock is None:
             return
         try:
-            renewed = self._lock.renew()
-            if renewed and self.store.found() and not self._is_last_in_place():
+            renewed, last = self._lock.renew(), self.last
+            if renewed and self.store.found() and not (last and last.is_in_place()):
                 self._lock.release()
                 raise UsageError(
                     f"{self.store.directory} was removed or renamed during the training, "
@@ -426,42 +429,29 @@ class Saver:
             self.is_displaced = not isinstance(error, CheckpointDirectoryError)
             raise
 
-    def _is_last_in_place(self) -> bool:
-        """Return whether the last checkpoint of this session is still in the directory."""
-        if self.last_path is None:
-            return False
-        try:
-            return Manifest.read(self.last_path) == self._last_manifest
-        except (CheckpointError, UsageError):
-            return False
-
     def is_saved(self, session: Session) -> bool:
         """Return whether the last checkpoint has the current step and variables."""
-        if (session.global_step, session.version) != (self.last_step, self._last_version):
+        if self.last is None or not self.last.has_variables_of(session):
             return False
-        if self._lock is not None and self._lock.is_lost:
-            return False
-        return self.last_path is not None and self.last_path.is_dir()
+        return self._lock is None or not self._lock.is_lost
 
     def is_safe(self, session: Session, snapshot: Snapshot) -> bool:
         """Return whether the last checkpoint contains the current state."""
-        if not self.is_saved(session):
+        if self.last is None or not self.is_saved(session):
             return False
-        if self._sealed == session.global_step:
-            return True
-        if self._last_files is None:  # it was restored, and nothing has begun since
+        if self.last.is_final or self.last.files is None:
             return True
         files = self._files_of(session, snapshot)
-        return bool(files) and files == self._last_files
+        return bool(files) and files == self.last.files
 
-    def seal(self, session: Session) -> None:
+    def skip_further_saves(self, session: Session) -> None:
         """Write no further checkpoint of this step if there is one.
 
-        A signal cuts a custom loop short, but the program goes on behind the loop. A
-        resumed one does that, too, so it must not find it done.
+        After a signal, code behind the loop still changes the model. A resumed program runs
+        that code again, so its effects must not be in the checkpoint.
         """
-        if self.is_saved(session):
-            self._sealed = session.global_step
+        if self.last is not None and self.is_saved(session):
+            self.last = attrs.evolve(self.last, is_final=True)
 
     def note_restored(self, session: Session) -> None:
         """Note the state that hooks and tracked objects have taken over from a checkpoint.
@@ -469,8 +459,9 @@ class Saver:
         Called before anything runs, so that a later state is told apart from it. The files
         of the checkpoint do not tell: a hook may be new, and an input begin anew.
         """
-        if self.last_step is not None and self.checkpoints.enabled_by is not None:
-            self._last_files = self._files_of(session, self.contents.snapshot(session))
+        if self.last is not None and self.checkpoints.enabled_by is not None:
+            files = self._files_of(session, self.contents.snapshot(session))
+            self.last = attrs.evolve(self.last, files=files)
 
     def _files_of(self, session: Session, snapshot: Snapshot) -> Mapping[str, FileRecord]:
         """Return the files that a save would write; none if it would fail.

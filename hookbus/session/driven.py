@@ -29,9 +29,9 @@ from hookbus.session.start import (
     close_replaced,
     current_config,
     enter_session,
+    finalize,
     new_session,
     open_backend,
-    settle,
 )
 from hookbus.session.state import Phase
 from hookbus.session.step import Evaluation, Step
@@ -153,7 +153,7 @@ class DrivenSession:
         graph = ReportGraph() if graph is None else graph
         self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)
         self._pending: _PendingStep | None = None
-        self._settled = False
+        self._finalized = False
         self._state = new_session(
             self._creator,
             session_hooks(
@@ -262,9 +262,9 @@ class DrivenSession:
                 "the DrivenSession"
             )
         self._creator.given = session
-        if not self._settled:
-            settle(state)
-            self._settled = True
+        if not self._finalized:
+            finalize(state)
+            self._finalized = True
         if state.backend is not None:
             self._forget_step()
             close_replaced(state)

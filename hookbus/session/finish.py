@@ -146,7 +146,7 @@ def _decide(
         if clean:
             exchange_at_end(state)
         state.stop_by_signal()
-        state.hold_position()
+        state.freeze_position()
     except BaseException as late:  # the position of an input cannot be read
         return (late, False) if clean else (reached, False)
     return reached, clean
@@ -192,10 +192,11 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     # A session that ran nothing keeps the mark of the previous one. The end of input, a
     # call that had nothing left to do, and a training that was killed when it had reached
     # its end are marked: no later session may continue them.
+    is_marked = saver.last is not None and saver.last.is_marked
     over = (
         outcome.kind == "end_of_input"
         or (state.one_call and outcome.kind in ("completed", "stopped"))
-        or (outcome.kind == "stopped" and not saver.is_marked)
+        or (outcome.kind == "stopped" and not is_marked)
     )
     marks = who is not None and (over or session.global_step != state.first_step)
     if marks and not failures:
@@ -258,8 +259,8 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     """Record how the session ended: for the command, in outcome.json, in the log."""
     if state.is_abandoned:  # a hook forked in its last event
         return
-    saver = state.saver
-    saved = saver.last_step == outcome.step
+    saver, last = state.saver, state.saver.last
+    saved = last is not None and last.step == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
     state.config.records.append(record)
     # An evaluation, or a failed start, is not the end of the training in this directory.
@@ -270,7 +271,7 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     state.bus.failures.report()
     for who, updates in state.requests.skips.items():
         log.info("updates skipped", by=who, updates=updates)
-    extra = {"checkpoint": shown(saver.last_path)} if saver.last_path is not None else {}
+    extra = {} if last is None else {"checkpoint": shown(last.path)}
     if outcome.kind == "failed" and error is not None:
         # The error leaves the session, and whoever reports it shows its text.
         outcome = attrs.evolve(outcome, why=type(error).__name__)
@@ -363,7 +364,7 @@ def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | No
         # A hook has asked for the same as SIGTERM.
         asked = outcome.kind == "preempted" and signals.received is None
         return SignalExit() if asked and not inside_event() else None
-    if not served and saver.ended is not None:
+    if not served and saver.last is not None and saver.last.ended is not None:
         # It arrived too late to end the session. The program never sees this end, so the
         # next session must continue from here.
         saver.mark_ended_late(outcome.step, KINDS[unhandled_signal])

@@ -37,13 +37,13 @@ from hookbus.session.start import (
     begin,
     current_config,
     enter_session,
+    finalize,
     finish_run,
     new_session,
     open_backend,
     recover,
     recoverable,
     repeat,
-    settle,
 )
 from hookbus.session.state import RUNNING, Phase, SessionState
 from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn, end_epoch
@@ -142,7 +142,7 @@ class MonitoredSession:
         enter_session(state)
         try:
             begin(state)
-            settle(state)
+            finalize(state)
             open_backend(state)
             raise_deferred()
         except BaseException as error:

@@ -78,7 +78,7 @@ def _serve(state: SessionState, context: SessionRunContext | None, saving: bool)
     cut_short = state.stop is not None and state.stop.kind in KINDS.values()
     if requested is not None and cut_short and state.custom_loop:
         assert state.backend is not None
-        state.saver.seal(state.backend.session)
+        state.saver.skip_further_saves(state.backend.session)
 
 
 def hold_requests(state: SessionState) -> None:
@@ -320,7 +320,7 @@ def record(state: SessionState, params: Any) -> None:
     state.bus.caller("recorded").collect(contents.params, state.global_step)
     inside = state.block is not None or state.bus.current.name is not NOBODY
     if state.requests.pending and not inside:
-        act(state, None, saving=contents.is_settled)
+        act(state, None, saving=contents.may_save)
 
 
 def heed_signal(state: SessionState) -> bool:

@@ -135,7 +135,7 @@ def new_session(
         was_cut_short if one_call else continues_input,
     )
     retention = Retention(checkpoints, bus)
-    saver = Saver(checkpoints, retention, contents, versions(hooks), agreement=agreement)
+    saver = Saver(retention, contents, versions(hooks), agreement)
     custom_loop = creator.graph.takes_reports
     signals = SignalWatch(saves=lambda: checkpoints.enabled_by is not None)
     signals.notes_only = agreement is not None
@@ -183,7 +183,7 @@ def begin(state: SessionState) -> None:
     _call_begin(state)
 
 
-def settle(state: SessionState) -> None:
+def finalize(state: SessionState) -> None:
     """Finalize the graph, and prepare saving, before the first backend session is opened.
 
     Raises:
@@ -194,7 +194,7 @@ def settle(state: SessionState) -> None:
         _compare_ranks(state, state.agreement)
     creator.scaffold.finalize()
     saved_names, graph = creator.scaffold.saved_names, creator.graph
-    state.saver.checkpoints.settle()
+    state.saver.checkpoints.freeze()
     state.contents.take_graph(saved_names, graph)
     state.saver.prepare()
     for node, wraps in graph.wraps.items():

@@ -294,15 +294,15 @@ class SessionState:
         self.input_end = error
         self._stop_running()
 
-    def hold_position(self) -> None:
+    def freeze_position(self) -> None:
         """Keep the current position in the input for the last checkpoint."""
         if self.backend is not None and self.saver.checkpoints.enabled_by is not None:
-            self.contents.hold_position(self.backend.session)
+            self.contents.freeze_position(self.backend.session)
 
     def _stop_running(self) -> None:
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.STOPPING
-        self.hold_position()
+        self.freeze_position()
 
 
 _open: WeakSet[SessionState] = WeakSet()

@@ -495,7 +495,7 @@ def end_epoch(state: SessionState, epoch: int) -> None:
     if not state.bus.caller("epoch_ended").reaches_nobody:
         _tell(state, backend, "epoch_ended", session=backend.session, epoch=epoch)
     if state.agreement is not None:
-        act(state, state.last_step, saving=state.contents.is_settled, together=True)
+        act(state, state.last_step, saving=state.contents.may_save, together=True)
 
 
 def _tell(
@@ -506,7 +506,7 @@ def _tell(
     state.requests.run = state.last_step
     try:
         backend.emit(event, **arguments, global_step=backend.session.global_step)
-        act(state, state.last_step, saving=state.contents.is_settled)
+        act(state, state.last_step, saving=state.contents.may_save)
     finally:
         state.requests.run = None
 

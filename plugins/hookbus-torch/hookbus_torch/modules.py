@@ -39,7 +39,7 @@ def tracked(name: str, module: Module) -> Tracked:
         UsageError: a parameter or buffer has no data yet.
     """
     _check_has_data(name, module)
-    sharded.settle(module)
+    sharded.reshard(module)
 
     def get() -> dict[str, Any]:
         names, state = _plain_names(module), module.state_dict()

@@ -45,7 +45,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def settle(module: Module) -> None:
+def reshard(module: Module) -> None:
     """Shard a module again that is whole: after a forward pass without a backward one."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # else nothing is sharded with it
     kind: Any = getattr(fsdp, "FSDPModule", ())
