@@ -18,6 +18,7 @@ from hookbus.backend.random_state import undisturbed as undisturbed
 from hookbus.bus.bus import Bus as Bus
 from hookbus.checkpoint.codec import Codec as Codec
 from hookbus.checkpoint.files import CheckpointFiles as CheckpointFiles
+from hookbus.checkpoint.reader import CheckpointInfo as CheckpointInfo
 from hookbus.checkpoint.reader import latest_checkpoint as latest_checkpoint
 from hookbus.checkpoint.reader import list_checkpoints as list_checkpoints
 from hookbus.config.config import Config as Config
@@ -66,7 +67,6 @@ from hookbus.estimator.train_and_evaluate import TrainSpec as TrainSpec
 from hookbus.estimator.train_and_evaluate import train_and_evaluate as train_and_evaluate
 from hookbus.graph.graph import Graph as Graph
 from hookbus.graph.node import Node as Node
-from hookbus.hooks.checkpoints import CheckpointInfo as CheckpointInfo
 from hookbus.hooks.checkpoints import Checkpoints as Checkpoints
 from hookbus.hooks.checkpoints import CheckpointSaverListener as CheckpointSaverListener
 from hookbus.hooks.context import SessionRunContext as SessionRunContext

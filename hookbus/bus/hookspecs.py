@@ -29,8 +29,9 @@ from hookbus.hooks.markers import hookspec
 
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
+    from hookbus.checkpoint.reader import CheckpointInfo
     from hookbus.graph.graph import Graph
-    from hookbus.hooks.checkpoints import CheckpointInfo, Checkpoints
+    from hookbus.hooks.checkpoints import Checkpoints
     from hookbus.hooks.context import SessionRunContext, SessionRunValues
     from hookbus.hooks.coordinator import Coordinator
     from hookbus.hooks.event_bus import EventBus

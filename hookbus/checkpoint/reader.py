@@ -18,7 +18,6 @@ from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.manifest import MANIFEST_NAME, RANK_FOLDER, Manifest
 from hookbus.checkpoint.store import Store, StoredCheckpoint, cannot_read, report_bad
 from hookbus.errors import CheckpointError, NoGoodCheckpointError
-from hookbus.hooks.checkpoints import CheckpointInfo
 from hookbus.logs import log, shown
 from hookbus.peers.protocol import CHIEF
 
@@ -28,6 +27,28 @@ _MOST_LOOKS = 100
 _OPTIONAL = frozenset(
     {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend", "params"}
 )
+
+
+@attrs.frozen
+class CheckpointInfo:
+    """A checkpoint on disk.
+
+    Attributes:
+        path: its directory, like ``runs/digits/ckpt-120``.
+        global_step: the step of the checkpoint.
+        ended: how the session that saved it ended, like ``completed``; None if it had not
+            ended when it saved, or was killed.
+        saved_at: when it was saved, in seconds since the epoch.
+        kept: why it is never pruned, by the name of the hook that asked for that.
+        values: the numbers that hooks have recorded for its step, by name.
+    """
+
+    path: Path
+    global_step: int
+    ended: str | None = None
+    saved_at: float = attrs.field(default=0.0, eq=False)
+    kept: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    values: Mapping[str, float] = attrs.field(factory=dict, hash=False)
 
 
 def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:

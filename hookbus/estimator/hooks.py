@@ -14,9 +14,9 @@ import attrs
 
 from hookbus.backend.protocol import Session
 from hookbus.bus.registry import Registration
+from hookbus.checkpoint.reader import CheckpointInfo
 from hookbus.estimator.model_fn import EstimatorSpec, number_of
 from hookbus.graph.node import Node
-from hookbus.hooks.checkpoints import CheckpointInfo
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
 from hookbus.hooks.markers import hookimpl

@@ -11,18 +11,13 @@ from typing import Any
 import attrs
 
 from hookbus.backend.protocol import Session
-from hookbus.checkpoint.reader import latest_checkpoint
+from hookbus.checkpoint.reader import CheckpointInfo, latest_checkpoint
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.estimator.estimator import Estimator
 from hookbus.estimator.exporter import Exporter
 from hookbus.estimator.hooks import StopTrainingHook
 from hookbus.estimator.model_fn import hooks_field
-from hookbus.hooks.checkpoints import (
-    CheckpointInfo,
-    Checkpoints,
-    CheckpointSaverListener,
-    check_listeners,
-)
+from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
 from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log
 from hookbus.slim.hooks import EvaluationEmitter

@@ -34,28 +34,6 @@ class CheckpointSaverListener:
         """Called when the session has ended cleanly, after its last checkpoint."""
 
 
-@attrs.frozen
-class CheckpointInfo:
-    """A checkpoint on disk.
-
-    Attributes:
-        path: its directory, like ``runs/digits/ckpt-120``.
-        global_step: the step of the checkpoint.
-        ended: how the session that saved it ended, like ``completed``; None if it had not
-            ended when it saved, or was killed.
-        saved_at: when it was saved, in seconds since the epoch.
-        kept: why it is never pruned, by the name of the hook that asked for that.
-        values: the numbers that hooks have recorded for its step, by name.
-    """
-
-    path: Path
-    global_step: int
-    ended: str | None = None
-    saved_at: float = attrs.field(default=0.0, eq=False)
-    kept: Mapping[str, str] = attrs.field(factory=dict, hash=False)
-    values: Mapping[str, float] = attrs.field(factory=dict, hash=False)
-
-
 FAILED = "failed"
 """The folder, in a directory of checkpoints, for those of failed sessions."""
 

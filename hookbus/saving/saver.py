@@ -23,7 +23,6 @@ from hookbus.checkpoint.reader import (
     read_checkpoint,
     read_newest,
 )
-from hookbus.checkpoint.retention import Retention
 from hookbus.checkpoint.store import Store, report_bad
 from hookbus.errors import (
     CheckpointDirectoryError,
@@ -40,6 +39,7 @@ from hookbus.process.forks import ForkGuard
 from hookbus.saving.contents import Contents
 from hookbus.saving.last_save import LastSave
 from hookbus.saving.leaves import Snapshot
+from hookbus.saving.retention import Retention
 
 _SECONDS_TO_APPEAR = 10.0
 """How long a file of another host may take to appear on a shared disk."""

@@ -18,7 +18,6 @@ from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
-from hookbus.checkpoint.retention import Retention
 from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
@@ -39,6 +38,7 @@ from hookbus.saving.hook_state import (
     stateful,
     states_of,
 )
+from hookbus.saving.retention import Retention
 from hookbus.saving.saver import Saver
 from hookbus.saving.tracking import Tracking
 from hookbus.session.creators import SessionCreator

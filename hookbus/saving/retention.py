@@ -17,10 +17,10 @@ import attrs
 
 from hookbus.bus.bus import Bus
 from hookbus.checkpoint.manifest import Manifest
-from hookbus.checkpoint.reader import describe
+from hookbus.checkpoint.reader import CheckpointInfo, describe
 from hookbus.checkpoint.store import Store, StoredCheckpoint
 from hookbus.errors import NoGoodCheckpointError, UsageError
-from hookbus.hooks.checkpoints import CheckpointInfo, Checkpoints
+from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.logs import log, shown
 
 Stored: TypeAlias = Sequence[StoredCheckpoint]
