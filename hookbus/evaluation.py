@@ -1,7 +1,7 @@
 """Evaluates checkpoints in the style of TF-Slim: one, or each that a training saves.
 
 Each evaluation is a session of its own, of kind ``eval``. It emits its results as the event
-:func:`~hookbus.bus.hookspecs.evaluated`, and plugins write them.
+:func:`~hookbus.hooks.hookspecs.evaluated`, and plugins write them.
 """
 
 from __future__ import annotations

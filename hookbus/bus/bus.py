@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakSet
 
-from hookbus.bus import hookspecs
 from hookbus.bus.caller import Caller
+from hookbus.bus.costs import HookCosts
 from hookbus.bus.error_policy import RAISE, ErrorGuard, FailureLog, policy_of
-from hookbus.bus.observers import HookCosts, Observers
+from hookbus.bus.observers import Observers
 from hookbus.bus.ordering import (
     GROUPS,
     OrderedHook,
@@ -29,6 +29,7 @@ from hookbus.errors import (
     UsageError,
     did_you_mean,
 )
+from hookbus.hooks import hookspecs
 from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.hook import Kind, check_kind

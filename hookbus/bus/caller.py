@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.bus.observers import HookCosts, Observers, Watch, is_passing_stop
+from hookbus.bus.costs import HookCosts
+from hookbus.bus.observers import Observers, Watch, is_passing_stop
 from hookbus.bus.registry import Bound, Implementation
 from hookbus.errors import PluginError, blame, culprit_of
 from hookbus.hooks.context import CurrentHook, SessionRunValues

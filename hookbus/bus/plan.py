@@ -15,7 +15,7 @@ import attrs
 
 from hookbus.backend.program import shared_in
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
-from hookbus.bus.observers import HookCosts
+from hookbus.bus.costs import HookCosts
 from hookbus.errors import (
     GraphError,
     NoValueYetError,

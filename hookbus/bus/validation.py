@@ -8,9 +8,9 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hookbus.bus import hookspecs
 from hookbus.bus.registry import MARK, HookFunction
 from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
+from hookbus.hooks import hookspecs
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import LIFECYCLE
 

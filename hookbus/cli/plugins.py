@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from hookbus.bus import hookspecs
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import columns, printable, shorten, table, width
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, reason_of
+from hookbus.hooks import hookspecs
 from hookbus.hooks.markers import PROJECT
 from hookbus.plugin.loading import check_loadable, load_one, member_of
 from hookbus.plugin.selection import Verdict, select

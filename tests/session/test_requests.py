@@ -32,8 +32,8 @@ from hookbus import (
     hookspec,
     latest_checkpoint,
 )
-from hookbus.bus import hookspecs
 from hookbus.checkpoint.reader import read_checkpoint
+from hookbus.hooks import hookspecs
 from hookbus.hooks.markers import PROJECT
 from hookbus.session.recovery import Recovery
 from tests.support.profiles import cases

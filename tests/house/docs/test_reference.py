@@ -12,12 +12,12 @@ from markdown_it import MarkdownIt
 
 import hookbus
 from hookbus import errors as errors
-from hookbus.bus import hookspecs as hookspecs
 from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.flags import FLAGS
 from hookbus.cli.predict import predict as predict
 from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
+from hookbus.hooks import hookspecs as hookspecs
 from hookbus.hooks.markers import PROJECT
 from tests.support.distributions import HOOKS
 

@@ -125,7 +125,7 @@ def test_cores_events_cannot_be_declared_anew() -> None:
         @hookspec
         def begin(self) -> None: ...
 
-    with pytest.raises(PluginError, match=r"by hookbus\.bus\.hookspecs and by Rival"):
+    with pytest.raises(PluginError, match=r"by hookbus\.hooks\.hookspecs and by Rival"):
         Bus().add_events(Rival)
 
 
