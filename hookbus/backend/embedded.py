@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from hookbus.backend.base import SessionBase, nothing_to_skip
+from hookbus.backend.codegen import CompiledProgram, compile_program
 from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
 from hookbus.backend.library import LiveValue
@@ -18,7 +19,6 @@ from hookbus.backend.protocol import (
     RunOptions,
 )
 from hookbus.backend.recording import Recording
-from hookbus.backend.straight import Straight, compile_program
 from hookbus.errors import (
     GraphError,
     NoValueYetError,
@@ -60,7 +60,7 @@ class EmbeddedSession(SessionBase):
         self.version = 0
         self._closed = False
         self._last: dict[str, Mapping[str, Any]] = {}
-        self._compiled: dict[Program, Straight | None] = {}
+        self._compiled: dict[Program, CompiledProgram | None] = {}
         self._values = {
             node.name: _copied(node.source) for node in graph.variables if not is_live(node)
         }
@@ -112,9 +112,9 @@ class EmbeddedSession(SessionBase):
             SessionClosedError: the session is closed.
         """
         if not (writes or options.trace_level):
-            straight = self._compiled.get(program)
-            if straight is not None:
-                return straight.run(feeds)
+            compiled = self._compiled.get(program)
+            if compiled is not None:
+                return compiled.run(feeds)
             self._compile_repeated(program)
         return self._execute(program, feeds, writes, options, metadata)
 
@@ -135,7 +135,7 @@ class EmbeddedSession(SessionBase):
             raise nothing_to_skip()
         return self._execute(program, feeds, writes, options, metadata, updates=False)
 
-    def prepared(self, program: Program) -> Straight | None:
+    def prepared(self, program: Program) -> CompiledProgram | None:
         """Return a program that has been run twice in a form for further such runs.
 
         It does the same as :meth:`execute`, without writes or a record. A backend need not

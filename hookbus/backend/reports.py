@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any
 
 from hookbus.backend.base import read
+from hookbus.backend.codegen import CompiledProgram
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.library import LiveState, LiveValue, arm
 from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.backend.random_state import preserved
-from hookbus.backend.straight import Straight
 from hookbus.errors import GraphError, Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -451,7 +451,7 @@ class ReportSession(EmbeddedSession):
         with self.last.aside():
             return super().execute(program, feeds, writes, options, metadata)
 
-    def prepared(self, program: Program) -> Straight | None:
+    def prepared(self, program: Program) -> CompiledProgram | None:
         """Return a program that only computes as :class:`EmbeddedSession` does."""
         undoes = self._takes_reports and not program.pure
         return None if undoes else super().prepared(program)

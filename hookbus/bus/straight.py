@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.straight import Straight, define
+from hookbus.backend.codegen import CompiledProgram, define
 from hookbus.bus.caller import Caller, Result
 from hookbus.bus.plan import RunPlan, RunRequest, is_plain
 from hookbus.bus.registry import Implementation
@@ -139,7 +139,7 @@ def compile_run(
 def compile_whole(
     context: SessionRunContext,
     steady: Steady,
-    prepared: Straight | None,
+    prepared: CompiledProgram | None,
     names: Mapping[str, Any],
 ) -> Whole:
     """Compile runs of a graph, in which nobody is due, from end to end.
@@ -233,7 +233,7 @@ def _beginning(hooks: StraightRun, steady: Steady) -> list[str]:
 _MAKES_CONTEXT = "    run_context = context_of(backend, fetches, feeds, step, kind)"
 
 
-def _executing(prepared: Straight | None) -> list[str]:
+def _executing(prepared: CompiledProgram | None) -> list[str]:
     """Return the lines that execute a run."""
     lines = ["    values = run(feeds or NO_FEEDS)"]
     if prepared is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import hookbus
-from hookbus.backend.straight import FILE as COMPILED
+from hookbus.backend.codegen import FILE as COMPILED
 from hookbus.cli.output import report, report_interruption
 from hookbus.config.config import Config, SessionRecord, set_process_config
 from hookbus.config.keys import LOG_LEVELS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from hookbus.backend.codegen import CompiledProgram, Run, source_of
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.backend.random_state import swaps_of
-from hookbus.backend.straight import Run, Straight, source_of
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.bus.plan import (
@@ -372,7 +372,7 @@ class HookedSession:
         """Add to an error who asked for the missing value."""
         return self._planner.with_askers(error, request, frozenset(request.feeds))
 
-    def prepared(self, plan: RunPlan) -> Straight | None:
+    def prepared(self, plan: RunPlan) -> CompiledProgram | None:
         """Return the program of a plan in a form for runs without writes or a record."""
         prepare = getattr(self.session, "prepared", None)
         measures = self.bus.costs is not None  # by plan.execute()

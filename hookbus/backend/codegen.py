@@ -53,7 +53,7 @@ def source_of(function: Any) -> str:
 
 
 @attrs.frozen(eq=False)
-class Straight:
+class CompiledProgram:
     """A program that is compiled for one session.
 
     Attributes:
@@ -70,7 +70,7 @@ class Straight:
     names: Mapping[str, Any]
 
 
-def compile_program(program: Program, names: Mapping[str, Any]) -> Straight:
+def compile_program(program: Program, names: Mapping[str, Any]) -> CompiledProgram:
     """Compile a program for one session.
 
     Args:
@@ -115,7 +115,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Straight:
     source = "\n".join(["def run(feeds):", *lines, f"    return {results}"])
     names = dict(namespace)
     define(f"{source}\n", namespace)
-    return Straight(namespace["run"], lines, results, names)
+    return CompiledProgram(namespace["run"], lines, results, names)
 
 
 def _filling(program: Program) -> list[str]:
