@@ -13,8 +13,6 @@ from hookbus.backend.protocol import RunMetadata as RunMetadata
 from hookbus.backend.protocol import RunOptions as RunOptions
 from hookbus.backend.protocol import Session as Session
 from hookbus.backend.protocol import ValueRecord as ValueRecord
-from hookbus.backend.random_state import swapped as swapped
-from hookbus.backend.random_state import undisturbed as undisturbed
 from hookbus.bus.bus import Bus as Bus
 from hookbus.checkpoint.codec import Codec as Codec
 from hookbus.checkpoint.files import CheckpointFiles as CheckpointFiles
@@ -84,6 +82,7 @@ from hookbus.hooks.outcome import was_cut_short as was_cut_short
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
 from hookbus.logs import log as log
+from hookbus.random_state import undisturbed as undisturbed
 from hookbus.session.creators import ChiefSessionCreator as ChiefSessionCreator
 from hookbus.session.creators import Scaffold as Scaffold
 from hookbus.session.creators import SessionCreator as SessionCreator
@@ -97,5 +96,6 @@ from hookbus.session.step import Step as Step
 from hookbus.session.step import StepContext as StepContext
 from hookbus.session.training import MonitoredTrainingSession as MonitoredTrainingSession
 from hookbus.session.training import SingularMonitoredSession as SingularMonitoredSession
+from hookbus.swaps import swapped as swapped
 from hookbus.validation import number_in as number_in
 from hookbus.validation import numeric as numeric

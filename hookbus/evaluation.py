@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.random_state import undisturbed
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.errors import (
@@ -26,6 +25,7 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.logs import log, shown
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
+from hookbus.random_state import undisturbed
 from hookbus.session.creators import ChiefSessionCreator, Scaffold
 from hookbus.session.training import UNSET
 from hookbus.slim.checkpoints import checkpoints_iterator, wait_for_new_checkpoint

@@ -12,7 +12,6 @@ from hookbus.backend.base import SessionBase, nothing_to_skip
 from hookbus.backend.codegen import CompiledProgram, compile_program
 from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
-from hookbus.backend.library import LiveValue
 from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import (
     RunMetadata,
@@ -34,6 +33,7 @@ from hookbus.errors import (
 from hookbus.graph.graph import Graph
 from hookbus.graph.operation import Operation
 from hookbus.graph.traversal import inputs_of, loop_ops
+from hookbus.library import LiveValue
 
 _MOST_PROGRAMS = 1024
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from hookbus.backend.inputs import Input
-from hookbus.backend.random_state import preserved
 from hookbus.errors import UsageError, did_you_mean
+from hookbus.random_state import preserved
 
 ForkedInputs: TypeAlias = Literal["copy", "fresh"]
 """Where the inputs of a forked session begin: where those of the first are, or anew."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus.backend.library import Loader, digest_of, library_of
-from hookbus.backend.random_state import PROCESS, RandomGenerators, same
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
+from hookbus.library import Loader, digest_of, library_of
 from hookbus.logs import log
+from hookbus.random_state import PROCESS, RandomGenerators, same
 
 _PLAIN = Loader()
 

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.library import LiveValue, arming, knows_a_library, on_host
 from hookbus.errors import UnfedPlaceholderError, WriteConflictError
 from hookbus.graph.fetches import picker
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import GLOBAL_STEP, Node
 from hookbus.graph.operation import XP, Operation
 from hookbus.graph.traversal import is_train_output, needed_by
+from hookbus.library import LiveValue, arming, knows_a_library, on_host
 
 Pick: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the values of all slots and returns some of them, in order."""

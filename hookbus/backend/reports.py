@@ -12,10 +12,8 @@ from hookbus.backend.base import read
 from hookbus.backend.codegen import CompiledProgram
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
-from hookbus.backend.library import LiveState, LiveValue, arm
 from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.backend.random_state import preserved
 from hookbus.errors import GraphError, Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -31,6 +29,8 @@ from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 from hookbus.graph.wraps import wrapper
+from hookbus.library import LiveState, LiveValue, arm
+from hookbus.random_state import preserved
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COMPUTED = ("op", "input", "placeholder")

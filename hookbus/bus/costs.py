@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hookbus.backend.library import device_memory
+from hookbus.library import device_memory
 from hookbus.logs import log
 
 if TYPE_CHECKING:

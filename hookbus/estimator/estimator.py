@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.backend.protocol import Session
-from hookbus.backend.random_state import undisturbed
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import NewestIn, latest_checkpoint, variables_at
 from hookbus.errors import (
@@ -48,6 +47,7 @@ from hookbus.hooks.outcome import was_cut_short
 from hookbus.logs import log
 from hookbus.metrics import mean
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
+from hookbus.random_state import undisturbed
 from hookbus.session.creators import ChiefSessionCreator, WorkerSessionCreator, warm
 from hookbus.slim.session import CallSession, evaluation_plugins
 from hookbus.validation import check_directory, check_name, check_number, check_params

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.random_state import undisturbed
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.random_state import undisturbed
 
 _INPUT, _BATCH, _FEATURES, _LABELS = "input", "input.batch", "features", "labels"
 

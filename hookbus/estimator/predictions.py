@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hookbus.backend import random_state
-from hookbus.backend.random_state import undisturbed
+from hookbus import random_state
 from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
+from hookbus.random_state import undisturbed
 
 
 def choose_predictions(predictions: Any, keys: Sequence[str] | str | None) -> Any:

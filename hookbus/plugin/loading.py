@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import attrs
 
-from hookbus.backend import random_state
+from hookbus import random_state
 from hookbus.bus.bus import call_one
 from hookbus.bus.error_policy import ErrorPolicy, parse_policy
 from hookbus.bus.registry import Registration, Registry

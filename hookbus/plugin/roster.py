@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.library import library_of, plugin_for
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence, Switch
@@ -23,6 +22,7 @@ from hookbus.discovery import (
 )
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.hooks.hook import Kind, SessionRunHook
+from hookbus.library import library_of, plugin_for
 from hookbus.logs import log
 from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_of
 from hookbus.plugin.requirements import own_version

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hookbus.backend import random_state
+from hookbus import random_state
 from hookbus.backend.inputs import BEFORE_ALL, EpochIterator
 from hookbus.backend.protocol import Session
-from hookbus.backend.random_state import RestoredGenerators
 from hookbus.checkpoint.codec import too_deep
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import CheckpointError
 from hookbus.graph.graph import Graph
 from hookbus.logs import log
+from hookbus.random_state import RestoredGenerators
 from hookbus.saving.hook_state import Stateful, states_of
 from hookbus.saving.leaves import Snapshot
 from hookbus.saving.matching import compare, leave_out, report_dtypes

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.library import Library, LiveValue, library_of
-from hookbus.backend.random_state import same
 from hookbus.errors import GraphError, NoValueYetError, UsageError
+from hookbus.library import Library, LiveValue, library_of
+from hookbus.random_state import same
 
 Path: TypeAlias = tuple[Any, ...]
 """The keys and indices that lead from a state to a value inside it."""

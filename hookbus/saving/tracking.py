@@ -8,7 +8,10 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hookbus.backend.library import (
+from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
+from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
+from hookbus.graph.node import plain_name
+from hookbus.library import (
     Faults,
     LiveValue,
     RandomSource,
@@ -17,10 +20,7 @@ from hookbus.backend.library import (
     library_of,
     plugin_for,
 )
-from hookbus.backend.random_state import RandomGenerators, sources
-from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
-from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
-from hookbus.graph.node import plain_name
+from hookbus.random_state import RandomGenerators, sources
 from hookbus.saving.leaves import Leaves, changed, put_in_place
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from hookbus.backend.library import on_host
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session, create_session
 from hookbus.backend.reports import ReportGraph
 from hookbus.config.config import Config
@@ -17,6 +16,7 @@ from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.hooks.hook import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, Stop, is_swallowed
+from hookbus.library import on_host
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred

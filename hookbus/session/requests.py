@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus.backend.random_state import unswapped
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import SessionClosedError, UsageError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
@@ -26,6 +25,7 @@ from hookbus.process.signals import KINDS, raise_deferred
 from hookbus.saving.hook_state import load_hooks
 from hookbus.saving.leaves import Snapshot
 from hookbus.session.state import Phase, SessionState
+from hookbus.swaps import unswapped
 from hookbus.validation import plain_params
 
 _CAME = "a signal came"

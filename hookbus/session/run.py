@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from hookbus.backend.codegen import CompiledProgram, Run, source_of
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
-from hookbus.backend.random_state import swaps_of
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.bus.plan import (
@@ -44,6 +43,7 @@ from hookbus.peers.agreement import Agreement
 from hookbus.peers.reduction import reductions_of
 from hookbus.process.interrupts import call_interruptibly
 from hookbus.process.signals import SignalWatch
+from hookbus.swaps import swaps_of
 
 NO_FETCHES: list[Any] = []
 """The caller's fetches in a step of a custom loop; nobody changes it."""

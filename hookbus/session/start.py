@@ -10,9 +10,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import attrs
 
-from hookbus.backend import random_state
+from hookbus import random_state
 from hookbus.backend.inputs import EpochIterator
-from hookbus.backend.library import find_peers
 from hookbus.backend.program import is_live
 from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
 from hookbus.bus.bus import Bus
@@ -24,6 +23,7 @@ from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
 from hookbus.hooks.hook import Kind
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
+from hookbus.library import find_peers
 from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF, ranks_of

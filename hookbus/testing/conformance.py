@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import attrs
 import pytest
 
-from hookbus.backend import random_state
+from hookbus import random_state
 from hookbus.checkpoint.codec import codecs
 from hookbus.discovery import GROUP, Installed, installed_plugins
 from hookbus.errors import PluginError, UsageError

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import hookbus
-from hookbus import Config
-from hookbus.backend import random_state
+from hookbus import Config, random_state
 from tests.support.dice import install_dice
 
 

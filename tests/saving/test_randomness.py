@@ -11,7 +11,7 @@ import pytest
 
 import hookbus
 from hookbus import ChiefSessionCreator, Config, MonitoredSession
-from hookbus.backend import random_state as randomness
+from hookbus import random_state as randomness
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_numpy_is_not_imported_for_its_generator(python):
     """A program that does without NumPy saves Python's generator alone."""
     done = python(
         "import sys, random\n"
-        "from hookbus.backend import random_state\n"
+        "from hookbus import random_state\n"
         "state = random_state.capture()\n"
         "expected = random.random()\n"
         "random_state.restore(state)\n"

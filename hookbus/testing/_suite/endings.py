@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.backend import random_state
+from hookbus import random_state
 from hookbus.errors import END_OF_INPUT, AbortedError, OutOfRangeError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook

@@ -19,8 +19,8 @@ from hookbus import (
     SessionRunHook,
     UsageError,
     hookimpl,
+    random_state,
 )
-from hookbus.backend import random_state
 
 
 class Listener(SessionRunHook):

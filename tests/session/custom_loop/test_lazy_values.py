@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from hookbus import SessionRunArgs, SessionRunHook
-from hookbus.backend import random_state
+from hookbus import SessionRunArgs, SessionRunHook, random_state
 from hookbus.saving import tracking
 from tests.support.dice import install_dice
 
