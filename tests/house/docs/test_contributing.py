@@ -14,10 +14,16 @@ GUIDE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def environments() -> set[str]:
-    """Return the names of the environments in tox.ini."""
+def settings_of_tox() -> configparser.ConfigParser:
+    """Return what tox.ini says."""
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", "utf-8")
+    return tox
+
+
+def environments() -> set[str]:
+    """Return the names of the environments in tox.ini."""
+    tox = settings_of_tox()
     named = {section.partition(":")[2] for section in tox.sections()}
     return (named - {""}) | set(tox["tox"]["env_list"].split())
 
@@ -32,6 +38,28 @@ def test_environments_of_tox_exist(text):
 def test_the_guide_tells_of_every_environment():
     """A contributor finds each environment of tox.ini."""
     assert environments() <= set(re.findall(r"-e (\w+)", GUIDE))
+
+
+def test_the_first_commands_make_an_environment_and_run_a_test_there():
+    """A contributor begins with the environment ``dev``, and runs one file in it."""
+    first = re.search(r"^```console\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    make, activate, run = first[1].splitlines()
+    folder = make.removeprefix("$ python3 .ci/tox.py devenv -e dev ")
+    assert activate == f"$ . {folder}/bin/activate"
+    assert (ROOT / run.removeprefix("$ python -m pytest ")).is_file()
+
+
+def test_nothing_runs_before_the_tests_of_a_file():
+    """tox gives its arguments to pytest, and style is among the tests of the whole run."""
+    (command,) = settings_of_tox()["testenv"]["commands"].strip().splitlines()
+    assert re.fullmatch(r"python -m pytest .+ \{posargs\}", command)
+
+
+def test_tests_that_are_named_exist():
+    """Each file or folder of tests that a command names is there."""
+    named = re.findall(r"(?:-e tests --|python -m pytest) ([\w/.-]+/[\w/.-]+)", GUIDE)
+    assert len(named) >= 6
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_paths_exist():
