@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +19,8 @@ import pytest
 
 from tests.support import commands
 
-DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits.py"
 RUN = Path("runs/digits")
 BATCHES = 22  # in one epoch
 
@@ -58,20 +61,50 @@ def scalars(tag: str) -> dict[int, float]:
     return {event.step: event.value for event in events.Scalars(tag)}
 
 
-def test_it_learns_the_digits_and_says_where_everything_is() -> None:
+@pytest.fixture
+def demo() -> configparser.SectionProxy:
+    """Return the section of tox.ini about the demo."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", "utf-8")
+    return tox["testenv:demo"]
+
+
+def commands_of(demo: configparser.SectionProxy) -> list[list[str]]:
+    """Return the commands that tox runs if it is given no arguments for them."""
+    lines = demo["commands"].strip().splitlines()
+    return [line.removesuffix(" {posargs}").split() for line in lines]
+
+
+def test_it_learns_the_digits_and_says_where_everything_is(demo) -> None:
     """The demo reaches 95 % on the held-out fifth and names its two kinds of files."""
-    done = run(
-        "--checkpoint-saver-save-steps", "20",
-        "--logging-tensor", "loss,accuracy",
-        "--summary-saver-save-steps", "10",
-        "-p", "nan-tensor",
-    )  # fmt: skip
+    hookbus, command, *flags, script = commands_of(demo)[0]
+    assert [hookbus, command, script] == ["hookbus", "run", "examples/digits.py"]
+    done = run(*flags)
 
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"held-out accuracy: ([\d.]+)%", done.stdout)[1]) >= 95
     assert "tensorboard --logdir runs/digits" in done.stderr
     assert "checkpoint=runs/digits/ckpt-550" in done.stderr
-    assert steps_saved() == [480, 500, 520, 540, 550]
+    assert steps_saved() == [0, 200, 400, 550]
+    assert done.stderr.count("] checkpoint saved") < done.stderr.count("] logged")
+
+
+def test_its_end_names_the_next_steps(demo) -> None:
+    """After the demo come a command for the reason, one for the curves, and a page."""
+    run(args=["--epochs", "1"])
+    python, script = commands_of(demo)[1]
+    assert python == "python"
+    printed = commands.run([sys.executable, ROOT / script]).stdout
+    exec_in_demo = "python3 .ci/tox.py exec -e demo -- "
+    steps = [line.strip() for line in printed.splitlines() if line.startswith("    ")]
+    why, curves, page = (step.removeprefix(exec_in_demo) for step in steps)
+
+    told = commands.run([sys.executable, "-m", *shlex.split(why)])
+    assert told.stdout.startswith(f"runs/digits ended at step {BATCHES}: ")
+    assert curves == "tensorboard --logdir runs/digits"
+    assert scalars("loss")
+    assert "tensorboard>=" in demo["deps"]
+    assert (ROOT / page).is_file()
 
 
 def test_tensorboard_reads_its_summaries() -> None:
