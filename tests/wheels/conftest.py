@@ -9,19 +9,14 @@ import sysconfig
 import venv
 from collections.abc import Callable
 from pathlib import Path
-from shutil import copytree, ignore_patterns
 
 import attrs
 import pytest
 from filelock import FileLock
 
-from tests.support.distributions import HOOKS
+from tests.support.distributions import HOOKS, cloned
 
-ROOT = Path(__file__).parents[2]
 PLUGINS = [folder.name.removeprefix("hookbus-") for folder in HOOKS]
-_LEFT_OUT = ignore_patterns(
-    ".git", ".*_cache", ".tox", ".venv", "build", "*.egg-info", "runs"
-)
 
 
 @attrs.frozen
@@ -107,8 +102,7 @@ def wheelhouse(build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     house = shared / "wheels"
     with FileLock(shared / "wheels.lock"):
         if not house.is_dir():
-            copy = tmp_path_factory.mktemp("source") / "hookbus"
-            copytree(ROOT, copy, ignore=_LEFT_OUT)
+            copy = cloned(tmp_path_factory.mktemp("source") / "hookbus")
             plugins = sorted(path.parent for path in copy.glob("plugins/*/setup.cfg"))
             build(copy, *plugins).rename(house)
     return house

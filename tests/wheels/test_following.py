@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.distributions import cloned
 from tests.support.environments import active
 from tests.support.indexes import serving
 from tests.support.pages import PUBLISHES, ROOT, Reader, blocks_of
@@ -76,9 +77,13 @@ def reader(published: Mapping[str, str]) -> Iterator[Reader]:
 def test_a_newcomer_can_follow_a_page(page, reader):
     """Every command from ``pip install`` on works, and shows what stands there.
 
-    A page that runs an example has the reader clone the repository.
+    A page that installs from a clone is read there; one that runs an example, with a copy
+    of the examples.
     """
-    if " examples/" in page.read_text("utf-8"):
+    text = page.read_text("utf-8")
+    if " plugins/" in text:
+        cloned(Path.cwd())
+    elif " examples/" in text:
         shutil.copytree(ROOT / "examples", "examples")
     for block in blocks_of(page):
         reader.follow(block, (*OF_A_CLONE, SERVES))

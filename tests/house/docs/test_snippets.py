@@ -13,13 +13,14 @@ MAKES_ENVIRONMENT = "makes a whole environment; the continuous run does it"
 INSTALLS = "installs from an index; tests/wheels/test_following.py does it"
 MEASURES = "installs all peers and measures for minutes"
 SERVES = "serves a browser until somebody stops it"
+OF_A_CLONE = "pip install -r plugins/requirements.txt -e plugins/hookbus-torch scikit-learn"
 EXEMPT = {
     "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
     "python3 .ci/tox.py -e tests": MAKES_ENVIRONMENT,
     "python3 -m venv .venv": INSTALLS,
     ". .venv/bin/activate": INSTALLS,
     'pip install "hookbus[all]" hookbus-jax scikit-learn': INSTALLS,
-    'pip install "hookbus[all]" hookbus-torch scikit-learn': INSTALLS,
+    OF_A_CLONE: INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
