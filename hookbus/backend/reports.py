@@ -406,7 +406,7 @@ class ReportSession(EmbeddedSession):
         """Return the value of each variable by name, ``global_step`` left out.
 
         Those of hooks, and the numbers and arrays inside tracked objects, under the names
-        that ``before_save`` has for them. A graph lists the variables of its objects.
+        that ``veto_save`` has for them. A graph lists the variables of its objects.
         """
         found = super().variables()
         for state in self.graph.states.values():

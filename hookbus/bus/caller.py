@@ -30,7 +30,7 @@ Failure: TypeAlias = tuple[str, BaseException]
 Wrapper: TypeAlias = Generator[None, Any, Any]
 
 _OTHER_ANSWERS = frozenset(
-    {"before_first_run", "planned_last_step", "before_save", "after_save", "pruning"}
+    {"before_first_run", "planned_last_step", "veto_save", "after_save", "pruning"}
 )
 """The events of core whose answer is no request for fetches and feeds."""
 

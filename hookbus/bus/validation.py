@@ -75,7 +75,7 @@ def fault_of(functions: Iterable[HookFunction], events: Events) -> str | None:
 def unmarked(plugin: Any, functions: Iterable[HookFunction], events: Events) -> list[str]:
     """Return the functions of a plugin that look like hooks but lack ``@hookimpl``.
 
-    A helper may be called ``saving``. So a function counts only if the plugin itself
+    A helper may be called ``logged``. So a function counts only if the plugin itself
     defines it, and if it takes arguments of the event of its name or overrides a marked
     function of a base class.
     """

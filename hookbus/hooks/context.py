@@ -472,7 +472,7 @@ class SessionRunContext:
     def request_save(self, why: str = "asked to save", keep: bool = False) -> None:
         """Ask for a checkpoint after the last ``after_run`` of this run.
 
-        ``before_save`` and ``saving`` ask for the checkpoint that is being written;
+        ``veto_save`` and ``before_save`` ask for the checkpoint that is being written;
         ``after_save`` asks for one after the next run.
 
         Args:
@@ -490,7 +490,7 @@ class SessionRunContext:
 
         An assignment from ``before_run`` is committed with the run's own updates and is
         not visible to its reads. An assignment from ``after_run`` is committed before the
-        next run and before any save; one from ``before_save`` or ``saving`` before that
+        next run and before any save; one from ``veto_save`` or ``before_save`` before that
         checkpoint is written, and one from ``after_save``, or between two steps of a custom
         loop from ``evaluated`` or ``epoch_ended``, before the next run.
 

@@ -10,13 +10,13 @@ with ``on_exception`` instead of the last two if an error ends it. ``addoption``
 before all of them, when the plugin's settings are read.
 
 ``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
-``before_save``, ``saving`` and ``after_save`` are called around every checkpoint, and
+``veto_save``, ``before_save`` and ``after_save`` are called around every checkpoint, and
 ``pruning`` before one is removed;
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``evaluating`` around each evaluation; ``logged``,
 ``measured`` and ``evaluated`` when a hook emits them, the last one also after
-``session.evaluation()``; ``recorded`` when the program calls ``session.record()``.
+``session.evaluation()``; ``params_recorded`` when the program calls ``session.record()``.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def cancelled(run_context: SessionRunContext) -> None:
 
 
 @hookspec(firstresult=True)
-def before_save(
+def veto_save(
     session: Session,
     values: Mapping[str, Any],
     global_step: int,
@@ -148,7 +148,7 @@ def before_save(
 
 
 @hookspec
-def saving(session: Session, global_step: int) -> None:
+def before_save(session: Session, global_step: int) -> None:
     """Called when a checkpoint is about to be written and no hook has refused it.
 
     A variable that is written or assigned here is saved with its new value, also inside a
@@ -187,7 +187,7 @@ def measured(values: Mapping[str, float], global_step: int) -> None:
 
 
 @hookspec
-def recorded(params: Mapping[str, Any], global_step: int) -> None:
+def params_recorded(params: Mapping[str, Any], global_step: int) -> None:
     """Called when the program has recorded hyperparameters, at its start and each resume.
 
     *params* contains all of them, as dicts, lists, numbers, strings and None.

@@ -385,7 +385,7 @@ class MonitoredSession:
     def record(self, params: Mapping[str, Any] | Namespace) -> None:
         """Record the hyperparameters of the training, at its start and at each resume.
 
-        Hooks get them as ``recorded``. Checkpoints, the outcome and ``outcome.json``
+        Hooks get them as ``params_recorded``. Checkpoints, the outcome and ``outcome.json``
         contain them. Further calls add to them. A resumed session has those of the
         checkpoint until its program records its own.
 

@@ -317,7 +317,7 @@ def record(state: SessionState, params: Any) -> None:
         raise SessionClosedError("record() on a closed session; create a new one")
     contents = state.contents
     contents.record(plain_params(params))
-    state.bus.caller("recorded").collect(contents.params, state.global_step)
+    state.bus.caller("params_recorded").collect(contents.params, state.global_step)
     inside = state.block is not None or state.bus.current.name is not NOBODY
     if state.requests.pending and not inside:
         act(state, None, saving=contents.may_save)
@@ -409,7 +409,7 @@ def _is_refused(
 ) -> bool:
     """Return whether a hook refuses to save these values."""
     assert state.backend is not None
-    session, veto = state.backend.session, state.bus.caller("before_save")
+    session, veto = state.backend.session, state.bus.caller("veto_save")
     if veto.reaches_nobody:
         return False
     step = session.global_step
@@ -440,7 +440,7 @@ def _write(
     if _on_any_rank(state, _is_refused(state, snapshot, context)):
         requests.take_save()  # the refusal is also the answer to these requests
         return None
-    bus.caller("saving").collect(session, step)
+    bus.caller("before_save").collect(session, step)
     commit(state)
     # Who asked meanwhile gets this checkpoint.
     request = united(request, requests.take_save()) or request

@@ -187,7 +187,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._checkpoints.request_save(f"every {epochs}")
 
     @hookbus.hookimpl
-    def saving(self, session: hookbus.Session, global_step: int) -> None:
+    def before_save(self, session: hookbus.Session, global_step: int) -> None:
         """Rate the checkpoint, and notify the listeners that it will be written."""
         if not self._has_ended:
             self._rate(global_step)

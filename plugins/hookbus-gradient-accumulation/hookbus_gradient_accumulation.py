@@ -92,7 +92,7 @@ class GradientAccumulationHook(SessionRunHook):
             run_context.request_save("the update is complete")
 
     @hookbus.hookimpl
-    def before_save(self) -> str | None:
+    def veto_save(self) -> str | None:
         """Refuse a checkpoint that would lack the gradients that a loop has added up."""
         self._owes = self._train is None and self._done > 0
         return f"{self._done} of {self.runs} gradients are added up" if self._owes else None

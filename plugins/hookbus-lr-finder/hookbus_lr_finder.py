@@ -94,7 +94,7 @@ class LRFinderHook(SessionRunHook):
             run_context.request_stop("the learning rates are tested")
 
     @hookbus.hookimpl
-    def before_save(self) -> str | None:
+    def veto_save(self) -> str | None:
         """Refuse to save what a custom loop has trained with these rates."""
         return "it is a test of learning rates" if self._custom else None
 

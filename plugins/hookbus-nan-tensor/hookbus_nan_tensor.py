@@ -110,7 +110,7 @@ class NanTensorHook(SessionRunHook):
                 return
 
     @hookbus.hookimpl
-    def before_save(
+    def veto_save(
         self,
         values: Mapping[str, Any],
         global_step: int,

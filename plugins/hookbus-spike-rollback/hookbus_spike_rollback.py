@@ -94,7 +94,7 @@ class SpikeRollbackHook(SessionRunHook):
         return f"of {loss:.6g} is more than {self.factor:g} x the median {median:.6g}"
 
     @hookbus.hookimpl
-    def before_save(self, values: Mapping[str, Any]) -> str | None:
+    def veto_save(self, values: Mapping[str, Any]) -> str | None:
         """Refuse weights that hold NaN: the loss shows it one step too late."""
         for name, value in values.items():
             differs = value != value  # as only NaN does

@@ -139,7 +139,7 @@ class SummarySaverHook(SessionRunHook):
         self._write({"scalar": values}, global_step)
 
     @hookbus.hookimpl
-    def recorded(self, params: Mapping[str, Any], global_step: int) -> None:
+    def params_recorded(self, params: Mapping[str, Any], global_step: int) -> None:
         """Write the hyperparameters as text."""
         text = textwrap.indent(json.dumps(params, indent=2), "    ")  # Markdown's code
         self._write({"text": {"hyperparameters": text}}, global_step)

@@ -106,7 +106,7 @@ class TimeLimitHook(SessionRunHook):
             run_context.request_stop(f"the time limit of {self.limit} is near", self.kind)
 
     @hookbus.hookimpl(tryfirst=True)
-    def saving(self) -> None:
+    def before_save(self) -> None:
         """Note when a save begins."""
         self._save_began = time.monotonic()
 

@@ -92,7 +92,7 @@ def test_a_static_or_class_method_may_have_the_decorator_on_either_side() -> Non
     class Static:
         @staticmethod
         @hookimpl
-        def saving() -> str:
+        def before_save() -> str:
             return "below"
 
         @hookimpl(tryfirst=True)
@@ -346,7 +346,7 @@ def test_plugins_may_add_events() -> None:
 
 
 def test_the_first_reason_against_a_save_decides() -> None:
-    """before_save asks no further hook once one has given a reason."""
+    """veto_save asks no further hook once one has given a reason."""
     asked = []
 
     class Refuser:
@@ -354,13 +354,13 @@ def test_the_first_reason_against_a_save_decides() -> None:
             self.name, self.answer = name, answer
 
         @hookimpl
-        def before_save(self) -> str | None:
+        def veto_save(self) -> str | None:
             asked.append(self.name)
             return self.answer
 
     made = bus(Refuser("a", None), Refuser("b", "no"), Refuser("c", "never"))
     arguments = dict.fromkeys(("session", "values", "global_step", "run_context"))
-    assert made.emit("before_save", **arguments) == ["no"]
+    assert made.emit("veto_save", **arguments) == ["no"]
     assert asked == ["a", "b"]
 
 

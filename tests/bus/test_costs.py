@@ -267,7 +267,7 @@ def test_a_checkpoint_is_the_cost_of_who_asked_for_it(take, lines, tmp_path):
 
     class Around(SessionRunHook):
         @hookimpl
-        def saving(self) -> None:
+        def before_save(self) -> None:
             take(1.0)
 
     saver = CheckpointSaverHook(str(tmp_path), save_steps=5)

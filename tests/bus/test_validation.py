@@ -165,7 +165,7 @@ def test_a_helper_may_be_called_like_an_event(capsys: Any) -> None:
     """A method that takes nothing, or something else, is the plugin's own business."""
 
     class Hook(SessionRunHook):
-        saving = True
+        before_save = True
 
         def logged(self) -> bool:
             return True
@@ -202,7 +202,7 @@ def test_a_function_of_a_module_is_warned_about(capsys: Any) -> None:
     """A module's function needs the mark for all events; imported names do not count."""
     module = types.ModuleType("plugin_module")
     source = """
-from tempfile import gettempdir as saving
+from tempfile import gettempdir as before_save
 from hookbus import hookimpl
 
 @hookimpl
@@ -256,7 +256,9 @@ def test_a_misspelt_event_is_warned_about(capsys: Any) -> None:
 
         def after_create_sesion(self, session: Any, coord: Any) -> None: ...
 
-        def befor_save(self, session: Any, values: Any) -> None: ...
+        def befor_save(self, session: Any, global_step: Any) -> None: ...
+
+        def vetoo_save(self, session: Any, values: Any) -> None: ...
 
     assert nearly(capsys, Hook()) == {
         "begn": "begin",
@@ -266,6 +268,7 @@ def test_a_misspelt_event_is_warned_about(capsys: Any) -> None:
         "on_exeption": "on_exception",
         "after_create_sesion": "after_create_session",
         "befor_save": "before_save",
+        "vetoo_save": "veto_save",
     }
 
 

@@ -30,7 +30,7 @@ SILENT = [
     "after_run",
     "logged",
     "measured",
-    "saving",
+    "before_save",
     "end",
     "finished",
 ]
@@ -108,16 +108,16 @@ def test_wrappers_around_it_see_an_error() -> None:
 
 
 def test_a_veto_is_not_lost_in_a_wrapper() -> None:
-    """A before_save wrapper without a return is an error; nothing is written."""
+    """A veto_save wrapper without a return is an error; nothing is written."""
 
     class Refusing(SessionRunHook):
         @hookimpl
-        def before_save(self) -> str:
+        def veto_save(self) -> str:
             return "not now"
 
-    hooks = [Refusing(), wrapping("before_save")]
+    hooks = [Refusing(), wrapping("veto_save")]
     with (
-        pytest.raises(PluginError, match=r"'wrapping' .*before_save\(\) returned None"),
+        pytest.raises(PluginError, match=r"'wrapping' .*veto_save\(\) returned None"),
         MonitoredTrainingSession(
             counting(), checkpoint_dir="run", hooks=hooks, config=ALONE
         ) as session,

@@ -118,7 +118,7 @@ def test_plugins_tells_more_when_it_is_verbose(hookbus):
     assert done.stdout[start:].splitlines()[1:4] == [
         "  summary    Fails or stops training when a value is NaN.",
         f"  installed  hookbus-nan-tensor {version('hookbus-nan-tensor')}",
-        "  events     begin, before_run, after_run, before_save",
+        "  events     begin, before_run, after_run, veto_save",
     ]
     assert "\nprogress is off: -p no:progress\n" in done.stdout
 

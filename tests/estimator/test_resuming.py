@@ -32,7 +32,7 @@ from tests.support.profiles import cases
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signals")
 
 CALLS = ("max_steps", "steps", "train_and_evaluate")
-MOMENTS = ("after", "saving", "saved")
+MOMENTS = ("after", "before_save", "saved")
 
 PROGRAM = '''
 import json, os, random, signal, sys, traceback
@@ -89,8 +89,8 @@ class SignalsHook(hookbus.SessionRunHook):
         self.come_to(run_values.global_step, "after")
 
     @hookbus.hookimpl
-    def saving(self, global_step):
-        self.come_to(global_step, "saving")
+    def before_save(self, global_step):
+        self.come_to(global_step, "before_save")
 
     @hookbus.hookimpl
     def after_save(self, global_step):
@@ -212,7 +212,7 @@ def uninterrupted(run, tmp_path_factory) -> Trained:
 
 
 POINTS = [
-    ("max_steps", 400, "saving"),
+    ("max_steps", 400, "before_save"),
     ("train_and_evaluate", 404, "after"),
 ]
 MORE = [
@@ -223,7 +223,7 @@ MORE = [
     *((call, step, moment) for call in CALLS for step in (350, 500) for moment in MOMENTS),
     *((call, 500, "end") for call in CALLS),
     *(("train_and_evaluate", step, "evaluated") for step in (350, 500)),
-    ("max_steps", 0, "saving"),
+    ("max_steps", 0, "before_save"),
     ("steps", 0, "saved"),
 ]
 """Call, step and moment at which it is killed."""

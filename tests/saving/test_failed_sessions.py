@@ -36,8 +36,8 @@ class SavesFailed(SessionRunHook):
         checkpoints.save_on_exception(self.directory)
 
     @hookimpl
-    def before_save(self, global_step: int, run_context: Any) -> None:
-        self.told.append(("before_save", global_step, run_context is None))
+    def veto_save(self, global_step: int, run_context: Any) -> None:
+        self.told.append(("veto_save", global_step, run_context is None))
 
     def on_exception(self, exception: BaseException) -> None:
         self.told.append(("on_exception", repr(exception)))
@@ -71,7 +71,7 @@ def test_a_failed_session_leaves_its_state(opened, tmp_path, capsys):
     assert (manifest.ended, manifest.saved_by) == ("failed", "saves-failed")
     assert manifest.why == "failed: ZeroDivisionError"
     assert hook.told[-2:] == [
-        ("before_save", 3, True),
+        ("veto_save", 3, True),
         ("on_exception", "ZeroDivisionError('it failed')"),
     ]
     logged = capsys.readouterr().err
@@ -152,7 +152,7 @@ def test_a_hook_may_refuse_it(opened, tmp_path, capsys):
 
     class Refuses(SessionRunHook):
         @hookimpl
-        def before_save(self, global_step: int) -> str | None:
+        def veto_save(self, global_step: int) -> str | None:
             return "w is not finite" if global_step else None
 
     error = fail(tmp_path, opened, SavesFailed(), Refuses())

@@ -146,11 +146,11 @@ class Writer(Stopper):
         self.come("end", session)
 
     @hookbus.hookimpl
-    def saving(self, session):
-        self.come("saving", session)
+    def before_save(self, session):
+        self.come("before_save", session)
 
 
-@pytest.mark.parametrize("event", ["end", "saving"])
+@pytest.mark.parametrize("event", ["end", "before_save"])
 def test_writes_at_the_end_do_not_move_the_position(event, tmp_path, opened, counting):
     """A hook may write a variable in the last events; the input stays where it was."""
     graph, hook = stopped_graph(counting), Writer(event)

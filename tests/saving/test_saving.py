@@ -149,7 +149,7 @@ def vetoing(**options):
 
     class Vetoer(hookbus.SessionRunHook):
         @hookbus.hookimpl(**options)
-        def before_save(self, global_step):
+        def veto_save(self, global_step):
             return "the state is poisoned" if global_step else None
 
     return Vetoer()
@@ -186,20 +186,20 @@ def test_a_refusal_holds_for_one_save_only(tmp_path, trained, names):
 
     class Fussy(hookbus.SessionRunHook):
         @hookbus.hookimpl
-        def before_save(self, values):
+        def veto_save(self, values):
             return "odd" if values["w"][0] % 2 else None
 
     trained(tmp_path, 5, Fussy())
     assert names(tmp_path) == ["ckpt-0", "ckpt-2", "ckpt-4"]
 
 
-def test_before_save_sees_the_values_about_to_be_saved(tmp_path, trained):
+def test_veto_save_sees_the_values_about_to_be_saved(tmp_path, trained):
     """Every variable is there under its name, and the step."""
     seen = []
 
     class Looker(hookbus.SessionRunHook):
         @hookbus.hookimpl
-        def before_save(self, values, global_step, run_context):
+        def veto_save(self, values, global_step, run_context):
             first = None if run_context is None else run_context.global_step
             seen.append((sorted(values), values["w"][0], global_step, first))
 
@@ -323,7 +323,7 @@ class Counter(Asker):
             run_context.request_save("a run")
 
     @hookbus.hookimpl
-    def saving(self):
+    def before_save(self):
         self.saves.append(self.count)
 
     def state_dict(self):

@@ -47,8 +47,8 @@ class Tells:
         self.events.append("after_run")
 
     @hookbus.hookimpl
-    def saving(self):
-        self.events.append("saving")
+    def before_save(self):
+        self.events.append("before_save")
 
     @hookbus.hookimpl
     def finished(self):
@@ -327,9 +327,9 @@ class ForksIn:
         self.at("after_run")
 
     @hookbus.hookimpl
-    def saving(self, global_step):
+    def before_save(self, global_step):
         if global_step:
-            self.at("saving")
+            self.at("before_save")
 
     def end(self):
         self.at("end")
@@ -340,7 +340,7 @@ class ForksIn:
 
 
 @pytest.mark.parametrize(
-    "event", ["begin", "before_run", "after_run", "saving", "end", "finished"]
+    "event", ["begin", "before_run", "after_run", "before_save", "end", "finished"]
 )
 def test_a_child_that_is_forked_in_an_event_does_not_go_on_with_it(event):
     """The hooks behind are not called there, and nothing is written."""

@@ -42,7 +42,7 @@ class TrackerHook(SessionRunHook):
         self.told: list[Any] = []
 
     @hookimpl
-    def recorded(self, params: Any, global_step: int) -> None:
+    def params_recorded(self, params: Any, global_step: int) -> None:
         self.told.append((params, global_step))
 
 

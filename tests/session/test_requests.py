@@ -176,7 +176,7 @@ class FirstHook(SessionRunHook):
         self.kept.before.append(run_context.session.variables().get("v"))
 
     @hookimpl(tryfirst=True)
-    def before_save(self) -> None:
+    def veto_save(self) -> None:
         self.kept.is_saving = True
 
     @hookimpl(tryfirst=True)
@@ -368,7 +368,7 @@ def effect_of(
                     one_epoch(session, kept, event, when)
                 else:
                     kept.wrapped.append(session.run(["seen", "train"])[0])
-                if event == "recorded":
+                if event == "params_recorded":
                     session.record({"runs": kept.runs})
                 if session.should_stop():
                     break
@@ -816,7 +816,7 @@ def test_what_is_asked_around_a_refused_checkpoint():
         run_context.request_save("again")
         return "not now"
 
-    hooks = [FirstHook(kept), hook_that("before_save", refuse), LastHook(kept, "", "")]
+    hooks = [FirstHook(kept), hook_that("veto_save", refuse), LastHook(kept, "", "")]
     saves = hook_that(
         "after_run", lambda _: kept.runs == 1 and kept.context.request_save("first")
     )
@@ -832,12 +832,12 @@ def test_hooks_that_assign_one_variable_around_a_checkpoint_are_both_named():
     """An assignment in an event of the checkpoint belongs to the run before it."""
     kept = Kept()
     after = hook_that("after_run", lambda _, run_context: run_context.assign({"v": 1.0}))
-    saving = type("Other", (), {})()
-    type(saving).saving = hookimpl(
+    other = type("Other", (), {})()
+    type(other).before_save = hookimpl(
         lambda _: kept.phase == "running" and kept.context.assign({"v": 2.0})
     )
     last = LastHook(kept, "", "after a run")
-    session = session_of(FirstHook(kept), after, saving, last)
+    session = session_of(FirstHook(kept), after, other, last)
     session.run("train")
     with pytest.raises(hookbus.WriteConflictError, match="'asking' and 'other'"):
         session.run("train")

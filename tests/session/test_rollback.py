@@ -233,7 +233,7 @@ def test_a_hook_may_refuse_a_checkpoint_and_roll_back(custom_loop, tmp_path):
 
     class Refuses(SessionRunHook):
         @hookimpl
-        def before_save(self, values: Any, run_context: Any) -> str | None:
+        def veto_save(self, values: Any, run_context: Any) -> str | None:
             if float(values["last"]) != 6.0:
                 return None
             run_context.request_rollback("6 is bad")

@@ -226,8 +226,8 @@ class Hangs(WatchHook):
         self.wait("after_create_session")
 
     @hookbus.hookimpl
-    def saving(self):
-        self.wait("saving")
+    def before_save(self):
+        self.wait("before_save")
 
     @hookbus.hookimpl
     def after_save(self):
@@ -257,7 +257,7 @@ class HangingWrapper(WatchHook):
         yield
 
 
-EVENTS = ["saving", "after_save", "end", "finished"]
+EVENTS = ["before_save", "after_save", "end", "finished"]
 
 
 @pytest.mark.parametrize("hook", [*map(Hangs, EVENTS), HangingWrapper()])

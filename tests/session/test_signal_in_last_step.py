@@ -41,8 +41,8 @@ class Sends:
         self.at("after_run")
 
     @hookbus.hookimpl
-    def saving(self):
-        self.at("saving")
+    def before_save(self):
+        self.at("before_save")
 
     @hookbus.hookimpl
     def after_save(self):
@@ -56,7 +56,7 @@ class Sends:
         self.at("finished")
 
 
-MOMENTS = ["before_run", "op", "after_run", "saving", "after_save", "end", "finished"]
+MOMENTS = ["before_run", "op", "after_run", "before_save", "after_save", "end", "finished"]
 
 
 def counting(hook: Sends, ran: list[int], length: int | None = None) -> Graph:

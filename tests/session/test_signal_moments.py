@@ -44,7 +44,7 @@ class Tells:
     def before_run(self): self.tell(b"r")
     def after_run(self): self.tell(b"a")
     @hookbus.hookimpl
-    def saving(self): self.tell(b"s")
+    def before_save(self): self.tell(b"s")
     @hookbus.hookimpl
     def after_save(self): self.tell(b"S")
     def end(self): self.tell(b"e")

@@ -67,12 +67,12 @@ class Sends:
         self.at("after_run")
 
     @hookbus.hookimpl
-    def before_save(self):
-        self.at("before_save")
+    def veto_save(self):
+        self.at("veto_save")
 
     @hookbus.hookimpl
-    def saving(self):
-        self.at("saving")
+    def before_save(self):
+        self.at("before_save")
 
     @hookbus.hookimpl
     def after_save(self):
@@ -132,8 +132,8 @@ def saved() -> dict[int, str]:
     [
         ("begin", 0),
         ("after_create_session", 0),
+        ("veto_save", 0),
         ("before_save", 0),
-        ("saving", 0),
         ("after_save", 0),
         ("body", 0),
         ("before_run", 1),
@@ -231,7 +231,7 @@ def test_a_custom_loop_ends_after_its_step(careless, heard):
     assert max(saved()) == 3
 
 
-@pytest.mark.parametrize("event", ["begin", "before_run", "op", "after_run", "saving"])
+@pytest.mark.parametrize("event", ["begin", "before_run", "op", "after_run", "before_save"])
 def test_a_second_sigint_ends_at_once(event, ctrl_c):
     """It is KeyboardInterrupt where it comes, and hooks are told ``on_exception``."""
     hook, other = Sends(event, *[signal.SIGINT] * 2), Sends("never")

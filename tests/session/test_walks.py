@@ -86,7 +86,7 @@ class Looker(SaveEachStep):
     """Implements the veto as well, so that the values are needed twice."""
 
     @hookimpl
-    def before_save(self, values: Any) -> None:
+    def veto_save(self, values: Any) -> None:
         self.looked = dict(values)
 
 

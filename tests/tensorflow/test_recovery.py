@@ -162,12 +162,12 @@ class AroundSaves(SessionRunHook):
         self.machine = machine
 
     @hookimpl
-    def before_save(self, global_step):
-        self.machine.at("before_save", global_step)
+    def veto_save(self, global_step):
+        self.machine.at("veto_save", global_step)
 
     @hookimpl
-    def saving(self, global_step):
-        self.machine.at("saving", global_step)
+    def before_save(self, global_step):
+        self.machine.at("before_save", global_step)
 
     @hookimpl
     def after_save(self, global_step):
@@ -197,7 +197,7 @@ PLACES = [
     *(f"{hook}.{event}" for hook in ("history", "noise", "decay") for event in EVENTS),
     *("create", "init_fn", "op", "execute", "thread"),
 ]
-SAVES = ["before_save", "saving", "after_save"]
+SAVES = ["veto_save", "before_save", "after_save"]
 RESTORES = ["create", "seek", "history.load_state_dict", "noise.after_create_session"]
 
 

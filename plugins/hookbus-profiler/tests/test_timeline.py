@@ -279,7 +279,7 @@ def test_what_follows_the_run_is_in_the_timeline(timelines):
     for found in timelines().values():
         names = found.names("session")
         assert names[:4] == ["before_run", names[1], "run", "after_run"]
-        assert {"before_save", "saving", "after_save"} <= set(names)
+        assert {"veto_save", "before_save", "after_save"} <= set(names)
 
 
 def test_neighbouring_steps_share_nothing(graph, timelines):

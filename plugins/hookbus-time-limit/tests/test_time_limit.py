@@ -142,7 +142,7 @@ def test_it_ends_in_time_to_save(tmp_path):
 
     class SlowSave(SessionRunHook):
         @hookbus.hookimpl
-        def saving(self) -> None:
+        def before_save(self) -> None:
             time.sleep(0.15)
 
     outcome, _ = run(SlowSave(), TimeLimitHook(0.7), directory=tmp_path, step_secs=0.02)

@@ -271,10 +271,10 @@ MARKS = [
     wrong(
         "a mark that was forgotten where a base class has it",
         ONE,
-        hook("Two", "@hookimpl", "def saving(self): ...")
-        + "class OneHook(TwoHook):\n    def saving(self): ...\n",
+        hook("Two", "@hookimpl", "def before_save(self): ...")
+        + "class OneHook(TwoHook):\n    def before_save(self): ...\n",
         WARNING,
-        "saving() looks like a hook but has no @hookimpl plugin=one",
+        "before_save() looks like a hook but has no @hookimpl plugin=one",
     ),
     wrong(
         "a module without any mark",

@@ -41,12 +41,12 @@ class Assigns(SessionRunHook):
         self._assign(run_context, "after_run")
 
     @hookimpl
-    def before_save(self, run_context):
+    def veto_save(self, run_context):
         if run_context is not None:
-            self._assign(run_context, "before_save")
+            self._assign(run_context, "veto_save")
 
     @hookimpl
-    def saving(self, session):
+    def before_save(self, session):
         self.seen.append(session.variables())
 
     def _assign(self, run_context, when):
@@ -119,13 +119,13 @@ def test_arrays_are_written_in_place_at_any_depth(own):
     assert alone.tolist() == [1, 1, 1]
 
 
-def test_the_variables_have_the_names_that_before_save_shows(saved):
+def test_the_variables_have_the_names_that_veto_save_shows(saved):
     """The backend session lists exactly those; each keeps the value that it had."""
     seen, kept = {}, []
 
     class Looks(SessionRunHook):
         @hookimpl
-        def before_save(self, session, values, global_step):
+        def veto_save(self, session, values, global_step):
             seen[global_step] = (set(values), set(session.variables()))
 
         def after_run(self, run_context):
@@ -177,7 +177,7 @@ def test_a_report_takes_precedence(own, fetch):
 
 def test_an_assigned_value_is_in_the_checkpoint_and_is_restored(saved):
     """That of the step in which it is assigned, whether before, after or in the save."""
-    for when in ("before_run", "after_run", "before_save"):
+    for when in ("before_run", "after_run", "veto_save"):
         hook, state = Assigns({"m.w": np.ones(2), "o.w": 7.0}, when, at=1), Model(w=0.0)
         with saved(hook, directory=when) as session:
             session.track(m={"w": np.zeros(2)}, o=state)
