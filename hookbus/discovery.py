@@ -1,7 +1,7 @@
 """Finds the installed plugins and their names in metadata; imports none of them.
 
-Metadata are files that anybody may have written, so they enter here and nowhere else: what
-a distribution holds is read on its own, and its texts are made fit to be printed.
+Anybody may have written metadata, so only this module reads them: the files of each
+distribution are read on their own, and their texts are made fit to be printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def canonical_name(name: str) -> str:
     """Return the one spelling of a plugin's name.
 
-    It is in lower case with dashes, and without the prefix of distributions and modules.
+    This spelling is in lower case with dashes, without the prefix of distributions and
+    modules.
 
     >>> [canonical_name(n) for n in ("nan-tensor", "Nan_Tensor", "hookbus_nan_tensor")]
     ['nan-tensor', 'nan-tensor', 'nan-tensor']
@@ -80,9 +81,9 @@ class Release:
         name: its name.
         version: its version.
         requires: its requirements, like ``hookbus>=0.1``.
-        summary: one line on what it does; empty if it has none.
+        summary: its description in one line; empty without one.
         entries: its entry points in groups of hookbus.
-        faults: what is wrong with the others, which count as not there.
+        faults: the errors in its other entry points, which count as missing.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Installed:
         autouse: whether a hook class is on by default.
         requires: the requirements of the distribution, like ``hookbus>=0.1``.
         rivals: the distributions that provide a plugin of this name, if there are several.
-        summary: one line on what the distribution does; empty if it has none.
+        summary: the distribution's description in one line; empty without one.
     """
 
     name: str
@@ -160,7 +161,7 @@ class Catalog:
 
     Attributes:
         plugins: by name, sorted.
-        faults: what is wrong with the metadata of plugins that are left out.
+        faults: the errors in the metadata of plugins that are left out.
     """
 
     plugins: Mapping[str, Installed]
@@ -235,16 +236,16 @@ class Catalog:
 
 
 def installed_plugins() -> Catalog:
-    """Return all installed plugins, whatever order their distributions are found in."""
+    """Return all installed plugins, in an order that ignores where they are installed."""
     return _catalog(*_installation())
 
 
 def _installation() -> tuple[Any, Any]:
-    """Return what changes as soon as something else is installed.
+    """Return a key that changes when a distribution is installed or removed.
 
     Each session asks for plugins and codecs, so the answers are kept while no folder of
     ``sys.path`` has changed: pip changes a folder that it installs into. importlib.metadata
-    keeps its own lists of distributions by the same sign.
+    keeps its own lists of distributions on this condition.
     """
     return tuple(map(id, sys.meta_path)), tuple(map(_state_of, sys.path))
 
@@ -329,7 +330,7 @@ def _release(found: Distribution, entry_points: str, about: Message) -> Release:
 
 
 def _entries(text: str, label: str) -> tuple[tuple[EntryPoint, ...], tuple[str, ...]]:
-    """Return the entry points in groups of hookbus, and what is wrong with the others.
+    """Return the entry points in groups of hookbus, and the errors in the others.
 
     Each line is read on its own; importlib.metadata gives up at the first odd one.
     """

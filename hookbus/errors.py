@@ -110,7 +110,7 @@ class UnfedPlaceholderError(GraphError):
 
 
 class NoValueYetError(GraphError):
-    """An output of a train op is read, and the op has not run in this session.
+    """An output of a train op is read before the op has run in this session.
 
     Attributes:
         node: the output's name.
@@ -172,7 +172,7 @@ class ThreadsStillRunningError(HookbusError, RuntimeError):
 
 
 class NotReadyError(HookbusError, RuntimeError):
-    """A session does not become ready; the message names what is missing."""
+    """A session does not become ready; the message names the missing parts."""
 
 
 class DeadlineExceededError(HookbusError, TimeoutError):
@@ -196,11 +196,11 @@ class OutOfRangeError(HookbusError):
 
 
 class PeerFailedError(HookbusError, RuntimeError):
-    """Another process of the training has failed, or does not answer."""
+    """Another process of the training run has failed, or does not answer."""
 
 
 class PeersDisagreeError(HookbusError, RuntimeError):
-    """The processes of a training differ in what must be the same in all of them."""
+    """The processes of a training run differ in something that all must have alike."""
 
 
 class CheckpointError(HookbusError, RuntimeError):
@@ -304,8 +304,8 @@ def reason_of(error: BaseException) -> str:
 END_OF_INPUT = (OutOfRangeError, StopIteration)
 """The exceptions that mean end of input, their subclasses included.
 
-TensorFlow accepts the exact types only; but a library that subclasses StopIteration means
-the same.
+TensorFlow accepts the exact types only; but a library that subclasses StopIteration also
+means the end of its input.
 """
 
 
@@ -338,7 +338,7 @@ _LONGEST_TEXT = 200
 
 
 def spelled(value: object) -> str:
-    """Return the repr of a value of the user, for a message: short, and whatever it is.
+    """Return the repr of any value of the user in a short form, for a message.
 
     >>> spelled("loss"), spelled([3] * 1000)
     ("'loss'", '[3, 3, 3, 3, 3, 3, ...]')
@@ -379,7 +379,7 @@ def blame(error: BaseException, culprit: str, note: str, scope: object = None) -
     Args:
         error: gets the note.
         culprit: a plugin's name, ``op 'NAME'`` or ``input 'NAME'``.
-        note: what to write on the error.
+        note: the text of the note.
         scope: identifies the session. An error that leaves a session inside an event of
             another one has a culprit in each.
     """
@@ -392,7 +392,7 @@ def blame(error: BaseException, culprit: str, note: str, scope: object = None) -
 
 @contextlib.contextmanager
 def blaming_writers(writes: Mapping[str, tuple[str, Any]]) -> Iterator[None]:
-    """Add a note to an error of a block that writes what hooks assign.
+    """Add a note to an error of a block that writes the assignments of hooks.
 
     Args:
         writes: maps each variable to the plugin that assigns it, and the value.

@@ -1,6 +1,6 @@
-"""Evaluates checkpoints in the style of TF-Slim: one, or each that a training saves.
+"""Evaluates checkpoints in the style of TF-Slim: one, or each new one of a training run.
 
-Each evaluation is a session of its own, of kind ``eval``. It emits its results as the event
+Each evaluation is a session of its own, of kind ``eval``. The results become the event
 :func:`~hookbus.hooks.hookspecs.evaluated`, and plugins write them.
 """
 
@@ -67,11 +67,11 @@ def evaluate_once(
 
     Args:
         checkpoint_path: a directory like ``runs/digits/ckpt-120``.
-        graph: what to run; it may lack variables that the checkpoint has.
-        scaffold: how to initialize the session, and what to restore.
-        eval_ops: what each run fetches; None runs nothing.
+        graph: the graph to run; it may lack variables that the checkpoint has.
+        scaffold: how to initialize the session, and the variables to restore.
+        eval_ops: the fetches of each run; None runs nothing.
         feed_dict: feeds for each run.
-        final_ops: what to fetch once, at the end. The numbers among the values are logged
+        final_ops: nodes to fetch once, at the end. The numbers among the values are logged
             and emitted as ``evaluated``.
         final_ops_feed_dict: feeds for *final_ops*.
         hooks: hook objects.
@@ -199,13 +199,13 @@ def evaluation_loop(
         graph: as there.
         num_evals: the number of runs, unless the input ends before; None evaluates until
             the input ends. No flag switches it off.
-        initial_op: what to fetch at the start of each evaluation, after the restore.
+        initial_op: nodes to fetch at the start of each evaluation, after the restore.
         initial_op_feed_dict: feeds for *initial_op*.
-        eval_op: what each run fetches; None runs nothing.
+        eval_op: the fetches of each run; None runs nothing.
         eval_op_feed_dict: feeds for each run.
-        final_op: what to fetch once, at the end.
+        final_op: nodes to fetch once, at the end.
         final_op_feed_dict: feeds for *final_op*.
-        summary_op: what to summarize at the end; by default all scalars declared with
+        summary_op: nodes to summarize at the end; by default all scalars declared with
             ``graph.summary``, None summarizes nothing.
         summary_op_feed_dict: feeds for *summary_op*.
         variables_to_restore: by default all variables that checkpoints hold.

@@ -1,7 +1,7 @@
 """Trains in one call, in the style of TF-Slim: a train op, a directory, a last step.
 
 A :class:`MonitoredTrainingSession` does the work, with hooks, plugins, checkpoints, signals
-and recovery. Hooks find the learning rate of a training here.
+and recovery. Hooks find the learning rate here.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def train(
         init_feed_dict: feeds for *init_op*.
         local_init_op: fetched in every new session.
         init_fn: called with the backend session if nothing is restored.
-        ready_op: its value names what is missing.
+        ready_op: its value names the parts that are not ready.
         summary_op: the nodes to summarize; None writes no summaries.
         saver: the variables that checkpoints hold.
         hooks: hook objects, called last.
@@ -229,7 +229,7 @@ def train(
 
 
 def learning_rate_variable(session: Session, name: str | None, plugin: str) -> str:
-    """Return the name of the variable that is the learning rate of a training.
+    """Return the name of the variable that is the learning rate.
 
     In a custom loop, call it in the first step at the earliest: before, the loop may still
     track more.
@@ -237,7 +237,7 @@ def learning_rate_variable(session: Session, name: str | None, plugin: str) -> s
     Args:
         session: the backend session, as hooks have it.
         name: the value of the plugin's setting ``variable``. None looks for the only
-            variable called ``lr`` or ``learning_rate``, also inside something that is
+            variable called ``lr`` or ``learning_rate``, even inside something that is
             tracked, like ``optimizer.lr``.
         plugin: the name of the plugin, for messages.
 
@@ -277,7 +277,7 @@ class _TrainingSession(MonitoredTrainingSession):
 
 
 def _check_logdir(logdir: str | Path | None, needed: Mapping[str, bool]) -> None:
-    """Refuse arguments that need a directory if there is none."""
+    """Refuse arguments that need a directory if no directory is given."""
     for argument, is_needed in needed.items():
         if is_needed and logdir in (None, ""):
             raise UsageError(f"{argument}= needs a directory, and logdir is {logdir!r}")

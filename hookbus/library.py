@@ -69,7 +69,7 @@ class LiveValue:
     """A value that an object holds outside the session, like a parameter of a module.
 
     Attributes:
-        get: returns the current value. It raises NoValueYetError while there is none.
+        get: returns the current value, or raises NoValueYetError before there is one.
         put: writes a new value into the object; None if hooks cannot assign it. It raises
             GraphError, before it changes anything, if the value does not fit.
         arm: prepares the object to keep the value in the coming step, for values that
@@ -115,9 +115,9 @@ class Tracked:
             *live*.
         evaluating: returns a context in which the object computes without any effect on
             the training, like a module in evaluation mode; None if it needs none.
-        is_alike: whether all processes of a training have the same state, like that of a
-            model whose gradients they share. The chief saves it for all. False by default:
-            each process saves its own.
+        is_alike: whether all processes of the training run have the same state, like that
+            of a model whose gradients they share. The chief saves it for all. False by
+            default: each process saves its own.
     """
 
     get: Callable[[], Any]
@@ -215,9 +215,9 @@ class Library:
         return {}
 
     def peers(self) -> Peers | None:
-        """Return the link to the other processes of a training; None if there are none.
+        """Return the link to the other processes of a training run; None without others.
 
-        Each session of a training asks once, in all processes in the same order.
+        Each session of the run asks once, in all processes in the same order.
         """
 
     def device_memory(self) -> int | None:
@@ -269,7 +269,7 @@ def libraries() -> Mapping[str, Library]:
 
 
 def find_peers(trains: bool = True) -> Peers | None:
-    """Return the link to the other processes of this training; None if there are none.
+    """Return the link to the other processes of this training run; None without others.
 
     A session that does not *train* may be alone in one of several processes.
 
@@ -313,14 +313,14 @@ def library_of(thing: Any) -> Library | None:
 
 
 def library_name(thing: Any) -> str | None:
-    """Return the name of that library, like ``torch``: what a codec writes with a value."""
+    """Return the name of that library, like ``torch``, which codecs write with a value."""
     return _names_of_classes()[thing.__class__]
 
 
 def on_host(values: Any) -> Any:
     """Return values with those of libraries moved to the host, each library's together.
 
-    Values inside dicts, lists and tuples move, too. All other values stay as they are.
+    Values inside dicts, lists and tuples also move. All other values stay as they are.
 
     Args:
         values: a dict, list or tuple.
@@ -349,7 +349,7 @@ def on_host(values: Any) -> Any:
 
 
 def arm(values: Iterable[LiveValue]) -> Callable[[], None]:
-    """Have objects keep values that exist only while a step runs; return what ends that."""
+    """Have objects keep values that exist only during a step; return how to end that."""
     with contextlib.ExitStack() as stack:
         for value in values:
             if value.arm is not None:
@@ -419,7 +419,7 @@ def _gather(container: Any, names: _Names, found: dict[str, list[Any]]) -> None:
 
 
 def _replaced(container: Any, names: _Names, moved: Mapping[str, Iterator[Any]]) -> Any:
-    """Return a container with what :func:`_gather` found in it replaced, in that order."""
+    """Return a container with the findings of :func:`_gather` replaced, in their order."""
     kind, parts = container.__class__, []
     for part in container.values() if kind is dict else container:
         cls = part.__class__

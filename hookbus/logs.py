@@ -21,7 +21,7 @@ from hookbus.errors import text_of
 LEVEL = 20
 """Lines below this level, ``info``, are dropped unless the program configures structlog.
 
-It is a number because older versions of structlog do not take names.
+The level is a number because older versions of structlog do not take names.
 """
 
 
@@ -158,7 +158,7 @@ def _add_clock(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, A
 
 
 def _console(colors: bool) -> Callable[..., str]:
-    """Return a processor that renders a line for people, whatever its values are."""
+    """Return a processor that renders a line for people, with values of any type."""
     render = _structlog().dev.ConsoleRenderer(
         colors=colors, pad_event_to=0, sort_keys=False
     )
@@ -204,7 +204,7 @@ def _dumps(event: Mapping[str, Any], **_: Any) -> str:
 
 
 def _plain(value: Any, around: tuple[int, ...]) -> Any:
-    """Return *value* with text for what JSON does not have; *around* prevents cycles."""
+    """Return *value* with text for anything that JSON lacks; *around* prevents cycles."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if not isinstance(value, dict | list | tuple):

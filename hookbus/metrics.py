@@ -159,7 +159,7 @@ def _metric(
     value: Callable[..., Any],
     sums: Mapping[str, Any],
 ) -> Metric:
-    """Add the *sums*, an update that adds what *gather* returns, and their *value*."""
+    """Add the *sums*, an update that adds the result of *gather*, and their *value*."""
     data = {**nodes, **({} if weights is None else {"weights": weights})}
     graph = _graph_of(data)
     prefix = _free(graph, name)

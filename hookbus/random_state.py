@@ -1,4 +1,4 @@
-"""Captures and restores random generators, and undoes what a block draws from them."""
+"""Captures and restores random generators, and undoes the draws of a block."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def undisturbed(session: HasInputs | None = None) -> AbstractContextManager[None
 
     Restores the process's random generators (Python's, and if they were loaded before,
     NumPy's and those of libraries with a plugin) and the positions of a session's inputs.
-    So an evaluation in the middle of a training may draw numbers and pull values without
-    any effect on the training. An input is restored as after a kill: its function is called
+    So an evaluation in the middle of training may draw numbers and pull values without any
+    effect on it. An input is restored as after a kill: its function is called
     again, and values are skipped or its iterator gets its position.
 
     Args:

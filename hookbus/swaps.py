@@ -34,7 +34,7 @@ _swaps: WeakKeyDictionary[Session, Swaps] = WeakKeyDictionary()
 
 
 def swaps_of(session: Session) -> Swaps:
-    """Return the record of what is swapped in a session."""
+    """Return the record of the values that are swapped in a session."""
     return _swaps.setdefault(session, Swaps())
 
 

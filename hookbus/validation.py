@@ -32,7 +32,7 @@ def number_in(value: Any) -> float | None:
 
 
 def scalar_in(value: Any) -> float | None:
-    """Return what :func:`number_in` does, but None for an array with an axis."""
+    """Return a number as :func:`number_in` does, but None for an array with an axis."""
     return number_in(value) if getattr(value, "shape", ()) == () else None
 
 
@@ -182,7 +182,7 @@ def check_name(argument: str, name: str | None) -> None:
 
 
 def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the parameters of a model; none is an empty dict.
+    """Return the parameters of a model; an empty dict for None.
 
     Raises:
         ArgumentTypeError: they are not a dict.
@@ -193,7 +193,7 @@ def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Return which of the known arguments are parameters of a function.
+    """Return the known arguments that are parameters of a function.
 
     Raises:
         ArgumentTypeError: it is not a function, or its parameters cannot be read.

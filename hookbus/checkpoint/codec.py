@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GROUP = "hookbus.codec"
 DEFAULT = "safetensors"
-"""The codec that checkpoints are written with; any is used to read what it has written."""
+"""The codec that writes checkpoints; each is read with the codec that wrote it."""
 MOST_LEVELS = 100
 """The levels of dicts, lists and tuples that a state may have, one inside the other.
 
@@ -35,9 +35,9 @@ class Codec(Protocol):
     def write(self, state: Mapping[str, Any], files: CheckpointFiles) -> None:
         """Write *state* into new files.
 
-        It gives equal states equal files, because a session compares their hashes to find
-        out whether the last checkpoint has the current state. It copies large arrays
-        neither all at once nor more often than once.
+        Equal states get equal files, because a session compares the hashes to find out
+        whether the last checkpoint has the current state. Large arrays are copied neither
+        all at once nor more often than once.
 
         Raises:
             CheckpointError: a value is of a type that the codec cannot write.
@@ -46,7 +46,7 @@ class Codec(Protocol):
     def read(self, directory: Path) -> dict[str, Any]:
         """Read the structure that :meth:`write` wrote.
 
-        Its files have been verified by then, if the manifest lists them.
+        The files were verified before, if the manifest lists them.
 
         Raises:
             CheckpointError: the files have contents that :meth:`write` never writes; an
@@ -55,7 +55,7 @@ class Codec(Protocol):
 
 
 def too_deep(state: Any) -> str:
-    """Return why a state has too many levels for a codec; empty if it does not.
+    """Return why a state has too many levels for a codec, or an empty text.
 
     >>> too_deep({"momentum": [0.5]})
     ''

@@ -126,7 +126,7 @@ class CheckpointFiles:
 
 
 class _HashingFile(io.BufferedIOBase):
-    """Hashes what is written."""
+    """Hashes its content, and stores nothing."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -145,7 +145,7 @@ class _HashingFile(io.BufferedIOBase):
             return view.nbytes
 
     def finish(self) -> FileRecord:
-        """Return the size and the hash of what was written."""
+        """Return the size and the hash of the content."""
         return FileRecord(self._size, self._digest.hexdigest())
 
     def _take(self, content: memoryview) -> None:
@@ -153,7 +153,7 @@ class _HashingFile(io.BufferedIOBase):
 
 
 class _WrittenFile(_HashingFile):
-    """Writes what is written to a file, while a thread hashes it."""
+    """Writes its content to the disk, while a thread hashes it."""
 
     def __init__(self, target: io.FileIO) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from hookbus.errors import NoGoodCheckpointError, UsageError
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
 _LARGEST = 2**24
-"""No manifest has more bytes."""
+"""The most bytes that a manifest may have."""
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib")
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -171,9 +171,9 @@ class Manifest:
     def verify(self, directory: Path, contents: bool = True) -> None:
         """Compare the files with this manifest: their sizes and, if asked, their hashes.
 
-        hookbus opens no file that the manifest does not list. One that is named like a
-        pickle makes the checkpoint bad all the same, because other programs may open it,
-        and somebody has put it there.
+        hookbus opens no file that the manifest does not list. A file that is named like a
+        pickle still makes the checkpoint bad, because other programs may open it, and
+        somebody has put it there.
 
         Raises:
             NoGoodCheckpointError: a file is missing, short, altered, or not a regular one,
@@ -226,7 +226,7 @@ def _size_of(path: Path, what: str) -> int:
 
 
 RANK_FOLDER = "rank-{}"
-"""The folder for what one rank of several saves, except the chief."""
+"""The folder for the files of one rank, unless it is the chief."""
 _OF_A_RANK = re.compile(r"rank-([1-9][0-9]{0,8})/(.*)", re.DOTALL)
 
 

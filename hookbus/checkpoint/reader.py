@@ -52,11 +52,11 @@ class CheckpointInfo:
 
 
 def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
-    """Return the newest good checkpoint in *directory*, or None if there is none.
+    """Return the newest good checkpoint in *directory*, or None without one.
 
-    It changes nothing there, and may be called while another process saves. A good
-    checkpoint has an unaltered manifest, and its files have the sizes in it. The contents
-    are verified only when a session restores it.
+    The call only reads, and another process may save meanwhile. A good checkpoint has an
+    unaltered manifest, and its files have the sizes in it. The contents are verified only
+    when a session restores it.
 
     Raises:
         CheckpointError: the directory cannot be read.
@@ -72,8 +72,8 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
 def list_checkpoints(directory: str | Path) -> list[CheckpointInfo]:
     """Return the good checkpoints in *directory*, the oldest step first.
 
-    Good means the same as for :func:`latest_checkpoint`. It changes nothing there, and may
-    be called while another process saves.
+    :func:`latest_checkpoint` says which checkpoints are good. The call only reads, and
+    another process may save meanwhile.
 
     Raises:
         CheckpointError: the directory, or a file in it, cannot be read.
@@ -171,13 +171,13 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
 
 
 def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the place at the beginning of the pass in which a place is."""
+    """Return the beginning of the pass in which a place is."""
     return {"over": place.get("over", 0), "within": {}, "marks": 0}
 
 
 @attrs.frozen
 class NewestIn:
-    """Names the newest good checkpoint of a directory, whichever it is when it is read."""
+    """Names the newest good checkpoint of a directory, which is chosen at each read."""
 
     directory: Path = attrs.field(converter=Path)
 
@@ -264,7 +264,7 @@ def _first_good(
     look: Callable[[StoredCheckpoint], T],
     on_bad: OnBad,
 ) -> T | None:
-    """Return what *look* makes of the first candidate that is good; None if none is.
+    """Return the result of *look* for the first good candidate, or None without one.
 
     Raises:
         CheckpointError: they cannot be read, or change faster than they can be read.

@@ -41,7 +41,7 @@ class StoredCheckpoint:
         path: its directory.
         step: the step in its name; None if its name has no meaning.
         old: whether it is being replaced by one of the same step.
-        stamp: what was at the path when it was found; None for nothing.
+        stamp: identifies the file that was found at the path; None without one.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class StoredCheckpoint:
 
     @classmethod
     def at(cls, path: Path, named: bool = False) -> StoredCheckpoint:
-        """Return what is at a path; *named* tells that its name must fit its manifest."""
+        """Describe a path; if *named*, the manifest must have the step in its name."""
         match = _COMPLETE.fullmatch(path.name) if named else None
         step, old = (int(match[1]), bool(match[2])) if match else (None, False)
         return cls(path, step, old, _stamp(path))
@@ -173,7 +173,7 @@ class Store:
     ) -> None:
         """Replace a checkpoint's manifest in one rename and leave its files untouched.
 
-        *what* is new in it, for the error.
+        *what* describes the change, for the error.
 
         Raises:
             CheckpointError: it cannot be written; the old manifest is intact.
@@ -197,8 +197,8 @@ class Store:
     ) -> None:
         """Remove all but the newest *keep* checkpoints, never *newest* itself.
 
-        Of the others those stay for which *stays* returns true. It gets the oldest first,
-        each with all that were found here before the first one was removed.
+        Another checkpoint stays if *stays* returns true for it. *stays* gets the oldest
+        first, each with all checkpoints that were found before the first removal.
         """
         kept: set[int | None] = set()
         try:
@@ -282,7 +282,7 @@ def report_bad(path: Path, reason: str, **extra: str) -> None:
 
 
 def cannot_read(directory: Path, error: OSError) -> CheckpointError:
-    """Return the error for a directory of checkpoints that the system does not let read."""
+    """Return the error for a directory of checkpoints that the system refuses to read."""
     return CheckpointError(
         f"cannot read the checkpoints in {directory}: {error}; they were not changed"
     )
@@ -293,7 +293,7 @@ def _unfinished_manifest(path: Path) -> Path:
 
 
 def _discard(path: Path) -> None:
-    """Remove a file, a link or a directory; what stays is removed at a later start."""
+    """Remove a file, a link or a directory; a later start removes the leftovers."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     elif os.path.lexists(path):
@@ -302,7 +302,7 @@ def _discard(path: Path) -> None:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what tells the file at a path from the one before or after it."""
+    """Return an identity of the file at a path, which changes if it is replaced."""
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -23,7 +23,7 @@ COMMANDS = {
     "new": "write a plugin distribution to start from",
     "help": "show the help of a command",
 }
-"""The subcommands, and what each does."""
+"""The subcommands, each with its description."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Implements what ``hookbus train``, ``evaluate`` and ``predict`` share."""
+"""Implements the common parts of ``hookbus train``, ``evaluate`` and ``predict``."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Command:
 
     Attributes:
         name: the word behind ``hookbus``.
-        about: what the command does, for its help.
-        flags: the command's own flags, as the help shows them, and what each does.
-        job: turns the parsed flags into what the command does.
+        about: the description of the command, for its help.
+        flags: the command's own flags, as the help shows them, and their descriptions.
+        job: turns the parsed flags into the work of the command.
         needs: the flags that are required.
         answers: whether stdout is for the answer; other output then goes to stderr.
     """

@@ -28,7 +28,7 @@ from hookbus.errors import (
 from hookbus.logs import log
 
 _OWN = (str(Path(hookbus.__file__).parent) + os.sep, COMPILED)
-"""Prefixes of the files of hookbus itself, with that of what a session compiles."""
+"""Prefixes of the files of hookbus itself, and of the code that a session compiles."""
 _LEADING = (*_OWN, importlib.__file__, "<frozen importlib")
 """Prefixes of the files whose frames lead to the user's code."""
 
@@ -157,7 +157,7 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
 
 
 def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
-    """Remove frames of hookbus that lead to other code, also from the errors behind it.
+    """Remove frames of hookbus that lead to other code, from all errors of a chain.
 
     If the last frames are those of hookbus, they may show a fault in it, so they stay.
     """

@@ -33,7 +33,7 @@ FLAGS = {
     "--[no-]NAME-SETTING": "the same for a setting that is true or false",
     "-h, --help": "show this help",
 }
-"""The flags that every command about plugins takes, and what each does."""
+"""The flags that every command about plugins takes, each with its description."""
 
 
 def read(

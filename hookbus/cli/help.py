@@ -61,7 +61,7 @@ def _settings(verdict: Verdict) -> Iterator[str]:
 
 
 def _texts(schema: SettingsSchema) -> dict[str, str]:
-    """Return each flag with the form of its value, and what it means with its default."""
+    """Return each flag with the form of its value, and its meaning with its default."""
     texts = {}
     for field, (hint, default) in schema.fields.items():
         flag = f"{flag_of(schema.plugin, field)} {metavar(hint)}"

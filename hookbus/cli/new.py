@@ -94,7 +94,7 @@ class Naming:
 
 
 def new(arguments: Sequence[str]) -> int:
-    """Write a plugin, and print what was written and what to do next.
+    """Write a plugin, and print its files and the next steps.
 
     Raises:
         UsageError: an argument is missing or unknown, the name is invalid or taken, or the
@@ -187,7 +187,7 @@ def _summary(naming: Naming, folder: Path, written: Sequence[str]) -> str:
 def _compatible(installed: str) -> str:
     """Return the versions of hookbus that a plugin written for one of them works with.
 
-    Before 1.0, a minor version may change what plugins use; later, a major version may.
+    Before 1.0, a minor version may break plugins; later, only a major version may.
 
     >>> _compatible("0.1.3"), _compatible("2.4.0")
     ('>=0.1,<0.2', '>=2.4,<3')

@@ -1,4 +1,4 @@
-"""Tells how the training in a directory ended, and with which hyperparameters."""
+"""Tells how the training run in a directory ended, and with which hyperparameters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hookbus.logs import shown
 
 
 def outcome_lines(directory: Path) -> Iterator[str]:
-    """Yield the lines about the newest training that saved into a directory.
+    """Yield the lines about the newest training run that saved into a directory.
 
-    A checkpoint of a later step than that of the outcome is from a session that has not
-    ended: it runs, or was killed.
+    A checkpoint of a later step than the outcome belongs to a session without an end: the
+    session still runs, or was killed.
 
     Raises:
-        UsageError: no training has saved or ended there.
+        UsageError: no training run has saved or ended there.
         CheckpointError: a file cannot be read.
     """
     outcome, newest = _read_outcome(directory), latest_checkpoint(directory)
@@ -49,10 +49,10 @@ def outcome_lines(directory: Path) -> Iterator[str]:
 
 
 def _read_outcome(directory: Path) -> dict[str, Any] | None:
-    """Return what the end of a session has written; None if none has ended there.
+    """Return the outcome of a session; None if no session has ended there.
 
     Raises:
-        CheckpointError: the file cannot be read, or hookbus has not written it.
+        CheckpointError: the file cannot be read, or another program wrote it.
     """
     path = directory / OUTCOME_FILE
     try:

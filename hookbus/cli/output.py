@@ -59,7 +59,7 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return text with an ellipsis for what goes beyond *most* characters.
+    """Return text with an ellipsis in place of everything beyond *most* characters.
 
     >>> shorten("stop-at-checkpoint-step", 12)
     'stop-at-c...'

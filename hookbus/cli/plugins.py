@@ -115,7 +115,7 @@ def _place(event: str) -> tuple[int, str]:
 
 
 def _list(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each plugin; what does not fit the terminal is cut."""
+    """Yield a line for each plugin, cut to the width of the terminal."""
     cells = [
         (
             shorten(printable(row.name), width() // 2),

@@ -52,7 +52,7 @@ def _write(predictions: Iterator[Any], file: TextIO) -> int:
 
 
 def line_of(prediction: Any) -> str:
-    """Return a prediction as JSON; what JSON cannot hold as a number, like NaN, is null.
+    """Return a prediction as JSON; a number that JSON cannot hold, like NaN, becomes null.
 
     >>> line_of({"class": 3, "scores": [0.5, float("nan")]})
     '{"class": 3, "scores": [0.5, null]}'

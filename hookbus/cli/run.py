@@ -73,13 +73,13 @@ def run(arguments: Sequence[str]) -> int:
 
 @attrs.frozen
 class _Program:
-    """What becomes ``__main__``.
+    """The script or module that becomes ``__main__``.
 
     Attributes:
         path: the file.
-        arguments: what follows its name in ``sys.argv``.
+        arguments: the words after its name in ``sys.argv``.
         name: its name in ``sys.argv``.
-        spec: where a module comes from; None for a script.
+        spec: the origin of a module; None for a script.
     """
 
     path: str

@@ -47,7 +47,7 @@ class Target:
 
         Args:
             text: the text.
-            what: what the text stands for, for messages.
+            what: the object that the text names, for messages.
 
         Raises:
             UsageError: the module or the name is missing.

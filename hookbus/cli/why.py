@@ -1,4 +1,4 @@
-"""Explains why a plugin is on or off, or why a training ended; imports no plugin."""
+"""Explains why a plugin is on or off, or why a training run ended; imports no plugin."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ hyperparameters that it recorded.
 
 
 def why(arguments: Sequence[str]) -> int:
-    """Explain why a plugin is on or off, or why a training ended.
+    """Explain why a plugin is on or off, or why a training run ended.
 
     Raises:
-        UsageError: the plugin does not exist, there was no training in the directory, or an
-            argument or a setting is wrong.
-        CheckpointError: what the training left cannot be read.
+        UsageError: the plugin does not exist, there was no training run in the directory,
+            or an argument or a setting is wrong.
+        CheckpointError: the files of the run cannot be read.
     """
     parsed, config = read("hookbus why", arguments, most=1)
     if wants_help(parsed):
@@ -86,7 +86,7 @@ def _shipped(verdict: Verdict) -> str:
 
 
 def _trouble(verdict: Verdict) -> str | None:
-    """Return what would keep the plugin from loading, as far as its metadata tell."""
+    """Return the reason why the plugin cannot be loaded, if its metadata show one."""
     if verdict.installed is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Gathers what flags, environment and config file set, as one Config."""
+"""Gathers the settings of flags, environment and config file in one Config."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _by_strictness(hint: Any) -> int:
 
 @attrs.frozen
 class _Form:
-    """How text spells the values of a type, also in short and in words for messages."""
+    """The values of a type as text, with a short form and a description for messages."""
 
     read: Callable[[str], Any]
     metavar: str

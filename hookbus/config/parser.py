@@ -90,13 +90,13 @@ class PluginFlag:
 
     @property
     def source(self) -> str:
-        """Where it is given, as the user would write it."""
+        """The flag and the place that gives it, as the user would write them."""
         text = self.name if self.value is None else f"{self.name} {self.value}"
         return _given(text, self.origin)
 
     @property
     def bare(self) -> str:
-        """The same without the value, which may not belong to a flag that is unknown."""
+        """The source without the value, which need not belong to an unknown flag."""
         return _given(self.name, self.origin)
 
 
@@ -142,8 +142,8 @@ class ParsedFlags:
         file: the config file that ``-c`` names, or None.
         switches: the given flags of the command that have no value.
         values: the given flags of the command that have a value, with its text.
-        rest: the arguments that are not flags: the script and what follows it, verbatim;
-            or what follows a last flag.
+        rest: the arguments that are not flags: the script and its arguments, verbatim, or
+            the arguments after a last flag.
     """
 
     place: Precedence
@@ -277,7 +277,7 @@ class _Reader:
     def _takes_next(self, flag: str) -> bool:
         """Return whether the next argument is the value of a plugin's flag.
 
-        A flag that takes no value may have ``true`` or ``false`` all the same.
+        Even a flag that takes no value may have ``true`` or ``false``.
         """
         if not self._has_value():
             return False

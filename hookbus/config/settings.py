@@ -102,7 +102,7 @@ def schema_of(cls: type, name: str) -> SettingsSchema:
 
 
 def helps_of(cls: type) -> dict[str, str]:
-    """Return what the settings of a hook class mean, as far as its author documents them.
+    """Return the descriptions of a hook class's settings, as far as the author gives them.
 
     The ``Args:`` or ``Attributes:`` of its docstrings count, those of its bases too; the
     metadata ``help`` of an attrs field wins.
@@ -130,7 +130,7 @@ def _documented(docstring: str) -> dict[str, str]:
 def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
     """Return the settings of a hook class: name to (type, default).
 
-    They are the parameters of its constructor, which for an attrs class are its fields.
+    The settings are the parameters of the constructor; of an attrs class, the fields.
     """
     own: dict[str, Any] = {}
     if attrs.has(cls):

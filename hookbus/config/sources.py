@@ -34,7 +34,7 @@ ENVIRONMENT = {
 
 
 def flags_of_environment(environ: Mapping[str, str]) -> list[ParsedFlags]:
-    """Read the environment variables; return what they set, the weaker first.
+    """Read the environment variables; return the flags in them, the weaker first.
 
     Raises:
         UsageError: one is invalid.

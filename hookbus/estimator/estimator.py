@@ -386,8 +386,8 @@ class Estimator:
     def _path(self, call: str, checkpoint_path: str | Path | None) -> str | Path | NewestIn:
         """Return the given checkpoint, or the newest one.
 
-        Which one is the newest is decided when it is read. Until then the model is built,
-        and a training in another process may remove what was the newest before.
+        The newest one is chosen when it is read. Until then the model is built, and a
+        training run in another process may remove the checkpoint that was the newest.
         """
         check_directory("checkpoint_path", checkpoint_path)
         if checkpoint_path:

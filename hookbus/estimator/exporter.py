@@ -20,9 +20,9 @@ _BEST = "best.json"
 
 
 class Exporter(Protocol):
-    """Receives each checkpoint of a training that was evaluated.
+    """Receives each evaluated checkpoint of a training run.
 
-    It receives the same one again if it turns out to be the last one.
+    A checkpoint that turns out to be the last one arrives a second time.
 
     Attributes:
         name: the folder below ``export`` in the model's directory; unique.
@@ -42,7 +42,7 @@ class Exporter(Protocol):
         Args:
             export_path: the folder of this exporter.
             checkpoint_path: the checkpoint, a directory.
-            eval_result: what ``evaluate`` returned for it.
+            eval_result: the metrics that ``evaluate`` returned for it.
             is_the_final_export: whether it is the last checkpoint of the training.
         """
 
@@ -75,7 +75,7 @@ class LatestExporter:
 
 @attrs.frozen
 class FinalExporter:
-    """Keeps a copy of the last checkpoint of a training.
+    """Keeps a copy of the last checkpoint of a training run.
 
     Args:
         name: the folder below ``export``.
@@ -103,7 +103,7 @@ def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
 class BestExporter:
     """Keeps copies of the checkpoints that were the best so far.
 
-    The metrics of the best one lie beside the copies, for a training that is resumed.
+    The metrics of the best one lie beside the copies, for a training run that resumes.
 
     Args:
         name: the folder below ``export``.

@@ -33,16 +33,16 @@ def core_hooks(call: str, hook: SessionRunHook, spec: EstimatorSpec) -> list[Reg
 
 @attrs.define(eq=False)
 class StopTrainingHook(StopAtLastStepHook):
-    """Stops a training at a global step, or after a number of steps.
+    """Stops training at a global step, or after a number of steps.
 
     Args:
         last_step: the global step to stop at; None for no limit.
-        steps: how many steps to do instead; a training that was killed does the rest.
+        steps: the number of steps to do instead; a resumed session does the rest.
 
     Attributes:
         first_step: the global step at which the session started.
-        goes_on: whether the session continues a training that was cut short.
-        ended: the kind of outcome with which it ended well; None before.
+        goes_on: whether the session continues a training run that was cut short.
+        ended: the kind of outcome of a session that ended well; None before.
     """
 
     steps: int | None = None
@@ -69,7 +69,7 @@ class StopTrainingHook(StopAtLastStepHook):
         return {} if self.steps is None else {"last_step": self.last_step}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Take over the last step of a training that was cut short."""
+        """Take over the last step of a training run that was cut short."""
         self.goes_on = was_cut_short(ended)
         if self.steps is not None and self.goes_on:
             self.last_step = state.get("last_step")

@@ -47,7 +47,7 @@ class BatchStructure:
 
     Attributes:
         features: the keys of the features, sorted; None if they are one array.
-        labels: the keys of the labels, in the same way.
+        labels: the keys of the labels, sorted; None if they are one array or missing.
         labelled: whether there are labels.
     """
 

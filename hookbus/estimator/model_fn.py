@@ -47,7 +47,7 @@ def hooks_field(name: str) -> Any:
 
 @attrs.frozen(eq=False)
 class EstimatorSpec:
-    """Describes what a model_fn has added to the graph for one mode.
+    """Describes the nodes that a model_fn has added to the graph for one mode.
 
     Nodes may be given as nodes or by name. Fields of other modes are ignored, so a model_fn
     can always return all of them.

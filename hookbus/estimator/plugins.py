@@ -1,4 +1,4 @@
-"""Chooses the plugins that a training of an Estimator switches on."""
+"""Chooses the plugins that an Estimator switches on to train."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class RunConfig:
         is_chief: whether this process initializes, restores and saves.
         session_creation_timeout_secs: how many seconds a process that is not chief waits.
         exit_on_signal: whether a call that a signal ended raises KeyboardInterrupt after
-            SIGINT and ``SystemExit(75)`` after SIGTERM and SIGHUP. With False, a training
-            returns, and a call without a result raises SessionInterruptedError.
+            SIGINT and ``SystemExit(75)`` after SIGTERM and SIGHUP. With False, a call that
+            trains returns, and a call without a result raises SessionInterruptedError.
 
     Raises:
         UsageError: a number is too small, or both periods of checkpoints are given.

@@ -51,7 +51,7 @@ def _exporters(given: Any) -> tuple[Exporter, ...]:
 
 @attrs.frozen(eq=False)
 class TrainSpec:
-    """Says how to train.
+    """Describes how to train.
 
     Args:
         input_fn: as in :meth:`Estimator.train`.
@@ -78,7 +78,7 @@ class TrainSpec:
 
 @attrs.frozen(eq=False)
 class EvalSpec:
-    """Says how, and how often, to evaluate.
+    """Describes how, and how often, to evaluate.
 
     Args:
         input_fn: as in :meth:`Estimator.evaluate`.
@@ -120,7 +120,7 @@ def train_and_evaluate(
     metrics as the event ``evaluated``, so early stopping can use them.
 
     Returns:
-        The metrics of the last evaluation, and what the exporters returned for it; None
+        The metrics of the last evaluation, and the results of the exporters for it; None
         and None if there was nothing left to train.
 
     Raises:
@@ -144,14 +144,14 @@ def train_and_evaluate(
 
 @attrs.define(eq=False)
 class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
-    """Stops a training whose checkpoints are evaluated.
+    """Stops a training run whose checkpoints are evaluated.
 
-    A checkpoint is written before it is evaluated. So a training that was cut short first
-    evaluates the checkpoint it goes on from: its hooks have not received those metrics.
+    A checkpoint is written before it is evaluated. So a resumed run first evaluates the
+    checkpoint from which it continues: the hooks still lack those metrics.
 
     Args:
-        estimator: what is trained.
-        spec: how to evaluate it.
+        estimator: the Estimator that trains.
+        spec: how to evaluate its checkpoints.
 
     Attributes:
         listener: evaluates the checkpoints.
@@ -170,7 +170,7 @@ class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
         return super().is_done(newest) and not was_cut_short(newest.ended)
 
     def begin(self, checkpoints: Checkpoints) -> None:
-        """Refuse a training that saves no checkpoints."""
+        """Refuse to train without checkpoints."""
         if checkpoints.enabled_by is None and self.estimator.config.is_chief:
             raise UsageError(
                 "train_and_evaluate() evaluates checkpoints, and the plugin "
@@ -178,7 +178,7 @@ class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
             )
 
     def after_create_session(self, session: Session) -> None:
-        """Evaluate the checkpoint that a training which was cut short goes on from."""
+        """Evaluate the checkpoint from which a resumed run continues."""
         super().after_create_session(session)
         if self.goes_on:
             self.listener.evaluate_if_due(session.global_step)
@@ -186,11 +186,11 @@ class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
 
 @attrs.define(eq=False)
 class EvaluateListener(CheckpointSaverListener):
-    """Evaluates checkpoints of a training.
+    """Evaluates the checkpoints of a training run.
 
     Attributes:
         metrics: the metrics of the last evaluation, or None.
-        exports: what the exporters returned for it, or None.
+        exports: the results of the exporters for it, or None.
         over: whether the training is over; a saver that the user made keeps its listeners.
     """
 

@@ -26,9 +26,9 @@ _OTHER_DICTS = (OrderedDict, defaultdict)
 class Structure(tuple[Any, ...]):
     """The structure of a nesting: hashable, and equal for equal requests.
 
-    Holds the class of a container, then what distinguishes two of that class (the sorted
-    keys of a dict), then the structure of each part. It is a tuple because every run that
-    fetches a nesting makes, hashes and compares one.
+    Holds the class of a container, then the features that distinguish two of that class
+    (the sorted keys of a dict), then the structure of each part. It is a tuple because
+    every run that fetches a nesting makes, hashes and compares one.
 
     Attributes:
         order: the keys of a dict as they were given; comparisons ignore it.
@@ -65,7 +65,7 @@ def structure_of(fetches: Any, leaf: Leaf = no_leaf) -> Hashable:
     """Take *fetches* apart: a name or node stands for itself, a nesting is a Structure.
 
     Args:
-        fetches: what a run could fetch.
+        fetches: a node, a name, or any nesting of them.
         leaf: returns the node of any other object, as :meth:`Graph.leaf` does.
 
     Raises:
@@ -169,7 +169,7 @@ def _sorted_by_type(keys: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _parts_of(fetch: Any) -> tuple[Iterable[Any], Any]:
-    """Return the parts of a rarer container, and what else distinguishes it."""
+    """Return the parts of a rarer container, and its other distinguishing features."""
     cls = type(fetch)
     if _is_namedtuple(cls):
         return fetch, None
@@ -188,8 +188,8 @@ def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
     """Compile the split of one asker; *places* holds the place of each leaf's value.
 
     All of them are among the first *count* values. Inner containers are built first and put
-    behind these, where the outer ones pick them up. Nothing here is recursive: what
-    structure_of could take apart can also be built, however deep it is.
+    behind these, where the outer ones pick them up. Nothing here is recursive, so a
+    structure can be built again however deep it is.
     """
     if not isinstance(shape, Structure):
         return itemgetter(places[shape])

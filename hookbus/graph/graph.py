@@ -1,4 +1,4 @@
-"""Defines the graph: named nodes and what each one reads.
+"""Defines the graph: named nodes, each with the nodes that it reads.
 
 A graph holds no values; a session does.
 """
@@ -302,7 +302,7 @@ class Graph(NodeTable):
             updates: the variable or variables that get new values.
             outputs: the names of nodes for further results. Reading one does not run the
                 op; it has the value of this run, or else of the op's last run.
-            increment: what a run adds to ``global_step``; several in one run add up.
+            increment: the number that a run adds to ``global_step``; several ops add up.
             in_loop: whether ``session.loop()`` runs it; by default True, and False for the
                 train ops that hooks add in ``begin``.
 
@@ -362,9 +362,9 @@ class Graph(NodeTable):
         *,
         reads: Mapping[str, Node | str] | None = None,
     ) -> Node | Callable[[Callable[..., Any]], Node]:
-        """Let the readers of a node see what a function makes of it; also a decorator.
+        """Change the value that the readers of a node see; also a decorator.
 
-        Every op that reads the node and every fetch of it gets what *fn* returns, also if
+        Every op that reads the node and every fetch of it gets the result of *fn*, even if
         the node is fed. If there are several wraps, each gets the value of the one before
         it; those of hooks follow the order of the hooks.
 
@@ -380,8 +380,8 @@ class Graph(NodeTable):
         Args:
             node: the node to wrap: a placeholder, input, variable, op or output.
             fn: gets the value by its first parameter; its other parameters name nodes, as
-                in :meth:`op`. It returns a value of the same shape and dtype, or the same
-                nesting of such values.
+                in :meth:`op`. The function returns a value of the same shape and dtype, or
+                the same nesting of such values.
             reads: parameter to node, for parameters whose name is not that of the node.
 
         Returns:
@@ -392,7 +392,7 @@ class Graph(NodeTable):
             UnknownNodeError: there is no such node, or a parameter names none.
             ArgumentTypeError: *reads* is not a dict.
             GraphError: the node cannot be wrapped: it is a train op or ``global_step``, or
-                what *fn* reads is computed from the node.
+                *fn* reads a node that is computed from it.
         """
         self._check_open(node, "wrap")
         if fn is None:
@@ -442,7 +442,7 @@ class Graph(NodeTable):
     def fetched(self, name: str) -> str:
         """Return the name of the node whose value a fetch of a node gets.
 
-        It is that of its last wrap, if it has any and is not a variable.
+        The last wrap has that value, unless the node is a variable or has no wraps.
         """
         last = self._wraps.last(name)
         return name if last != name and self.resolve(name).kind == "variable" else last
@@ -465,7 +465,7 @@ class Graph(NodeTable):
         self._sessions += 1
 
     def leave(self) -> None:
-        """Undo what sessions did to the graph, when the last one has ended.
+        """Undo the changes of sessions to the graph, when the last one has ended.
 
         Nodes, wraps and summaries added since the first session began vanish, and so does
         the finalization.

@@ -81,7 +81,7 @@ def plain_name(name: str) -> str:
 
 
 def owned_by(owner: str | None) -> str:
-    """Return what messages add to a node's name: the plugin that owns it, if one does."""
+    """Return the end of a node's name in messages: the plugin that owns it, if one does."""
     return "" if owner is None else f" of plugin {owner!r}"
 
 

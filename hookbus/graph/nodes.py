@@ -60,8 +60,8 @@ class NodeTable:
     def find(self, name: str) -> Node | None:  # noqa: ARG002 (for subclasses)
         """Return the node that the backend itself has under a name, or None.
 
-        A graph of another backend overrides this if it need not list its nodes. It makes
-        each of them once. Nodes that are added are never asked about.
+        A graph of another backend overrides this if it need not list its nodes. Each
+        node is made once. Nodes that are added are never asked about.
         """
         return None
 
@@ -98,7 +98,7 @@ class NodeTable:
         """Return the nodes of a nesting of nodes and names, in its order.
 
         Args:
-            fetches: what a run could fetch; None for nothing.
+            fetches: a node, a name, or any nesting of them; None for nothing.
             asker: who needs the nodes, for the error message.
 
         Raises:

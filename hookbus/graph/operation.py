@@ -25,7 +25,7 @@ class Operation:
         outputs: pairs of an output's key and the name of its node.
         updates: the names of the variables it gives new values.
         single_update: whether it returns one bare new value.
-        increment: what it adds to the global step.
+        increment: the number that it adds to the global step.
         trains: whether it is a train op.
         in_loop: whether it is a train op that ``session.loop()`` runs.
         pure: whether it only computes, so that a custom loop need not undo its effects.

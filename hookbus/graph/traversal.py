@@ -38,7 +38,7 @@ def ops_of(
 ) -> list[Operation]:
     """Return each op that a run of some nodes calls; *fed* are the nodes it is fed.
 
-    Placeholders need not be among them.
+    *fed* may lack placeholders.
     """
     return [node.source for node in needed_by(graph, nodes, fed) if node.kind == "op"]
 

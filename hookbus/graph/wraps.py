@@ -1,4 +1,4 @@
-"""Wraps nodes: the ops that read a node see what functions of hooks make of its value."""
+"""Wraps nodes: functions of hooks change the value that the readers of a node see."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NUMBERS = ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "compl
 class Wraps:
     """The wraps of a graph: for each wrapped node, the ops that wrap it, in order.
 
-    The first one reads the node, each further one reads the one before it, and whoever
-    reads the node reads the last one instead.
+    The first one reads the node, each further one reads the one before it, and the readers
+    of the node read the last one instead.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Wraps:
 
 
 def wrapper(owner: str | None) -> str:
-    """Return who wraps a node, for messages: the plugin *owner*, or the user."""
+    """Return the party that wraps a node, for messages: the plugin *owner*, or the user."""
     return "a wrap" if owner is None else f"plugin {owner!r}"
 
 

@@ -1,1 +1,1 @@
-"""Training in many processes: what the ranks tell each other, and what they agree on."""
+"""Joins the processes of a training run: the ranks exchange data and agree on actions."""

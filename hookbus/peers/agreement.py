@@ -1,14 +1,14 @@
-"""Agrees with the other ranks on what a session does: each rank asks, all act at one step.
+"""Agrees with the other ranks on requests: each rank asks, and all act at one step.
 
-Each rank tells at the end of a step what it wants, and reads at the end of the next one
-what all wanted: the exchange takes place while the program goes on, and a request takes
+Each rank sends its requests at the end of a step, and reads those of all ranks at the end
+of the next one: the exchange takes place while the program goes on, and a request takes
 effect one step later. If steps are short, the ranks exchange every few steps, because each
 exchange wakes threads that compete with the training.
 
-At a boundary they wait for each other, and a request takes effect at once. A boundary is a
-step that a hook of any rank has chosen, like the last step or one with a scheduled
-checkpoint. The ranks tell each other the next one, so all of them know it, also if their
-hooks have chosen different steps.
+At a boundary the ranks wait for each other, and a request takes effect at once. A boundary
+is a step that a hook of any rank has chosen, like the last step or one with a scheduled
+checkpoint. The ranks tell each other the next boundary, so all of them know it even if
+their hooks have chosen different steps.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Status:
 
 @attrs.frozen
 class MinMax:
-    """What all ranks have told: the greatest and the least of each number."""
+    """The greatest and the least of each number that the ranks have sent."""
 
     most: Status
     least: Status
@@ -81,7 +81,7 @@ class MinMax:
 
 
 Place: TypeAlias = Literal["in a pass", "at the end of a pass", "at its end"]
-"""Where a rank is in its program when it exchanges."""
+"""The places in its program at which a rank exchanges."""
 _PLACES: tuple[Place, ...] = get_args(Place)
 _GOES_ON: Mapping[Place, str] = {
     "in a pass": "went on",
@@ -92,12 +92,12 @@ _GOES_ON: Mapping[Place, str] = {
 
 @attrs.define(eq=False)
 class Agreement:
-    """The part of one rank in what all ranks do.
+    """The part of one rank in the requests of all ranks.
 
     Attributes:
         peers: the link to the others.
-        asked: what hooks of this rank have asked for, by kind, and the ranks have not
-            agreed on yet: plain data.
+        asked: the requests of this rank's hooks, by kind, on which the ranks still have to
+            agree: plain data.
         is_over: whether the ranks do not wait for each other any more.
         where: where this rank is in the training, for the message if another is elsewhere.
     """
@@ -114,26 +114,26 @@ class Agreement:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes and shows what there is once."""
+        """Whether this process writes and shows all that exists once."""
         return self.peers.rank == CHIEF
 
     def exchange(
         self, status: Status, place: Place = "in a pass", *, now: bool = False
     ) -> tuple[Mapping[int, Mapping[str, Any]], int]:
-        """Tell the others what this rank wants; return what all want, once they know.
+        """Send the requests of this rank; return those of all ranks, once they are known.
 
         Args:
-            status: what this rank has to tell, but for what this object knows itself.
-            place: where it is in its program.
+            status: the numbers of this rank, without those that this object adds.
+            place: the place of the rank in its program.
             now: whether all ranks wait for each other here, and not only at a boundary.
 
         Returns:
-            What each rank has asked for, by rank, and the signal; nothing and 0 if the
-            ranks act on nothing in this step.
+            The requests of each rank, by rank, and the signal; nothing and 0 if the ranks
+            act on nothing in this step.
 
         Raises:
-            PeersDisagreeError: the ranks are at different places of the training, or some
-                have done what others have not.
+            PeersDisagreeError: the ranks are at different places of the training, or their
+                hooks have acted on some ranks only.
             PeerFailedError: another rank is gone.
         """
         self.where = f"{_GOES_ON[place]} after step {status.step}"
@@ -189,7 +189,7 @@ class Agreement:
             return self.peers.reduce(values, how)
 
     def same(self, data: Mapping[str, Any]) -> None:
-        """Check that all ranks have the same data; each is named by what it is.
+        """Check that all ranks have equal data; the keys name it in the message.
 
         Raises:
             PeersDisagreeError: they differ.
@@ -201,7 +201,7 @@ class Agreement:
                 raise PeersDisagreeError(f"the ranks differ in {what}: {_spelled(each)}")
 
     def fail(self, error: BaseException) -> None:
-        """Leave word for the others that this rank ends, and why.
+        """Leave the others a message that this rank ends, and why.
 
         If another rank has caused it, the others hear of it from that rank.
         """
@@ -279,7 +279,7 @@ class Agreement:
         return min(_MOST_STEPS, math.ceil(_PERIOD / max(step, 1e-6)))
 
     def _read(self, flags: Sequence[int]) -> MinMax:
-        """Take over what all ranks have told.
+        """Take over the numbers of all ranks.
 
         Raises:
             PeersDisagreeError: they are at different places, or have done different things.
@@ -305,7 +305,7 @@ class Agreement:
 
 
 def _alone(did: str, what: str, least: int, most: int, step: int) -> PeersDisagreeError:
-    """Return the error for what hooks have done on some ranks only."""
+    """Return the error for actions of hooks on some ranks only."""
     return PeersDisagreeError(
         f"the ranks differ in how often hooks have {did} {what} until step {step}: {least} "
         f"on some, {most} on others, so their models drift apart. A hook must do that on "

@@ -1,4 +1,4 @@
-"""Defines the link between the processes of one training, which a library provides."""
+"""Defines the link, from a library, between the processes of one training run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import attrs
 from hookbus.errors import UsageError
 
 CHIEF = 0
-"""The rank that writes and shows what there is once: checkpoints, logs, progress."""
+"""The rank that writes and shows all that exists once: checkpoints, logs, progress."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "max"]
-"""How numbers of all ranks become one."""
+"""The ways to reduce numbers of all ranks to one."""
 
 Ranks: TypeAlias = Literal["chief", "all"]
 """The processes in which a hook takes part."""
@@ -21,11 +21,11 @@ Ranks: TypeAlias = Literal["chief", "all"]
 
 @attrs.frozen
 class Word:
-    """What a rank hears of the others after an error.
+    """The messages of the other ranks after an error.
 
     Attributes:
         failed: why a rank has failed, by rank.
-        silent: the ranks that have left no word.
+        silent: the ranks that have left no message.
         alive: where the other ranks are, in words, by rank.
     """
 
@@ -60,7 +60,7 @@ class Peers(Protocol):
         """Exchange flags; return the greatest of each that the ranks gave.
 
         Args:
-            flags: what this rank has to tell, in a fixed order.
+            flags: the numbers of this rank, in a fixed order.
             now: whether to wait for all ranks. If not, the result is empty: they exchange
                 the flags while the program goes on, and :meth:`agreed` returns it.
         """
@@ -81,10 +81,10 @@ class Peers(Protocol):
         """
 
     def fail(self, why: str) -> None:
-        """Leave word for the others why this rank ends early; raise nothing."""
+        """Leave the others a message why this rank ends early; raise nothing."""
 
     def close(self) -> None:
-        """Release what the link holds; nothing else is called afterwards."""
+        """Release the resources of the link; nothing else is called afterwards."""
 
     def is_broken(self, error: BaseException) -> bool:
         """Return whether an error may come from another rank that is gone."""
@@ -92,12 +92,12 @@ class Peers(Protocol):
     def word(self, here: str) -> Word:
         """Exchange, after an error, where each rank is and why it fails; raise nothing.
 
-        It waits some seconds for the others. *here* tells where this rank is.
+        The call waits some seconds for the others. *here* is the place of this rank.
         """
 
 
 def ranks_of(hook: Any) -> Ranks:
-    """Return in which processes a hook takes part: those of its attribute ``ranks``.
+    """Return the processes in which a hook takes part, from its attribute ``ranks``.
 
     Raises:
         UsageError: there is no such choice.

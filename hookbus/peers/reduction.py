@@ -90,7 +90,7 @@ def reductions_of(
 def reduce_values(
     agreement: Agreement, hooks: Sequence[Reduced], values: Sequence[Any], step: int
 ) -> Mapping[str, Sequence[Any]]:
-    """Return the values of a run as each hook sees them that asks for a reduction.
+    """Return the values of a run as seen by each hook that asks for a reduction.
 
     A number becomes a float, and an array one of float64. All ranks take part.
 

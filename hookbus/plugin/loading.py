@@ -76,7 +76,7 @@ _DECLARED = (
     "exclusive_settings",
     "default_settings",
 )
-"""What a plugin may declare, or have a ``__getattr__`` that fails for it."""
+"""The attributes that a plugin may declare; its ``__getattr__`` may fail for them."""
 _IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
 
 

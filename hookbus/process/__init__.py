@@ -1,1 +1,1 @@
-"""Guards a session against what happens to its process: signals, and forks."""
+"""Guards a session against signals to its process, and forks of it."""

@@ -32,7 +32,7 @@ class SignalWatch:
     The first signal sets a flag in every open session, and logs what happens next. A second
     SIGINT raises KeyboardInterrupt; while the session opens, saves or ends, it is deferred
     until that is done, except in a hook. A Python handler that the program installed before
-    is called as well, and is restored at the end; what it raises is deferred likewise.
+    is called as well, and is restored at the end; its errors are deferred likewise.
     Python has no handlers outside the main thread; a session there catches nothing. A
     forked child has the earlier handlers again.
 
@@ -42,8 +42,8 @@ class SignalWatch:
 
     Attributes:
         received: the number of the signal that arrived, or None.
-        noted: the same before :meth:`receive`, if the session decides when it counts.
-        notes_only: whether it does.
+        noted: the number before :meth:`receive`, if the session decides when it counts.
+        notes_only: whether the session decides that.
     """
 
     def __init__(self, saves: Callable[[], bool] | None = None) -> None:
@@ -208,7 +208,7 @@ class _Layer:
 
 
 def exception_for(number: int) -> BaseException:
-    """Return what ends a program after a signal: KeyboardInterrupt, or exit with 75."""
+    """Return the error that ends a program after a signal, by Ctrl-C or with code 75."""
     return KeyboardInterrupt() if number == signal.SIGINT else SignalExit()
 
 
@@ -248,7 +248,7 @@ def _stop_absorbing(instead: signal.Handlers | None = None) -> None:
 
 
 _deferred: list[BaseException] = []
-"""What handlers could not raise in the code that they interrupted."""
+"""The errors that handlers could not raise in the code that they interrupted."""
 
 
 def _defer(error: BaseException, number: int) -> None:
@@ -258,7 +258,7 @@ def _defer(error: BaseException, number: int) -> None:
 
 
 def take_deferred() -> BaseException | None:
-    """Return what a handler could not raise, for the caller to raise; None if nothing."""
+    """Return the error that a handler could not raise, for the caller to raise, or None."""
     if not _deferred or not _in_main_thread():
         return None
     error = _deferred[0]
@@ -267,7 +267,7 @@ def take_deferred() -> BaseException | None:
 
 
 def raise_deferred() -> None:
-    """Raise what a handler could not raise before."""
+    """Raise the error that a handler could not raise before."""
     error = take_deferred()
     if error is not None:
         raise error

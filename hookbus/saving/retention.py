@@ -2,8 +2,9 @@
 
 These stay: the newest ``max_to_keep``, the last one of the session, each one that a hook
 asked to keep for good, and each one for which a hook has a reason in the event ``pruning``.
-All that the rules know stands in the manifests. So a session that was killed, also between
-two removals, and one that resumes it, keep the same checkpoints as one that was not.
+The rules read nothing but the manifests. So a session that is killed, even between two
+removals, and the session that resumes it keep the checkpoints that an uninterrupted session
+would keep.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hookbus.logs import log, shown
 Stored: TypeAlias = Sequence[StoredCheckpoint]
 
 _KEPT_WHILE_OPEN = 2
-"""A session that saves keeps at least so many: others may be reading the one before."""
+"""The fewest checkpoints to keep: another process may be reading the last but one."""
 
 
 @attrs.define(eq=False)
@@ -46,7 +47,7 @@ class Retention:
     _logged: set[tuple[Path, str, str]] = attrs.field(factory=set)
 
     def prune(self, newest: Path) -> None:
-        """Remove what no rule keeps, but never *newest*."""
+        """Remove the checkpoints that no rule keeps, but never *newest*."""
         keep, directory = self.checkpoints.max_to_keep, self.checkpoints.directory
         self._deferred = []
         if keep is None or directory is None:
@@ -65,7 +66,7 @@ class Retention:
         Store(directory).prune(keep, newest, stays)
 
     def finish(self) -> None:
-        """Remove what stayed for others who read only as long as the session was open."""
+        """Remove the checkpoints that stayed for readers while the session was open."""
         if self.checkpoints.directory is not None:
             for path in self._deferred:
                 Store(self.checkpoints.directory).remove(path)
@@ -111,7 +112,7 @@ class Retention:
         return changed
 
     def rewrite(self, path: Path, manifest: Manifest, what: str) -> None:
-        """Replace the manifest of a checkpoint; *what* is new in it, for the error.
+        """Replace the manifest of a checkpoint; *what* describes the change, for the error.
 
         Raises:
             CheckpointError: it cannot be written; the old manifest is intact.

@@ -87,7 +87,7 @@ def wait_for_step(checkpoint_dir: str | Path, step: int, max_wait_secs: float) -
     """Wait until a directory has a checkpoint of a step or a later one.
 
     Raises:
-        DeadlineExceededError: there is none after *max_wait_secs*.
+        DeadlineExceededError: no such checkpoint appears within *max_wait_secs*.
         CheckpointError, SessionInterruptedError: as :func:`wait_for_new_checkpoint`.
     """
     deadline, logged = time.monotonic() + max_wait_secs, -1
@@ -107,7 +107,7 @@ def wait_for_step(checkpoint_dir: str | Path, step: int, max_wait_secs: float) -
 def wait(seconds: float) -> None:
     """Wait, unless a signal comes that a session around this call handles.
 
-    Any other signal does what it does without hookbus.
+    Any other signal has its usual effect.
 
     Raises:
         SessionInterruptedError: a signal arrived; the session's block handles the error.

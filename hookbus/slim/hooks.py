@@ -1,4 +1,4 @@
-"""Stops trainings and evaluations, and reads the results of an evaluation."""
+"""Stops training and evaluation, and reads the results of an evaluation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StopAfterNEvalsHook(SessionRunHook):
     done: int = attrs.field(default=0, init=False)
 
     def after_create_session(self, session: Session) -> None:  # noqa: ARG002
-        """Start counting: a preemption loses what the runs before it gathered."""
+        """Start counting: a preemption loses the results of the runs before it."""
         self.done = 0
 
     def after_run(self, run_context: SessionRunContext) -> None:
@@ -133,8 +133,8 @@ class SummaryAtEndHook(EvaluationEmitter):
     def _values(self, session: Session, nodes: Mapping[str, Node]) -> dict[str, float]:
         """Read the summaries that have a value.
 
-        One that reads an output of a train op has none, because an evaluation does not
-        train. One that reads an input has none if the input has ended.
+        A summary of an output of a train op has no value, because an evaluation does not
+        train. A summary of an input has no value if the input has ended.
         """
         try:
             return numbers(nodes, session.run(nodes, self.feed_dict))
@@ -154,11 +154,11 @@ class SummaryAtEndHook(EvaluationEmitter):
 class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
     """Stops an evaluation and reads its results at the end.
 
-    The core itself takes part in an evaluation with this hook; no flag switches it off.
+    The core itself adds this hook to evaluations; no flag switches it off.
 
     Args:
-        eval_ops: what each run fetches.
-        final_ops: what to fetch at the end; None fetches nothing.
+        eval_ops: the fetches of each run.
+        final_ops: nodes to fetch at the end; None fetches nothing.
         feed_dict: feeds for the final ops.
         name: the evaluation's name, or None.
 
@@ -231,9 +231,9 @@ def _name(fetch: Any) -> str:
 
 @attrs.define(eq=False)
 class StopAtLastStepHook(SessionRunHook):
-    """Stops a training at a global step, before its first run if the step is reached.
+    """Stops training at a global step, before the first run if the step is reached.
 
-    The core itself takes part in a training with this hook; no flag switches it off.
+    The core itself adds this hook to training sessions; no flag switches it off.
 
     Args:
         last_step: the global step to stop at; None for no limit.
@@ -260,7 +260,7 @@ class StopAtLastStepHook(SessionRunHook):
 
     @property
     def reason(self) -> str:
-        """Why it stops the training."""
+        """The reason to stop."""
         return f"step {self.last_step} is reached"
 
     def is_reached(self, step: int) -> bool:

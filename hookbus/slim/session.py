@@ -27,7 +27,7 @@ class CallSession(MonitoredSession):
 
     Args:
         creator: makes the backend sessions.
-        kind: what the session is for.
+        kind: the kind of the session.
         hooks: hooks that are called after all plugins.
         first: hooks that are called before all plugins.
         automatic: the plugins that the call switches on.

@@ -47,7 +47,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(backend: Backend) -> BackendModel:
-    """Return what builds graphs of the backend."""
+    """Return the object that builds graphs of the backend."""
     return backend.model
 
 

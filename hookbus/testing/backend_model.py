@@ -121,8 +121,8 @@ class BackendModel:
     def call(self, graph: Graph, name: str, function: Callable[[], Any]) -> None:
         """Add an op that calls a Python function once in each run that needs the op.
 
-        The value of the op is what the function returns, a number. What it raises leaves
-        the run.
+        The value of the op is the result of the function, a number. An error of the
+        function leaves the run.
         """
         graph.op(function, name=name)
 

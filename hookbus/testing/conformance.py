@@ -161,7 +161,7 @@ def test_it_survives_a_cancelled_step(registered: Candidate) -> None:
 
 @pytest.mark.parametrize("ending", ["failed", "failed_early"])
 def test_on_exception_raises_nothing(registered: Candidate, ending: str) -> None:
-    """It accepts any error, also one from before the session was created."""
+    """It accepts any error, even one from before the session was created."""
     steps = registered.end(registered.make(), ending)
     for call in steps.calls_of("on_exception", registered.name):
         if call.error is not None:
@@ -188,7 +188,7 @@ def test_it_cleans_up(registered: Candidate, ending: str) -> None:
 
 
 def test_reading_its_state_changes_nothing(stateful: Candidate) -> None:
-    """Two calls of state_dict() return the same: saving must not change the training."""
+    """Two calls of state_dict() return equal states: saving must not change training."""
     hook = stateful.make()
     reader = StateReader(hook)
     stateful.run(hook, reader)
@@ -283,7 +283,7 @@ def test_it_is_not_imported_when_it_is_off(candidate: Candidate) -> None:
 
 
 def test_switching_it_on_draws_no_number(candidate: Candidate) -> None:
-    """A hook with only_observes leaves the generators alone when it is imported, too."""
+    """A hook with only_observes leaves the generators alone even when it is imported."""
     if not getattr(candidate.make(), "only_observes", False):
         pytest.skip("it does not declare only_observes = True")
     off = "--disable-plugin-autoload"

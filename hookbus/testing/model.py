@@ -16,7 +16,7 @@ from hookbus.session.monitored import MonitoredSession
 
 @attrs.define(eq=False)
 class Script:
-    """What happens in the steps of one call of ``run_steps``.
+    """The script of the steps in one call of ``run_steps``.
 
     Attributes:
         values: node to its value in each step; the last one stays.

@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Refuse to run a suite without a hook or backend, or with an unknown exception.
 
     Raises:
-        pytest.UsageError: none is given, or a backend declares what is no rule.
+        pytest.UsageError: nothing is given to test, or an exception names no rule.
     """
     paths = {item.path: item for item in items}
     if not config.stash[CANDIDATES] and _PATHS["conformance"] in paths:
@@ -131,7 +131,7 @@ def recorder() -> Recorder:
 def fake_dist(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
     """Return ``hookbus.testing.fake_dist`` for a folder that this test imports from.
 
-    Processes that the test starts import from it, too. All is undone after the test.
+    Processes that the test starts also import from it. All is undone after the test.
     """
     from hookbus.testing.dists import fake_dist
 

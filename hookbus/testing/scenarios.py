@@ -1,11 +1,12 @@
-"""Trains with each built-in hook, which must do the same in every kind of session.
+"""Trains with each built-in hook, which must act alike in every kind of session.
 
 A scenario gets a kind of session and an empty folder. It trains there and checks what a
 user sees: steps, files, values. The name of a scenario is that of the plugin.
 
-Whoever makes a library known to hookbus, or a loop of another framework, tests with it that
-the built-in hooks work there. A kind of session is a function that opens a session with
-the arguments that it gets, and trains as a :class:`Training` says. It needs pytest.
+Authors who connect a library, or the loop of another framework, to hookbus test with the
+scenarios that the built-in hooks work there. A kind of session is a function that opens a
+session with the arguments that it gets, and trains as a :class:`Training` describes. The
+scenarios need pytest.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def saving(folder: Path, steps: int = 1) -> Any:
 
 
 def checkpoint_saver(kind: Kind, folder: Path) -> None:
-    """A training that was cut goes on from the newest checkpoint, with the next input."""
+    """A training run that was cut goes on from the newest checkpoint and input."""
     with pytest.raises(Cut):
         train(kind, saving(folder, 2), directory=folder, cut=5)
     assert steps_in(folder) == [0, 2, 4]
@@ -109,7 +110,7 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def early_stopping(kind: Kind, folder: Path) -> None:
-    """It stops when the loss has not fallen for so many steps; a cut changes nothing."""
+    """It stops when the loss does not fall for so many steps; a cut changes nothing."""
 
     def hooks() -> list[Any]:
         stopping = built_in(
@@ -126,7 +127,7 @@ def early_stopping(kind: Kind, folder: Path) -> None:
 
 
 def feed_fn(kind: Kind, _: Path) -> None:
-    """What it feeds takes part in the step, and is what other hooks see."""
+    """Its feeds take part in the step, and other hooks see them."""
     heard = _Heard()
     feeds = built_in("feed-fn", lambda: {"bias": 100.0})
     logs = built_in("logging-tensor", "bias", every_n_iter=1)
@@ -200,7 +201,7 @@ def logging_tensor(kind: Kind, _: Path) -> None:
 
 
 def lr_finder(kind: Kind, folder: Path) -> None:
-    """It writes what it finds, if it can set the variable and try without an effect."""
+    """It writes its findings, if it can set the variable and try without an effect."""
     hook = built_in("lr-finder", variable="w", steps=3, output_dir=str(folder))
     try:
         train(kind, hook)
@@ -350,7 +351,7 @@ def summary_saver(kind: Kind, folder: Path) -> None:
 
 
 def weight_average(kind: Kind, folder: Path) -> None:
-    """It averages what the training has after each step, cut and resumed."""
+    """It averages the values after each step, cut and resumed."""
     names = _Names()
     train(kind, names, steps=1)
     # A custom loop may track an object that contains it.
@@ -367,7 +368,7 @@ def weight_average(kind: Kind, folder: Path) -> None:
 
 
 def summaries_in(folder: Path) -> dict[str, dict[int, float]]:
-    """Return what TensorBoard reads in a folder: the scalars of each tag, by step."""
+    """Return the scalars that TensorBoard reads in a folder, by tag and step."""
     seen: dict[str, dict[int, float]] = {}
     place = "tensorboard.backend.event_processing.event_file_loader"
     why = "what is written is read with TensorBoard: pip install tensorboard"

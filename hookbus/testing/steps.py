@@ -20,7 +20,7 @@ from hookbus.testing.recorder import CallLog, Recorder
 
 @attrs.frozen(eq=False)
 class Steps(CallLog):
-    """How a session of a test went.
+    """The result of a session of a test.
 
     Attributes:
         outcome: how the session ended.
@@ -75,8 +75,8 @@ def run_steps(
         cancelled: the numbers of steps, from 1 on, that the custom loop cancels once,
             before it does them.
         reraise: whether to raise the error that leaves the session; otherwise it is in
-            ``error``. Errors before the session exists are always raised, and so is what
-            is not an ``Exception``, like Ctrl-C, unless it is one of *errors*.
+            ``error``. Errors before the session exists are always raised, and so are Ctrl-C
+            and any other error that is not an ``Exception``, unless it is one of *errors*.
         config: which plugins are on; by default none.
         session: further arguments of ``MonitoredTrainingSession``, like
             ``save_checkpoint_steps=1``. *exit_on_signal* is False by default.

@@ -207,7 +207,7 @@ class CheckpointSaverHook(SessionRunHook):
     def evaluated(
         self, metrics: Mapping[str, Any], global_step: int, name: str | None
     ) -> None:
-        """Note the value of an evaluation, and have the model saved that has it."""
+        """Note the value of an evaluation, and ask for a checkpoint of its model."""
         assert self._checkpoints is not None
         value = {} if self._best is None else self._best.evaluated(metrics, name)
         if value:

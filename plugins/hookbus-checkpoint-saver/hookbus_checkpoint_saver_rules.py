@@ -23,8 +23,8 @@ def good_reason(
 ) -> str | None:
     """Return why the checkpoint of *step* is kept for good, or None if it is not.
 
-    Only what stands in the manifests decides, so a session that resumes goes on as if it
-    had not been interrupted.
+    Only the manifests decide, so a session that resumes goes on as if nothing had
+    interrupted it.
 
     Args:
         stored: the checkpoints in the directory.

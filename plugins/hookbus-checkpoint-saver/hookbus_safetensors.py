@@ -40,7 +40,7 @@ _DAMAGE = (
     struct.error,
     SafetensorError,
 )
-"""What reading raises for content that :meth:`SafetensorsCodec.write` never writes."""
+"""The errors of reading content that :meth:`SafetensorsCodec.write` never writes."""
 
 
 class SafetensorsCodec:
@@ -64,13 +64,13 @@ class SafetensorsCodec:
             write_arrays(arrays, file)
 
     def read(self, directory: Path) -> dict[str, Any]:
-        """Read what :meth:`write` wrote.
+        """Read the structure that :meth:`write` wrote.
 
         Raises:
             CheckpointError: the files are damaged.
             UsageError: the library that defines a dtype is not installed, or no plugin
                 knows the library of a value.
-            PluginError: the plugin of a library cannot read what it wrote.
+            PluginError: the plugin of a library cannot read a value of its own.
         """
         for name in (_TREE, _ARRAYS):
             _check_is_file(directory / name)
@@ -192,7 +192,7 @@ def _describe(dtype: np.dtype[Any], path: str) -> Any:
     """Return a JSON description from which :func:`_from_description` makes the dtype.
 
     Raises:
-        CheckpointError: no description of it gives the same dtype.
+        CheckpointError: no description of the dtype leads back to it.
     """
     if dtype.hasobject:
         raise CheckpointError(

@@ -99,7 +99,7 @@ def write_arrays(arrays: Mapping[str, StoredArray], file: BinaryIO) -> None:
 
 
 def pieces_of(ordered: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the bytes of an array in C order; only what is not in that order is copied."""
+    """Yield the bytes of an array in C order; only parts in another order are copied."""
     if not ordered.nbytes:
         return
     if ordered.flags.c_contiguous or ordered.nbytes <= _PIECE:

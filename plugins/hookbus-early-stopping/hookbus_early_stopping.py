@@ -32,7 +32,7 @@ _NOTHING = (
 
 @attrs.frozen
 class _Source:
-    """Where the watched value comes from.
+    """The source of the watched value.
 
     Attributes:
         evaluation: the evaluation with the metric; True for the only one, False for none.
@@ -45,11 +45,11 @@ class _Source:
 
 @attrs.define(eq=False)
 class EarlyStoppingHook(SessionRunHook):
-    """Asks to stop when a value has not improved for some steps, or is good enough.
+    """Asks to stop when a value does not improve for some steps, or is good enough.
 
     The value is that of a node in the training runs, or a metric of evaluations.
-    Checkpoints keep its history: a session that is killed and resumed stops at the same
-    step as one that was not, and one that resumes where it stopped runs nothing.
+    Checkpoints keep its history: a session that is killed and resumed stops at the step at
+    which an uninterrupted one stops, and one that resumes where it stopped runs nothing.
 
     Args:
         metric: the node to watch, by name, or a metric of evaluations; by default ``loss``.
@@ -68,10 +68,10 @@ class EarlyStoppingHook(SessionRunHook):
             check is in the first run.
         run_every_steps: global steps between two checks. In code, also give
             ``run_every_secs=None``.
-        reduce: the value to watch in a training of several processes: ``"none"`` for that
-            of each process, so that any of them can stop the training; ``"mean"``,
-            ``"sum"`` or ``"max"`` of all. It needs a node and *run_every_steps*, because
-            the ranks must ask in the same runs.
+        reduce: the value to watch in a training run of several processes: ``"none"`` for
+            that of each process, so that any of them can stop the training; ``"mean"``,
+            ``"sum"`` or ``"max"`` of all. A reduction needs a node and *run_every_steps*,
+            because the ranks must ask in the same runs.
 
     Raises:
         UsageError: settings contradict each other or are missing, the value is not a
@@ -220,7 +220,7 @@ class EarlyStoppingHook(SessionRunHook):
             self._rule = attrs.evolve(self._rule)
 
     def _find_source(self, graph: Graph) -> _Source:
-        """Return where the value comes from; a node of the graph comes first."""
+        """Return the source of the value; a node of the graph comes first."""
         name = self.metric.name if isinstance(self.metric, Node) else self.metric or "loss"
         if self.from_evaluations or "/" not in name or name in graph:
             return _Source(self.from_evaluations, name)
@@ -368,7 +368,7 @@ def stop_if_no_increase_hook(
     *,
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a metric has not risen for that many steps."""
+    """Return a hook that stops when a metric does not rise for that many steps."""
     limits = (max_steps_without_increase, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,
@@ -389,7 +389,7 @@ def stop_if_no_decrease_hook(
     *,
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
-    """Return a hook that stops when a metric has not fallen for that many steps."""
+    """Return a hook that stops when a metric does not fall for that many steps."""
     limits = (max_steps_without_decrease, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,

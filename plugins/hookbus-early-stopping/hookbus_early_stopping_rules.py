@@ -38,9 +38,9 @@ MODES = {
 class Rule:
     """Judges the values of one metric.
 
-    It keeps the best value, its step, and the longest time without a better one. It derives
-    the verdict from these whenever asked, so that a resumed session with another limit
-    follows that limit.
+    It keeps the best value, its step, and the longest time without a better one. Each
+    verdict follows from these alone, so that a resumed session with another limit follows
+    that limit.
 
     Args:
         metric: the name of the metric.

@@ -33,5 +33,5 @@ class FeedFnHook(SessionRunHook):
             )
 
     def before_run(self) -> SessionRunArgs:
-        """Call the function, and feed what it returns."""
+        """Call the function, and feed its result."""
         return SessionRunArgs(feed_dict=self.feed_fn())

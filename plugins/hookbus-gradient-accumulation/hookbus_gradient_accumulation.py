@@ -65,7 +65,7 @@ class GradientAccumulationHook(SessionRunHook):
             self._added.append((total, graph.wrap(node, _mean, reads=reads)))
 
     def before_run(self, run_context: hookbus.SessionRunContext) -> SessionRunArgs | None:
-        """Skip the update of all runs but the last one, and feed what is added up."""
+        """Skip the update of all runs but the last one, and feed the sums."""
         train, is_last = self._train, self._done + 1 >= self.runs
         if train is not None:
             asked = train.graph.resolve_all(run_context.original_args.fetches, _PREFIX)

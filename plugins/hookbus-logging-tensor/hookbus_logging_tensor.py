@@ -47,9 +47,9 @@ class LoggingTensorHook(SessionRunHook):
         at_end: whether to report once more when the session ends, with values computed
             then. If the input has ended, or a placeholder is needed, a warning says so.
         formatter: a function that turns a dict from tag to value into the text of a report.
-        reduce: the values to log in a training of several processes: ``"none"`` for those
-            of rank 0, ``"mean"``, ``"sum"`` or ``"max"`` of all ranks. It needs
-            *every_n_iter*, because the ranks must ask in the same runs.
+        reduce: the values to log in a training run of several processes: ``"none"`` for
+            those of rank 0, ``"mean"``, ``"sum"`` or ``"max"`` of all ranks. A reduction
+            needs *every_n_iter*, because the ranks must ask in the same runs.
 
     Raises:
         UsageError: the periods contradict each other, or there is nothing to log.

@@ -31,7 +31,7 @@ class LRFinderHook(SessionRunHook):
         train_op: the train op of a graph.
         variable: the learning rate; by default the only ``lr`` or ``learning_rate``.
         output_dir: where ``lr-finder.csv`` and ``lr-finder.svg`` go; by default beside the
-            checkpoints, or in the current directory if there are none.
+            checkpoints, or without any in the current directory.
 
     Raises:
         UsageError: a setting is not valid, there is no such variable, the loss is not a
@@ -95,11 +95,11 @@ class LRFinderHook(SessionRunHook):
 
     @hookbus.hookimpl
     def veto_save(self) -> str | None:
-        """Refuse to save what a custom loop has trained with these rates."""
+        """Refuse to save a model that a custom loop has trained with these rates."""
         return "it is a test of learning rates" if self._custom else None
 
     def end(self) -> None:
-        """Report what a custom loop has tested, which may have ended early."""
+        """Report the rates that a custom loop has tested; it may have ended early."""
         if self._custom:
             self._report()
 

@@ -32,10 +32,10 @@ def write(
 def picture(rates: Sequence[float], means: Sequence[float], best: float | None) -> str:
     """Return the curve of the mean losses over the rates as SVG, with a line at the best.
 
-    What lies above the first loss by more than its size is cut off.
+    Losses above the first one by more than its size are cut off.
 
     Args:
-        rates: all learning rates, also those that were not tested.
+        rates: all learning rates, tested or not.
         means: the mean loss at each rate that was tested.
         best: the suggested rate, if there is one.
     """

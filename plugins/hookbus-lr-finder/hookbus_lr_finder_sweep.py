@@ -54,9 +54,9 @@ class Sweep:
     def is_over(self) -> bool:
         """Whether all rates are tested, or the loss has diverged.
 
-        It has when its running mean is not finite, or more than 4 times its lowest value,
-        as in fastai. If that is not above 0, the mean has to rise by more than 3 times the
-        largest size that it had until then.
+        The loss has diverged when its running mean is not finite, or more than 4 times the
+        lowest mean, as in fastai. If the lowest mean is not above 0, the mean has to rise
+        by more than 3 times the largest size that it had until then.
         """
         means = self.smooth
         if not means or len(means) == self.steps:
@@ -107,7 +107,7 @@ class Sweep:
         self.losses.append(loss)
 
     def report(self, folder: Path, why: str) -> None:
-        """Log the best rate, and write the files; *why* tells what cut the sweep short."""
+        """Log the best rate, and write the files; *why* is the reason for an early end."""
         best, tested = self.best, len(self.losses)
         if not self.is_over:
             more = {"tested": tested, "steps": self.steps, "why": why}

@@ -24,7 +24,7 @@ from hookbus.backend import on_host
 
 _PLAIN = (float, int, str)
 _SEVERAL = (dict, type(None))
-"""The classes of what an op tells of a structure."""
+"""The classes of the signs that an op gives for a structure."""
 Signs: TypeAlias = dict[str, Any]
 _SETTING = "the setting loss_tensor of nan-tensor"
 _NOTHING = (
@@ -64,7 +64,7 @@ class NanTensorHook(SessionRunHook):
     _only: str | None = attrs.field(default=None, init=False)
 
     def begin(self, graph: Graph) -> None:
-        """Look the nodes up, and add a node for each that tells where it is NaN.
+        """Look the nodes up, and add a node for each with the signs of NaN in its value.
 
         Such a node is computed where the value is: of an array only a flag is moved.
         """
@@ -84,7 +84,7 @@ class NanTensorHook(SessionRunHook):
             self._request = SessionRunArgs(fetches)
 
     def before_run(self) -> SessionRunArgs:
-        """Ask for what tells where the watched values are NaN."""
+        """Ask for the signs of NaN in the watched values."""
         return self._request
 
     def after_run(
@@ -137,7 +137,7 @@ class NanTensorHook(SessionRunHook):
 
 
 def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
-    """Return the name of the node that tells where *node* is NaN; add it if need be."""
+    """Return the name of the node with the signs of NaN in *node*; add it if need be."""
     name = f"hookbus.nan/{node.name}"
 
     def signs(value: Any) -> Any:
@@ -153,7 +153,7 @@ def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:
 
 
 def _signs(values: Iterable[tuple[str, Any]]) -> Signs:
-    """Return what tells where values are NaN, without moving any of them.
+    """Return the signs of NaN in values, without moving any of the values.
 
     Returns:
         The place of each part of a value, which is its name or the path to the part, with

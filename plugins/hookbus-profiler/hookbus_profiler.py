@@ -33,9 +33,9 @@ _TRACED = SessionRunArgs(options=RunOptions(trace_level=RunOptions.FULL_TRACE))
 class ProfilerHook(SessionRunHook):
     """Writes a timeline of a step periodically: the time of each op and each hook.
 
-    A timeline is a file ``timeline-STEP.json`` in the trace event format. It exists as soon
-    as the run is over; events before the next run, like a checkpoint, are added when that
-    run begins. The first run of a session is never profiled.
+    A timeline is a file ``timeline-STEP.json`` in the trace event format. The file exists
+    as soon as the run is over; events before the next run, like a checkpoint, are added
+    when that run begins. The first run of a session is never profiled.
 
     Args:
         save_steps: global steps between two timelines.
@@ -144,7 +144,7 @@ class ProfilerHook(SessionRunHook):
         self.end()
 
     def _is_due(self, step: int) -> bool:
-        """Return whether the run from *step* on is due if it adds what the last one did."""
+        """Return whether the run from *step* is due if it adds as much as the last one."""
         if self._timer.last_triggered_step() is None:
             return False
         return self._timer.should_trigger_for_step(step + self._increment)

@@ -222,7 +222,7 @@ def _start(span: Span) -> float:
 
 
 def _place(event: Event) -> tuple[int, int, int]:
-    """Sort by time; a slice comes before what starts at the same time inside it."""
+    """Sort by time; a slice comes before another that starts with it and lies inside it."""
     return event["ts"], "XsfC".index(event["ph"]), -event.get("dur", 0)
 
 

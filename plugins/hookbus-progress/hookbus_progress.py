@@ -66,7 +66,7 @@ class ProgressHook(SessionRunHook):
     _next: float = attrs.field(default=0.0, init=False)
 
     def begin(self, graph: Graph) -> None:
-        """Look up what a custom loop reports, and which nodes come with the loss."""
+        """Look up the reports of a custom loop, and the nodes that come with the loss."""
         self._sources = {"loss"}
         if "loss" in graph and graph.resolve("loss").kind == "output":
             self._sources.update(graph.resolve("loss").reads)
@@ -206,7 +206,7 @@ def _watch_forks() -> None:
 def _print_past_the_bar() -> None:
     """Restore the streams in a forked child, where the thread that draws does not live.
 
-    It may have held the lock of the bar, for which the child's first line would wait.
+    The thread may have held the lock of the bar, and the child's first line would wait.
     """
     if _drawn:
         for name in ("stdout", "stderr"):

@@ -1,4 +1,4 @@
-"""Lowers the learning rate when a value has not improved for a while."""
+"""Lowers the learning rate when a value does not improve for a while."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ReduceLROnPlateauHook(SessionRunHook):
         evaluation: the evaluation with the metric, ``""`` for one without a name.
         every_n_steps: global steps between two checks of the node.
         higher_is_better: whether to raise the value.
-        factor: what the learning rate is multiplied with.
-        patience: how many checks without a better value do not matter.
-        threshold: by what share a value must be better than the best one.
+        factor: the number by which the learning rate is multiplied.
+        patience: the number of checks without a better value that do not matter.
+        threshold: the share by which a value must be better than the best one.
         cooldown: the checks after a reduction that do not count.
         min_lr: the learning rate does not get lower.
         variable: the learning rate; by default the only ``lr`` or ``learning_rate``.

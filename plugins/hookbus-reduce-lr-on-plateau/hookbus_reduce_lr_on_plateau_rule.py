@@ -1,4 +1,4 @@
-"""Finds the value of a check, and decides when it has not improved for a while."""
+"""Finds the value of a check, and decides when it does not improve for too long."""
 
 from __future__ import annotations
 

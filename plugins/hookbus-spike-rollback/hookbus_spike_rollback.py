@@ -30,10 +30,10 @@ class SpikeRollbackHook(SessionRunHook):
 
     Args:
         loss_tensor: the node of the loss, or its name.
-        factor: how many times as high as the median of the last losses a spike is. Where
+        factor: a loss so many times as high as the median of the last ones is a spike. If
             the median is not above 0, only NaN and infinity count.
-        window: how many losses the median is of.
-        warmup: how many losses it needs, before there is a spike.
+        window: the number of losses in the median.
+        warmup: the number of losses before the first spike.
 
     Raises:
         UsageError: there is no such node, or the window is smaller than the warm-up.

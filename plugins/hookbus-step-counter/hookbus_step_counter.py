@@ -62,7 +62,7 @@ class StepCounterHook(SessionRunHook):
 
     @hookbus.hookimpl
     def next_due(self) -> hookbus.Due | None:
-        """Wait for the next measurement, unless the last run has not trained."""
+        """Wait for the next measurement, unless the last run trained nothing."""
         return None if self._stands else self._timer.next_due()
 
     def after_run(
@@ -85,7 +85,7 @@ class StepCounterHook(SessionRunHook):
         run_context.emit("measured", values={"global_step/sec": rate}, global_step=step)
 
     def _warn(self, step: int) -> None:
-        """Warn that a run has not trained, a few times at most."""
+        """Warn about a run that trained nothing, a few times at most."""
         if self._warnings < _MOST_WARNINGS:
             self._warnings += 1
             hookbus.log.warning(

@@ -27,7 +27,7 @@ class StopAtCheckpointStepHook(SessionRunHook):
 
     Args:
         model_dir: the directory that the chief saves into.
-        last_step: the global step to stop at; a checkpoint of a later step counts, too.
+        last_step: the global step to stop at; a checkpoint of a later step also counts.
         wait_after_file_check_secs: seconds to pause while the checkpoint does not exist.
 
     Raises:

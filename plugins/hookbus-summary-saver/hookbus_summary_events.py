@@ -154,7 +154,7 @@ def _histogram(name: str, value: Any) -> Iterator[Summary.Value]:
 
 
 def _limits(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the limits of the bins, also if values hardly differ or are huge."""
+    """Return the limits of the bins, even if values hardly differ or are huge."""
     low, high = float(values.min()), float(values.max())
     scale, form = max(abs(low), abs(high)), np.finfo(np.float64)
     most = float(form.max)

@@ -35,8 +35,8 @@ class SummarySaverHook(SessionRunHook):
 
     It also writes the graph, the steps of checkpoints, the values that other hooks emit
     as ``measured``, and, as separate runs, the metrics that they emit as ``evaluated``. The
-    file of a resumed session makes TensorBoard forget what an interrupted one wrote beyond
-    the checkpoint.
+    file of a resumed session makes TensorBoard forget the records that an interrupted one
+    wrote beyond the checkpoint.
 
     Args:
         save_steps: global steps between two records.

@@ -23,7 +23,8 @@ class ThroughputHook(SessionRunHook):
 
     Args:
         every_n_steps: steps between two measurements.
-        every_n_secs: the same in seconds; in code, also give ``every_n_steps=None``.
+        every_n_secs: seconds between two measurements. In code, also give
+            ``every_n_steps=None``.
         batch_size: the examples in a step: a number, or the name of a node or reported
             value that is this number, or whose first axis is the batch.
 

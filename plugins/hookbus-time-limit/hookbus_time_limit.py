@@ -47,7 +47,7 @@ class TimeLimitHook(SessionRunHook):
         limit: how long the session may take: seconds, or text like ``11h30m``, ``90s``.
         kind: ``preempted`` ends the session like SIGTERM: saved, with exit code 75, so that
             a scheduler starts the program again. ``stopped`` ends the training.
-        margin: the time to keep free before the limit, in the same form; by default twice
+        margin: the time to keep free before the limit, written like it; by default twice
             the longest save so far, and the mean time of a step.
 
     Raises:
@@ -86,7 +86,7 @@ class TimeLimitHook(SessionRunHook):
         self._began = time.monotonic()
 
     def after_create_session(self, session: hookbus.Session) -> None:
-        """Measure steps from here, also after a recovery."""
+        """Measure steps from here, at the start and after a recovery."""
         self._trained = time.monotonic(), session.global_step
 
     @hookbus.hookimpl

@@ -1,4 +1,4 @@
-"""Averages the weights of a training, and has evaluations use the averages."""
+"""Averages the weights during training, and has evaluations use the averages."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_position_leads_back(model: BackendModel, opened: Opener) -> None:
 
 
 def test_an_input_goes_back_to_a_position(model: BackendModel, opened: Opener) -> None:
-    """A position leads back in the session that has passed it, too."""
+    """A position also leads back in the session that has passed it."""
     run = opened(line(model))
     run("x")
     positions = run.session.positions()

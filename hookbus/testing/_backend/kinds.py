@@ -1,7 +1,7 @@
 """Trains one model in each kind of session, so that a test of a hook runs in all of them.
 
-In each step the model adds its input, which is 1, 2, 3 and so on, to ``w``. If something is
-fed as ``bias``, it adds that, too. The losses are given.
+In each step the model adds its input, which is 1, 2, 3 and so on, to ``w``. A value that is
+fed as ``bias`` is added as well. The losses are given.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def quiet() -> Config:
 
 
 class Cut(Exception):
-    """What cuts a training short, so that it is resumed."""
+    """The error that cuts a training run short, so that it is resumed."""
 
 
 @attrs.frozen
 class Training:
-    """What a training is to do.
+    """The script of one training run.
 
     Attributes:
         losses: the loss of each step; the last one stays.
         fed: whether hooks feed ``bias``.
-        cut: the step after which the training fails, or None.
+        cut: the step after which the run fails, or None.
         steps: the global step at which the caller leaves the loop.
     """
 
@@ -55,7 +55,7 @@ class Training:
 
 @attrs.frozen
 class Trained:
-    """What came of a training.
+    """The result of one training run.
 
     Attributes:
         outcome: how the session ended.
@@ -94,7 +94,7 @@ def train(
 
 
 def graph_of(model: BackendModel, training: Training) -> Graph:
-    """Return the graph of a training."""
+    """Return the graph of a training run."""
     graph = model.graph()
     model.variable(graph, "w", 0.0)
     model.input(graph, "x", lambda: count(1.0))

@@ -1,4 +1,4 @@
-"""Runs sessions of a backend, and compares what comes of it with a rule."""
+"""Runs sessions of a backend, and compares the results with a rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 TIMES = 3
-"""How often a run is repeated, because a backend may compile what repeats."""
+"""The number of times that a run is repeated: a backend may compile repeated runs."""
 
 
 START = {"w": [1.0, 2.0], "n": 0.0, "global_step": 0}
@@ -60,7 +60,7 @@ class Runner:
         writes: Mapping[str, Any] = NOTHING,
         trace: RunMetadata | None = None,
     ) -> Sequence[Any]:
-        """Return what a run gives the caller, then what it gives hooks; trace it or not."""
+        """Return a run's values for the caller, then those for hooks, traced or not."""
         resolve = self.session.graph.resolve
         fetches, host = ([resolve(n).name for n in names] for names in (fetches, host))
         feeds = {resolve(name).name: value for name, value in feeds.items()}
@@ -121,8 +121,8 @@ def refused(error: type[Exception], what: str) -> Iterator[Refusal]:
 def array(*numbers: float) -> Any:
     """Return numbers as an array of the suite.
 
-    It lies where libraries share memory with NumPy, if they do so anywhere: TensorFlow and
-    XLA take an array as it is if its address is a multiple of 64.
+    The array lies where libraries may share memory with NumPy: TensorFlow and XLA take an
+    array as it is if its address is a multiple of 64.
     """
     values = np.array(numbers, np.float32)
     memory = np.empty(values.nbytes + _ALIGNMENT, np.uint8)

@@ -68,7 +68,7 @@ def test_the_global_step_counts_train_ops(model: BackendModel, opened: Opener) -
 
 
 def test_an_update_can_be_skipped(model: BackendModel, opened: Opener) -> None:
-    """Then no variable changes, except those that hooks assign; all else is as usual."""
+    """A skipped update changes only variables that hooks assign; all else is as usual."""
     run, advice = opened(line(model)), "Commit only what hooks assign"
     n, done = 0.0, 0
     for step in range(1, 2 * TIMES):
@@ -100,7 +100,7 @@ def test_an_op_runs_once_in_a_run(model: BackendModel, opened: Opener) -> None:
 
 
 def test_an_op_that_raises_changes_nothing(model: BackendModel, opened: Opener) -> None:
-    """If an op raises, no variable changes, nor the step, nor what hooks assign."""
+    """If an op raises, no variable and no step changes, and no assignment takes effect."""
     graph = line(model)
     model.call(graph, "fails", raise_planned)
     run = opened(graph)
@@ -154,7 +154,7 @@ def test_two_ops_that_update_one_variable_conflict(
 def test_a_hook_and_an_op_that_write_one_variable_conflict(
     model: BackendModel, opened: Opener
 ) -> None:
-    """A run that updates what a hook assigns is refused, and changes nothing."""
+    """A run that updates a variable that hooks assign is refused, and changes nothing."""
     run = opened(line(model))
     for _ in range(TIMES):
         with refused(WriteConflictError, "a run whose op updates what a hook assigns"):
@@ -165,7 +165,7 @@ def test_a_hook_and_an_op_that_write_one_variable_conflict(
 def test_what_hooks_assign_is_committed_with_the_run(
     model: BackendModel, opened: Opener
 ) -> None:
-    """A run does not see what hooks assign in it; the next one does."""
+    """A run does not see the values that hooks assign in it; the next one does."""
     run = opened(line(model))
     for step in range(TIMES):
         found = run("n", "train", writes={"n": np.float32(step + 1)})
@@ -259,7 +259,7 @@ def test_a_traced_run_has_metadata(model: BackendModel, opened: Opener) -> None:
 def test_readers_of_a_wrapped_node_get_the_wrapped_value(
     model: BackendModel, opened: Opener
 ) -> None:
-    """Ops and fetches get what wraps return, fed or not; or the graph refuses wraps."""
+    """Ops and fetches get the results of wraps, fed or not; or the graph refuses wraps."""
     graph = line(model)
     model.placeholder(graph, "p")
     model.op(graph, "z", ["y", "p"])

@@ -1,4 +1,4 @@
-"""Rules of whole trainings: how they end, recover and resume, and what hooks do in them."""
+"""Rules of whole training runs: how they end, recover and resume, and how hooks act."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_unfed_placeholder_names_who_asks(model: BackendModel) -> None:
 
 
 def test_the_end_of_an_input_ends_the_session(model: BackendModel) -> None:
-    """A training ends well when its input ends, after as many steps as there are values."""
+    """A session ends well when its input ends, after as many steps as there are values."""
     graph = model.graph()
     model.variable(graph, "n", np.float32(0))
     model.input(graph, "x", lambda: [1.0, 2.0, 3.0])
@@ -128,7 +128,7 @@ def test_a_checkpoint_restores_in_a_new_session(
 def test_killed_and_resumed_it_ends_like_an_uninterrupted_one(
     backend: Backend, tmp_path: Path
 ) -> None:
-    """A training that SIGKILL ends, and that is resumed, ends with the same bits."""
+    """A training run that SIGKILL ends and that resumes has the bits of a whole one."""
     whole = killed.train(backend.model, tmp_path / "whole")
     code = killed.kill_in_the_middle(backend, tmp_path / "killed")
     expect(code, -signal.SIGKILL, "the exit code of the killed process", "See its error")
@@ -150,7 +150,7 @@ def test_a_built_in_hook_does_the_same_as_everywhere(
 def test_all_built_in_hooks_together_do_the_same_as_everywhere(
     model: BackendModel, tmp_path: Path
 ) -> None:
-    """What all built-in hooks leave of a training that was cut and resumed is the same."""
+    """All built-in hooks leave the usual results of a run that was cut and resumed."""
     found = all_at_once(of_graphs(model), tmp_path / "found")
     wanted = all_at_once(of_graphs(BackendModel()), tmp_path / "wanted")
     for part, value in wanted.items():

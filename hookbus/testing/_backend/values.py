@@ -48,7 +48,7 @@ def test_it_has_every_member_of_a_session(model: BackendModel, opened: Opener) -
 
 
 def test_hooks_get_values_on_the_host(model: BackendModel, opened: Opener) -> None:
-    """What hooks ask for arrives as NumPy arrays or Python values."""
+    """The values that hooks ask for are NumPy arrays or Python values."""
     run = opened(line(model))
     for _ in range(TIMES):
         for value in run.values([], ["w", "y", "n", "x", "global_step"]):
@@ -60,7 +60,7 @@ def test_hooks_get_values_on_the_host(model: BackendModel, opened: Opener) -> No
 def test_values_of_the_caller_stay_where_they_are(
     model: BackendModel, opened: Opener
 ) -> None:
-    """The caller gets the same kind of value, whether or not a hook asks for it, too."""
+    """The caller gets the same kind of value, whether or not a hook also asks for it."""
     run = opened(line(model))
     names = ["w", "y", "n"]
     alone = [type(value) for value in run.values(names)]
@@ -153,7 +153,7 @@ def test_version_changes_with_variables_and_only_then(
 
 
 def test_a_value_that_does_not_fit_is_refused(model: BackendModel, opened: Opener) -> None:
-    """check() and write() refuse another shape and what is no variable."""
+    """check() and write() refuse another shape, and a name that is no variable."""
     run = opened(line(model))
     for name, value in (("w", array(1, 2, 3)), ("y", array(1, 2)), ("unknown", 1.0)):
         with refused(GraphError, f"check({name!r}) of {value}"):
@@ -195,7 +195,7 @@ def test_describe_agrees_with_the_variables(model: BackendModel, opened: Opener)
 
 
 def test_a_snapshot_has_the_variables(model: BackendModel, opened: Opener) -> None:
-    """What snapshot() returns, written to another session, gives it the same values."""
+    """A snapshot that is written to another session gives it the same values."""
     run, other = opened(line(model)), opened(line(model))
     for _ in range(TIMES):
         run("train", "count")

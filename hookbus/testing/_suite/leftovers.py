@@ -1,4 +1,4 @@
-"""Finds what a session must not leave behind: threads, open files, signal handlers."""
+"""Finds the leftovers of a session: threads, open files, signal handlers."""
 
 from __future__ import annotations
 

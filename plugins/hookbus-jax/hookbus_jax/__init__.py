@@ -1,4 +1,4 @@
-"""Runs JAX trainings on hookbus."""
+"""Trains JAX models on hookbus."""
 
 try:
     import jax as jax

@@ -20,17 +20,17 @@ _UNTRACEABLE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""What JAX raises if an op needs to know a value while it is traced."""
+"""The errors of JAX if an op needs to know a value while it is traced."""
 
 _FOREIGN = ("callback", "debug_print", "ffi_call")
-"""What the names of the primitives contain that call Python, or functions of others."""
+"""Parts of the names of the primitives that call Python, or foreign functions."""
 
 
 class CompiledPart:
     """Ops that are one compiled function.
 
     The function returns the new values of variables and the slots that are wanted outside
-    it, and XLA leaves out what these do not need.
+    it, and XLA leaves out all that these do not need.
 
     Args:
         calls: the ops, in order.
@@ -98,9 +98,9 @@ class CompiledPart:
     def _compiled(self, arguments: Sequence[Any]) -> Callable[..., Any]:
         """Return the function to call.
 
-        Callbacks and foreign functions may fail while XLA runs. A function that has some
-        donates nothing, and its results are awaited before they count. The same function
-        without donation is kept for runs in which JAX looks for NaN.
+        Callbacks and foreign functions may fail while XLA runs. A function with such calls
+        donates nothing, and its results are awaited before they count. A second function,
+        without donation, is kept for runs in which JAX looks for NaN.
         """
 
         def function(*given: Any) -> Any:
@@ -182,7 +182,7 @@ def _update(name: str, value: Any, form: Form, operation: Operation) -> Any:
 
 
 def _checked(value: Any, operation: Operation) -> Any:
-    """Return what an op has computed.
+    """Return the result of an op.
 
     Raises:
         GraphError: XLA could not return a part of it.
@@ -208,7 +208,7 @@ def _explain(error: BaseException, operation: Operation) -> None:
 
 
 def _may_fail(jaxpr: Any) -> bool:
-    """Return whether a traced function calls what is not XLA's while XLA runs it."""
+    """Return whether a traced function calls foreign code while XLA runs it."""
     for equation in jaxpr.eqns:
         if any(kind in equation.primitive.name for kind in _FOREIGN):
             return True

@@ -13,12 +13,12 @@ from hookbus_jax.values import form_of
 class JaxGraph(Graph):
     """A graph of functions that JAX can trace.
 
-    A session compiles all ops of a request as one function, so XLA drops what nobody
-    fetches. An op gets tracers and returns arrays, or dicts, lists and tuples of them. It
-    gets ``jax.numpy`` as ``xp``.
+    A session compiles all ops of a request as one function, so XLA drops values that nobody
+    fetches. An op gets tracers, and ``jax.numpy`` as ``xp``. The op returns arrays, or
+    dicts, lists and tuples of arrays.
 
     A variable may be a tree: a dict, list or tuple of arrays, or any other pytree. Arrays
-    keep their shape and dtype. A key of ``jax.random`` can be a variable, too.
+    keep their shape and dtype. A key of ``jax.random`` can also be a variable.
 
     Args:
         donate: whether a run gives XLA the memory of the variables that it replaces, so
@@ -26,8 +26,8 @@ class JaxGraph(Graph):
             keeps its memory, and one that was fetched before is copied first. Nothing is
             donated in a run that may fail after the compiled function has begun: one with
             ops on the host behind it, with callbacks or foreign functions in it, or with
-            ``jax_debug_nans`` on. What remains are errors of the device itself, after which
-            the session cannot go on; a new one starts from the newest checkpoint.
+            ``jax_debug_nans`` on. After an error of the device itself the session cannot go
+            on; a new one starts from the newest checkpoint.
 
     >>> import jax.numpy as jnp
     >>> graph = JaxGraph()
@@ -79,7 +79,7 @@ class JaxGraph(Graph):
         Args:
             fn: the function, as in :meth:`Graph.op`; JAX must be able to trace it.
             host: whether it runs in Python, outside the compiled function, for text and
-                files. It then gets NumPy arrays, and may return anything.
+                files. Such an op gets NumPy arrays, and may return anything.
             options: as in :meth:`Graph.op`.
 
         Raises:
@@ -114,7 +114,7 @@ class JaxGraph(Graph):
         host: bool = False,
         **options: Any,
     ) -> Any:
-        """Let the readers of a node see what a function makes of it; also a decorator.
+        """Change the value that the readers of a node see; also a decorator.
 
         Args:
             node: the node, or its name.

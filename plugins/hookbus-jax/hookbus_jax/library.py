@@ -55,7 +55,7 @@ class JaxLibrary(Library):
     def placed(self, value: Any, like: Any) -> Any:
         """Return a new array on the devices of the array that it replaces.
 
-        What a hook assigns may be an array of another library.
+        A hook may assign an array of another library.
         """
         if not isinstance(like, jax.Array):
             return value

@@ -37,7 +37,7 @@ from hookbus_jax.parts import HostPart, Part, Slots, Updates, calls_of
 from hookbus_jax.values import Form, form_of
 
 _MOST_PLANS = 1024
-"""How many plans are kept, so that a request is compiled once, whoever makes it."""
+"""The number of plans that are kept, so that a request is compiled once for all."""
 
 
 @attrs.frozen(eq=False)
@@ -45,10 +45,10 @@ class Plan:
     """A run with its compiled functions.
 
     Attributes:
-        program: which slots to fill before, and what to do after.
+        program: the slots to fill before, and the updates after.
         variables: (slot, name) of the variables that are read.
         empty: the slots before they are filled.
-        parts: what to run, in order.
+        parts: the parts to run, in order.
         names: the node of each slot.
         fetched: the variables whose arrays the caller gets.
         donated: the variables whose memory a part may take.
@@ -70,9 +70,9 @@ class JaxSession(SessionBase):
     ``host=True`` run in Python, before or behind it; if compiled ops read their values and
     they read those of other compiled ops, there is more than one such function.
 
-    What hooks ask for is copied to the host, and all copies start together. What only the
-    caller fetches stays where it is, as a ``jax.Array``, which may still be computed when
-    the run returns.
+    Values for hooks are copied to the host, and all copies start together. A value that
+    only the caller fetches stays where it is, as a ``jax.Array``, which may still be
+    computed when the run returns.
 
     Args:
         graph: the graph to run; its initial values are copied.
@@ -162,12 +162,12 @@ class JaxSession(SessionBase):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Run a plan once and commit what it and *writes* give variables.
+        """Run a plan once and commit its new values of variables, and *writes*.
 
         Raises:
             OutOfRangeError: an input has ended; nothing is changed.
-            NoValueYetError: the run reads an output of a train op that does not run in it
-                and has not run before.
+            NoValueYetError: the run reads an output of a train op that neither runs in it
+                nor ran before.
             WriteConflictError: *writes* and an op of the run write one variable.
             GraphError: a value does not fit its variable.
             SessionClosedError: the session is closed.
@@ -203,7 +203,7 @@ class JaxSession(SessionBase):
         return program.program.pick_results(slots)
 
     def _writing(self, program: Plan, writes: Mapping[str, tuple[str, Any]]) -> Updates:
-        """Return what hooks assign, as arrays of this session."""
+        """Return the assignments of hooks, as arrays of this session."""
         if writes:
             self._check_writers(program.program, writes)
         items = writes.items()
@@ -217,7 +217,7 @@ class JaxSession(SessionBase):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Slots:
-        """Run all parts, which add what they update to *updates*; return all values."""
+        """Run all parts, which add new values to *updates*; return all values."""
         if options.trace_level > 0:
             return self._traced(program, feeds, updates, metadata)
         slots = self._filled(program, feeds)
@@ -323,7 +323,7 @@ class JaxSession(SessionBase):
         feeds: Mapping[str, Any],
         records: list[OpRecord] | None = None,
     ) -> Slots:
-        """Return the slots with all that no op computes; record what is pulled."""
+        """Return the slots with all values that no op computes; record the pulls."""
         made, known = program.program, self._values
         slots = program.empty.copy()
         for slot, name in program.variables:

@@ -14,7 +14,7 @@ from hookbus import CheckpointError, GraphError, UsageError
 from hookbus.backend import Packed
 
 _KEY = "key:"
-"""What the dtype of a packed key begins with; the name of its generator follows."""
+"""The beginning of the dtype of a packed key; the name of its generator follows."""
 
 
 def on_host(values: Sequence[Any]) -> Sequence[Any]:

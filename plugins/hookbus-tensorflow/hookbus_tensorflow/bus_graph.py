@@ -30,7 +30,7 @@ class BusGraph(TFGraph):
         return dict.fromkeys(ops.writers_of(self.step_variable))
 
     def nodes_in(self, fetches: Any) -> list[str]:
-        """Return the names of the nodes in what a program fetches from TensorFlow."""
+        """Return the names of the nodes that TensorFlow's fetches stand for."""
         found: list[str] = []
         for thing in tf.nest.flatten(fetches):
             with contextlib.suppress(GraphError):
@@ -56,7 +56,7 @@ class BusSession(TFSession):
         self.version += 1
 
     def natives(self, program: TFProgram) -> dict[str, Any]:
-        """Return what a program fetches from TensorFlow, by the names of the nodes."""
+        """Return a program's fetches for TensorFlow, by the names of the nodes."""
         elements = self.graph.elements_of(program.names)
         return {name: element.thing for name, element in elements.items()}
 

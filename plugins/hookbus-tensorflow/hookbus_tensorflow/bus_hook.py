@@ -26,8 +26,8 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
     hookbus fetch tensors by name or as they are, and their requests to stop, save and
     assign are served.
 
-    TensorFlow does not tell a hook of an error. This one notices when the ``with`` block of
-    the session is left by one, and its hooks get ``on_exception``. For errors before the
+    TensorFlow does not tell a hook of an error. This hook notices an error that leaves the
+    ``with`` block of the session, and its hooks get ``on_exception``. For errors before the
     session is created, use the hook itself as a block around the session: ``with BusHook()
     as bus, MonitoredTrainingSession(hooks=[bus]) as session``.
 
@@ -78,7 +78,7 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the session ended; None until then."""
+        """The outcome of the session; None before its end."""
         return None if self._driven is None else self._driven.outcome
 
     def begin(self) -> None:
@@ -110,7 +110,7 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
             coord.request_stop()
 
     def before_run(self, run_context: Any) -> Any:
-        """Call every ``before_run``; return what hooks want as TensorFlow's arguments."""
+        """Call every ``before_run``; return the requests as TensorFlow's arguments."""
         assert self._driven is not None
         if self._request is not None:  # the run failed, and the program goes on
             self._request = None
@@ -140,7 +140,7 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         )
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Call every ``after_run``, serve what hooks ask for, and pass a stop on."""
+        """Call every ``after_run``, serve the requests of hooks, and pass a stop on."""
         assert self._driven is not None
         request, self._request = self._request, None
         assert request is not None
@@ -185,7 +185,7 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         return self._driven is not None and self._driven.outcome is None
 
     def _reported(self, event: Callable[[], None]) -> None:
-        """Do what TensorFlow calls before it watches for errors."""
+        """Send an event that TensorFlow calls before it watches for errors."""
         try:
             event()
         except (tf.errors.AbortedError, tf.errors.UnavailableError):
@@ -204,7 +204,7 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _CloseWatch(threading.Thread):
-    """Is never started: the coordinator that joins it tells that its session is closed."""
+    """A thread that never starts; the coordinator asks for it when its session closes."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         super().__init__(name="hookbus", daemon=True)
@@ -219,7 +219,7 @@ class _CloseWatch(threading.Thread):
 def _leaves_block(frame: FrameType | None) -> bool:
     """Return whether a block of TensorFlow is being left.
 
-    After a preemption the coordinator joins its threads, too, and the session goes on.
+    After a preemption the coordinator also joins its threads, but the session goes on.
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))

@@ -72,7 +72,7 @@ class TFContext(tf.compat.v1.train.SessionRunContext):  # type: ignore[misc]
 
     @property
     def original_args(self) -> Any:
-        """The caller's own fetches and feeds, without what hooks add."""
+        """The caller's own fetches and feeds, without those of hooks."""
         args = self.ours.original_args
         return _train.SessionRunArgs(_things(args.fetches), args.feed_dict)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import hookbus
 
 _REASON = re.compile(r"(.*)\n\s*\[\[\{\{node")
-"""What TensorFlow's runtime says, before and after ``session.run`` has added to it."""
+"""Matches the text of TensorFlow's runtime in a message that ``session.run`` extended."""
 
 
 class OutOfRangeError(hookbus.OutOfRangeError, tf.errors.OutOfRangeError):  # type: ignore[misc]
@@ -45,7 +45,7 @@ _MEANINGS = {
 def meaningful() -> Iterator[None]:
     """Raise those errors of TensorFlow that hookbus handles as errors of both.
 
-    Code that catches TensorFlow's class catches them, too.
+    Code that catches TensorFlow's class also catches these.
     """
     try:
         yield
@@ -54,9 +54,9 @@ def meaningful() -> Iterator[None]:
 
 
 def explained(error: Any, tf_graph: Any) -> Exception:
-    """Return the error of a callable with what ``session.run`` adds to it.
+    """Return the error of a callable with the details that ``session.run`` adds.
 
-    That is the op, and the place in the program that has made it.
+    These are the op, and the place in the program that has made the op.
     """
 
     def fail() -> None:

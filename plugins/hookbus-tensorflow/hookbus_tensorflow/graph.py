@@ -21,7 +21,7 @@ _COMPOSITE = (tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor)
 
 @attrs.frozen(eq=False)
 class Element:
-    """What stands behind a node of TensorFlow.
+    """The objects of TensorFlow behind a node.
 
     Attributes:
         thing: the variable, tensor or op, which a ``tf.compat.v1.Session`` can fetch.
@@ -43,7 +43,7 @@ class TFGraph(Graph):
     """A graph around a ``tf.Graph``.
 
     Each tensor, op and variable of the ``tf.Graph`` is a node under its name there.
-    ``loss:0`` means the same as ``loss``; ``^loss`` is the op of that name, which gives no
+    ``loss:0`` is another name of ``loss``; ``^loss`` is the op of that name, which gives no
     value. Objects of TensorFlow stand for their nodes in fetches and feeds.
 
     ``global_step`` is TensorFlow's own, created if it is missing. An op that hooks add with
@@ -130,7 +130,7 @@ class TFGraph(Graph):
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """The nodes that were added, train ops, variables, and what was asked for."""
+        """The nodes that were added or asked for, train ops, and variables."""
         found = (*self._train_ops(), *self._tf_variables(), *self._found.values())
         return {**super().nodes, **{node.name: node for node in found}}
 
@@ -197,7 +197,7 @@ class TFGraph(Graph):
         return node
 
     def finalize(self) -> None:
-        """Add what the session needs, then refuse nodes of both kinds from now on.
+        """Add the ops that the session needs, then refuse nodes of both kinds from now on.
 
         Raises:
             GraphFinalizedError: the ``tf.Graph`` was finalized before anything was added.
@@ -344,11 +344,11 @@ class TFGraph(Graph):
         return node
 
     def element(self, name: str) -> Element | None:
-        """Return what stands behind a node of the ``tf.Graph``; None for another node."""
+        """Return the element of a node of the ``tf.Graph``; None for another node."""
         return self._elements.get(name)
 
     def elements_of(self, names: Iterable[str]) -> dict[str, Element]:
-        """Return what stands behind those of some nodes that are TensorFlow's."""
+        """Return the elements of those nodes that are TensorFlow's."""
         found = ((name, self._elements.get(name)) for name in names)
         return {name: element for name, element in found if element is not None}
 
@@ -386,7 +386,7 @@ class TFGraph(Graph):
         return self._tf_names().get(name)
 
     def _thing(self, name: str) -> Any:
-        """Return the variable, tensor or op of a name; None if there is none."""
+        """Return the variable, tensor or op of a name; None for an unknown name."""
         if name.startswith("^"):
             return self._operation(name[1:])
         op_name, _, output = name.partition(":")
@@ -471,7 +471,7 @@ def _checked(tf_graph: Any) -> Any:
 
 
 def _step_of(tf_graph: Any) -> Any:
-    """Return the variable of the global step; create it if there is none."""
+    """Return the variable of the global step; create it if it is missing."""
     train = tf.compat.v1.train
     step = train.get_global_step(tf_graph)
     if step is not None:

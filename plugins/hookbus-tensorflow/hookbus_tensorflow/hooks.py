@@ -21,8 +21,8 @@ _NOTHING = object()
 class TFHook:
     """A ``SessionRunHook`` of TensorFlow on the bus.
 
-    It gets what TensorFlow's own sessions give it: ``begin`` with the ``tf.Graph`` as the
-    default graph, the ``tf.compat.v1.Session``, a ``SessionRunContext`` and
+    It gets all that TensorFlow's own sessions give it: ``begin`` with the ``tf.Graph`` as
+    the default graph, the ``tf.compat.v1.Session``, a ``SessionRunContext`` and
     ``SessionRunValues`` of TensorFlow. Only the coordinator is hookbus', with the same
     methods.
 
@@ -55,7 +55,7 @@ class TFHook:
             self._tell("after_create_session", session.tf_session, coord)
 
     def before_run(self, run_context: Any) -> Any:
-        """Ask the hook what it wants from the run."""
+        """Ask the hook for its fetches and feeds."""
         session: TFSession = run_context.session
         try:
             request = self.hook.before_run(session.context_of(run_context))

@@ -14,7 +14,7 @@ from hookbus_tensorflow.graph import TFGraph
 
 
 class NativeSession(tf.compat.v1.Session):  # type: ignore[misc]
-    """TensorFlow's session, which reports what hooks and programs run in it themselves."""
+    """TensorFlow's session, which reports runs that hooks and programs do themselves."""
 
     def __init__(self, graph: TFGraph, ran: Callable[[Any, Any], None]) -> None:
         super().__init__(graph.master, graph.tf_graph, graph.session_config)
@@ -51,7 +51,7 @@ def _initialize(session: Any, scaffold: Any, restore_from: str | None) -> None:
     """Give all variables their first values, as TensorFlow's own sessions do.
 
     Raises:
-        NotReadyError: some variable has none afterwards.
+        NotReadyError: some variable has no value afterwards.
     """
     if restore_from is not None:
         scaffold.saver.restore(session, restore_from)

@@ -1,4 +1,4 @@
-"""Answers questions about the ops of a TensorFlow graph: what they need and write."""
+"""Answers questions about the ops of a TensorFlow graph: their needs and effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _READS = frozenset(
 
 
 def collection(graph: Any, *keys: str) -> list[Any]:
-    """Return what collections of a graph hold, each thing once, in order."""
+    """Return the things in collections of a graph, each once, in order."""
     things = (thing for key in keys for thing in graph.get_collection(key))
     return [*{id(thing): thing for thing in things}.values()]
 
@@ -84,7 +84,7 @@ def needed_by(targets: Iterable[Any], fed: Collection[str]) -> Ops:
 
 @attrs.frozen(eq=False)
 class Effects:
-    """What a run changes.
+    """The effects of a run.
 
     Attributes:
         writers: the variables that it may write, each with the name of an op that does.
@@ -105,7 +105,7 @@ class Effects:
 
 
 class EffectFinder:
-    """Finds what runs change, for one finalized graph.
+    """Finds the effects of runs, for one finalized graph.
 
     Args:
         variables: the variables by name, the global step left out.
@@ -120,7 +120,7 @@ class EffectFinder:
                 self._writers.setdefault(op, []).append(name)
 
     def of(self, parts: Iterable[Any], fed: Collection[str]) -> Effects:
-        """Return what a run of some tensors and ops changes.
+        """Return the effects of a run of some tensors and ops.
 
         Args:
             parts: the tensors and ops.

@@ -1,4 +1,4 @@
-"""Runs a TFGraph: one call of TensorFlow for each run, and then what Python computes."""
+"""Runs a TFGraph: one call of TensorFlow for each run, and then the ops in Python."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class TFProgram:
         steps: how many further values it returns: the global step after each op that
             changes the step.
         rereads: whether the global step must be read after the run.
-        effects: what the run changes.
-        python: what Python computes with the values; None for nothing.
+        effects: the effects of the run.
+        python: the ops in Python that read the values; None without any.
         python_names: the names of the nodes that it computes.
         results: the names of all fetches, in order; None if they are *names*.
     """
@@ -246,7 +246,7 @@ class TFSession(SessionBase):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Compute what Python computes, commit what hooks assign; return all values."""
+        """Call the ops in Python, commit the assignments of hooks; return all values."""
         found = dict(zip(program.names, values, strict=True))
         python = self._python
         own = {name: each for name, each in writes.items() if name not in self._variables}
@@ -315,12 +315,12 @@ class TFSession(SessionBase):
         return {**self._iterators.positions(), **self._python.positions()}
 
     def seek(self, positions: Mapping[str, Any]) -> None:
-        """Skip what iterators have given before; move inputs to their positions."""
+        """Skip values that iterators have given before; move inputs to their positions."""
         self._iterators.seek(positions)
         self._python.seek(positions)
 
     def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
-        """Give no value of an input of a hook that has one of these numbers any more."""
+        """Leave the values with these numbers out of the inputs of hooks from now on."""
         self._python.leave_out(numbers)
 
     def pulled(self) -> int:
@@ -330,8 +330,8 @@ class TFSession(SessionBase):
     def fork(self, inputs: ForkedInputs = "copy") -> TFSession:
         """Return an independent session of the same graph with the current values.
 
-        It is a new session of TensorFlow, so the random numbers of its ops begin anew, and
-        its iterators skip values to reach their positions.
+        The fork is a new session of TensorFlow, so the random numbers of its ops begin
+        anew, and its iterators skip values to reach their positions.
 
         Raises:
             UsageError: a queue or another party's session belongs to it, which cannot be
@@ -419,7 +419,7 @@ class TFSession(SessionBase):
                 )
 
     def _changed(self, effects: ops.Effects) -> None:
-        """Take note of what a run has changed."""
+        """Take note of the effects of a run."""
         self.version += 1
         self._iterators.note(effects)
 

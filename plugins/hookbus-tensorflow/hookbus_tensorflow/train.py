@@ -105,7 +105,7 @@ class StepContext:
 
     Attributes:
         session: the ``tf.compat.v1.Session``; runs of it reach no hook.
-        run_with_hooks: does what the session's ``run`` does.
+        run_with_hooks: runs part of the graph like the session's ``run``.
         request_stop: leaves the step function, and the session's block with it.
     """
 
@@ -183,7 +183,7 @@ class MonitoredSession(_TFMethods):
 
     Args:
         session_creator: one of this module, or any ``SessionCreator`` of TensorFlow, which
-            then restores by itself what it restores; by default a
+            then does its own restoring; by default a
             :class:`ChiefSessionCreator`.
         hooks: hooks of TensorFlow and of hookbus, called after all plugins.
         stop_grace_period_secs: the seconds to wait at the end for threads.
@@ -347,7 +347,7 @@ class MonitoredTrainingSession(_TFMethods, hookbus.MonitoredTrainingSession):
 
 
 def _converted(run: Callable[..., Any], graph: TFGraph) -> Callable[..., Any]:
-    """Return a ``run`` that takes what TensorFlow's takes."""
+    """Return a ``run`` that takes the arguments of TensorFlow's."""
 
     def call(
         fetches: Any,

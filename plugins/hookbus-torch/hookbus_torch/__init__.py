@@ -1,3 +1,3 @@
-"""Runs PyTorch trainings on hookbus."""
+"""Trains PyTorch models on hookbus."""
 
 from hookbus_torch.graph import TorchGraph as TorchGraph

@@ -21,9 +21,9 @@ Swap: TypeAlias = Callable[[], None]
 class HeldState:
     """A copy of the states of tracked objects, independent of the objects.
 
-    Ops are functions that name the objects, so a fork cannot have objects of its own. It
-    puts its state into them for the time of a run. Parameters, gradients, buffers and the
-    states of optimizers are exchanged as they are, and not copied again.
+    Ops are functions that name the objects, so a fork cannot have objects of its own. The
+    fork puts its state into the objects for the time of a run. Parameters, gradients,
+    buffers and the states of optimizers are exchanged as they are, and not copied again.
 
     Args:
         objects: the tracked objects by name.
@@ -56,7 +56,7 @@ class HeldState:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the objects this state in a block, and keep what becomes of it there."""
+        """Give the objects this state in a block, and keep the state that they end with."""
         if self._is_in_place:
             yield
             return

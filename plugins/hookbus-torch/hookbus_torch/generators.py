@@ -14,7 +14,7 @@ from hookbus import UsageError
 from hookbus.backend import Loader, RandomSource, Tracked
 
 _MOST_LEVELS = 4
-"""How deep samplers may contain samplers; one that contains itself must end, too."""
+"""The most levels of samplers inside samplers: a sampler may even contain itself."""
 
 
 def sources() -> Mapping[str, RandomSource]:
@@ -70,11 +70,11 @@ def check_no_loader(name: str, thing: Any) -> None:
 def loader(iterable: Any) -> Loader | None:
     """Return how a DataLoader draws random numbers; None for any other iterable.
 
-    With a generator of its own it seeds its shuffle from that, otherwise from PyTorch's:
-    once when the iteration begins, and once for the first batch. So do PyTorch's own
-    samplers. Another sampler may draw at any time, and with workers it does so ahead of the
-    steps. Batches are made in this process if there are no workers. What they draw then
-    matters only for the batch itself, unless the dataset iterates.
+    A loader with a generator of its own seeds its shuffle from that generator, another one
+    from PyTorch's: once when the iteration begins, and once for the first batch. So do
+    PyTorch's own samplers. Another sampler may draw at any time, and with workers it does
+    so ahead of the steps. Without workers, this process makes the batches; the numbers that
+    it draws for a batch matter only for that batch, unless the dataset iterates.
     """
     if not isinstance(iterable, DataLoader):
         return None
@@ -93,9 +93,9 @@ def loader(iterable: Any) -> Loader | None:
 
 
 def _setting_epoch(samplers: Iterable[Any]) -> Callable[[int], None] | None:
-    """Return what tells the samplers that shuffle by the number of the pass this number.
+    """Return a function that gives the number of the pass to the samplers that need it.
 
-    One that the program tells itself keeps its number.
+    A sampler that gets its number from the program keeps that number.
     """
     distributed = [each for each in samplers if isinstance(each, DistributedSampler)]
 
@@ -109,7 +109,7 @@ def _setting_epoch(samplers: Iterable[Any]) -> Callable[[int], None] | None:
 
 
 _epochs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""The number that each sampler has got here last."""
+"""The number that each sampler last got here."""
 
 
 def _samplers(owner: Any, path: str = "", level: int = 0) -> Iterator[tuple[str, Any]]:

@@ -34,9 +34,9 @@ class TorchGraph(ReportGraph):
     The model's parameters, gradients and outputs and the optimizer's learning rate are
     nodes, under the same names as in a custom loop that tracks the objects, and checkpoints
     are the same. A train op is ordinary PyTorch code: it computes the loss, calls
-    ``backward()`` and ``optimizer.step()``, and returns its outputs. It changes the model
-    in place. So a train op that raises may leave the model changed, and what a run fetches
-    of the model is its value after the train ops.
+    ``backward()`` and ``optimizer.step()``, and returns its outputs. The code changes the
+    model in place. So a train op that raises may leave the model changed, and a run that
+    fetches values of the model gets those from after the train ops.
 
     A run without a train op computes in evaluation mode and without gradients.
 
@@ -146,11 +146,11 @@ class TorchSession(ReportSession):
     def fork(self, inputs: ForkedInputs = "copy") -> EmbeddedSession:
         """Return an independent session of the same graph with the current values.
 
-        The fork holds copies of what the tracked objects hold: parameters, gradients,
-        buffers, and the states of optimizers, schedulers and others. Its runs put them into
-        the objects, because ops name these, and take them out again; so do not run it in
-        another thread than the training. What a module keeps in other attributes is not
-        copied.
+        The fork holds copies of the state of all tracked objects: parameters, gradients,
+        buffers, and the states of optimizers, schedulers and others. A run of the fork puts
+        these copies into the objects, because ops name the objects, and takes them out
+        again; so do not run a fork in another thread than the training. Other attributes of
+        a module are not copied.
 
         Raises:
             UsageError: the graph serves a custom loop, or an object has no state.
@@ -179,7 +179,7 @@ class TorchSession(ReportSession):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Run a plan once with a copy of what the objects hold.
+        """Run a plan once with a copy of the objects' state.
 
         Raises:
             UsageError: no train op runs, or the state of an object cannot be exchanged.

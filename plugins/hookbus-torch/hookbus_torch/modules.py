@@ -1,7 +1,7 @@
 """Saves and restores modules in place, and gives hooks the values inside them.
 
-Names are those of the bare module: what ``torch.compile`` and the wrappers for several
-devices put around it leaves no trace in them, so a checkpoint of one fits the other.
+Names are those of the bare module: ``torch.compile`` and the wrappers for several devices
+leave no trace in them, so checkpoints of a wrapped and of a bare module fit both.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _WRAPPERS: Mapping[type, str] = {
 """Modules that only wrap another one, with the name of the attribute that holds it."""
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _MOST_NAMES = 6
-"""How many parameters a message lists that only the module or the checkpoint has."""
+"""The most parameters that a message lists if only one of two states has them."""
 
 
 def tracked(name: str, module: Module) -> Tracked:
-    """Return how to save a module, to restore it in place, and what hooks see of it.
+    """Return how to save a module, to restore it in place, and the values for hooks.
 
     Raises:
         UsageError: a parameter or buffer has no data yet.
@@ -177,7 +177,7 @@ def _faults(name: str, here: Mapping[str, Any], saved: Any) -> Iterator[str]:
 def _only_in(
     this: str, that: str, name: str, one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield which names only one of two states has, with names alike of the other."""
+    """Yield messages on the names that only one of two states has, with similar ones."""
     alone = [key for key in one if key not in other]
     for key in alone[:_MOST_NAMES]:
         alike = [k for k in other if k not in one and _shape(other[k]) == _shape(one[key])]
@@ -194,7 +194,7 @@ def _shape(value: Any) -> Any:
 
 
 def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
-    """Yield the values that hooks see of a module, by the part of their name behind its."""
+    """Yield the values of a module for hooks, by their names without the module's."""
     names = _plain_names(module)
     chains: dict[str, list[Module]] = {}
     with_output: set[str] = set()
@@ -270,7 +270,7 @@ def _no_gradient(name: str) -> NoValueYetError:
 def _output(name: str, chain: Sequence[Module]) -> LiveValue:
     """Return the output of a module's last call, which is kept only while hooks ask.
 
-    It is a copy: a later module may work in place, like ``ReLU(inplace=True)``.
+    The value is a copy: a later module may work in place, like ``ReLU(inplace=True)``.
 
     Args:
         name: the name of the value.

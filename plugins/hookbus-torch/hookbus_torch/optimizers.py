@@ -34,7 +34,7 @@ _LIKE_PARAMETER = frozenset(
         "sum",
     }
 )
-"""What PyTorch's optimizers keep of a parameter in a tensor of the same shape."""
+"""The states that PyTorch's optimizers keep in a tensor of the parameter's shape."""
 
 
 def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:

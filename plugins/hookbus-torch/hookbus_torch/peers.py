@@ -16,10 +16,10 @@ from torch import distributed as dist
 from hookbus.backend import Reduction, Word
 
 _SECONDS_FOR_WORD = 10.0
-"""How long a rank waits for word of the others after an error."""
+"""The time that a rank waits for messages of the others after an error."""
 _POLL = 0.05
 _BROKEN = ("gloo", "nccl", "connection closed by peer", "timed out", "process group")
-"""What errors of a collective say, among others, whose class tells nothing."""
+"""Words in the errors of a collective whose class does not show where they are from."""
 
 
 def current() -> TorchPeers | None:
@@ -87,7 +87,7 @@ class TorchPeers:
         return [found[kind][place] for place, kind in enumerate(how)]
 
     def fail(self, why: str) -> None:
-        """Leave word in the store of the process group, which needs no other rank."""
+        """Leave a message in the store of the process group, which needs no other rank."""
         with contextlib.suppress(Exception):
             self._store().set(f"left {self.rank}", why)
 

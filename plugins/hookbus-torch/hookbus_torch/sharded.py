@@ -1,9 +1,9 @@
-"""Saves and restores what is sharded over the ranks: each rank has a part of each tensor.
+"""Saves and restores tensors that are sharded over the ranks: each rank has a part of each.
 
-``fully_shard`` makes the parameters of a model distributed tensors, and so are their
-gradients and what an optimizer keeps of them. A state holds the part of this rank in place
-of each, and under one more key what the parts belong to. Only the same ranks can restore
-them.
+``fully_shard`` turns the parameters of a model into distributed tensors; gradients and the
+states of an optimizer are distributed as well. A saved state holds the part of this rank in
+place of each tensor and, under one more key, a record of the whole tensors. Only as many
+ranks, each with its own part, can restore the parts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 KEY = ":sharded"
-"""The key in a state under which it tells what its parts belong to."""
+"""The key of the record in a saved state."""
 
 Record: TypeAlias = Mapping[str, Any]
-"""That, as plain data: ``ranks``, ``rank``, and ``values`` with the form of each tensor."""
+"""Plain data about parts: ``ranks``, ``rank``, and ``values`` with each tensor's form."""
 
 
 def is_sharded(value: Any) -> bool:
@@ -55,14 +55,14 @@ def reshard(module: Module) -> None:
 
 
 def parts_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a module with the parts of this rank, and what they are."""
+    """Return the values of a module with the parts of this rank, and their record."""
     record = _record({name: v for name, v in values.items() if is_sharded(v)})
     parts = {name: part_of(v) if is_sharded(v) else v for name, v in values.items()}
     return {**parts, KEY: record} if record["values"] else parts
 
 
 def restored(here: Any, saved: Any) -> Any:
-    """Return what a module loads in the place of a value, with what was saved of it.
+    """Return the value for a module to load in place of its own, from a saved one.
 
     The part of a distributed tensor is restored at once, where it is.
     """
@@ -110,7 +110,7 @@ def state_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Mapping[str, An
 
 
 def record_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Record | None:
-    """Return what the record of a saved state would be with the parameters of today."""
+    """Return the record that a saved state would have with the parameters of today."""
     if not _has_sharded(optimizer):
         return None
     known, split = _parameters(optimizer, saved), saved.get(KEY, {}).get("values", {})
@@ -123,7 +123,7 @@ def record_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Record | None:
 
 
 def is_alike(tensors: Iterable[Any]) -> bool:
-    """Return whether all ranks have the same: nothing is sharded."""
+    """Return whether all ranks have equal tensors: nothing is sharded."""
     return not any(map(is_sharded, tensors))
 
 
@@ -162,9 +162,9 @@ def faults(name: str, here: Record | None, saved: Record | None) -> Iterator[str
 
 
 def gradient_norm(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield norms of distributed gradients, whose norm is that of all; all ranks do this.
+    """Yield norms whose own norm is that of all distributed gradients; all ranks do this.
 
-    Those on the same ranks are added up there first.
+    Gradients on the same ranks are added up there first.
     """
     groups: dict[Any, list[Any]] = {}
     for gradient in gradients:
@@ -193,7 +193,7 @@ def _name(number: Any, key: Any) -> str:
 
 
 def _spread(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the distributed tensor of which a part was saved; it is split as another."""
+    """Return the distributed tensor of a saved part, which is split like another one."""
     if not is_sharded(like):
         return part
     with torch.no_grad():

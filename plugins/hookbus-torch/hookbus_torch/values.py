@@ -157,7 +157,7 @@ _NUMBERS: Mapping[torch.dtype, Any] = {
 }
 """Dtypes of values that need no preparation on the CPU, and NumPy's; asked in each step."""
 _OF_ITEMS = dict(_NUMBERS)
-"""The same with what makes a NumPy number of an item."""
+"""These dtypes, each with the function that makes a NumPy number of an item."""
 if isinstance(np.float32(1) * 1.0, np.float32):  # NumPy 2
     # Its constructor takes longer than all else that on_host() does for a loss.
     _OF_ITEMS[torch.float32] = np.float32(1).__mul__
@@ -169,7 +169,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def form_of(value: Any) -> str:
-    """Return what a message says of a value: its kind, shape and dtype."""
+    """Return a description of a value for messages: its kind, shape and dtype."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)} and dtype {name_of(value.dtype)}"
     return f"a {type(value).__name__}"
