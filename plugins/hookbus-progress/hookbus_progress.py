@@ -159,6 +159,7 @@ class ProgressHook(SessionRunHook):
             total=total,
             rate=f"{self._rate(step, now):.1f} steps/s",
             values=self._values,
+            refresh=True,
         )
 
     def _print(self, step: int, total: int | None, now: float) -> None:
@@ -190,6 +191,8 @@ def _bar() -> Progress:
         # Prints lines above the bar, where they do not tear it.
         redirect_stderr=True,
         redirect_stdout=sys.stdout.isatty(),
+        # Else a thread draws, and a program with a second thread should not fork.
+        auto_refresh=False,
     )
 
 
@@ -204,9 +207,10 @@ def _watch_forks() -> None:
 
 
 def _print_past_the_bar() -> None:
-    """Restore the streams in a forked child, where the thread that draws does not live.
+    """Restore the streams in a forked child.
 
-    The thread may have held the lock of the bar, and the child's first line would wait.
+    A thread of the parent that printed when it forked holds the lock of the bar, for which
+    the child's first line would wait.
     """
     if _drawn:
         for name in ("stdout", "stderr"):

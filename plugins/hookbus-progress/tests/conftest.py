@@ -79,11 +79,12 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Show]:
             stderr=theirs,
         )
         os.close(theirs)
-        text = _watch(ours, child, wait_for)
-        stdout = "" if child.stdout is None else child.stdout.read().decode()
-        with child:
-            pass
-        os.close(ours)
+        try:
+            with child:
+                text = _watch(ours, child, wait_for)
+                stdout = "" if child.stdout is None else child.stdout.read().decode()
+        finally:
+            os.close(ours)
         return Show(child.returncode, text, stdout)
 
     return run
@@ -99,7 +100,8 @@ def _watch(terminal: int, child: subprocess.Popen[bytes], wait_for: str) -> str:
             child.stdin.close()
         if not select.select([terminal], [], [], _PATIENCE)[0]:
             child.kill()
-            pytest.fail(f"the terminal never showed {wait_for!r}, but {seen!r}")
+            waits = "" if child.stdin.closed else f", and never {wait_for!r}"
+            pytest.fail(f"nothing more in {_PATIENCE} seconds{waits}: {seen.decode()!r}")
         try:
             read = os.read(terminal, 65536)
         except OSError:  # the other end is closed: the child is gone

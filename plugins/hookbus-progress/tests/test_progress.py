@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 from hookbus_progress import ProgressHook
@@ -220,39 +221,73 @@ import gc, os, threading, time
 from rich.progress import Progress
 
 (bar,) = [thing for thing in gc.get_objects() if isinstance(thing, Progress)]
-held, over = threading.Event(), threading.Event()
+held, ended = threading.Event(), []
 
-def draw():  # what the thread that draws may be in when another thread forks
+def prints():  # what a thread that prints may be in when another one forks
     with bar.live._lock, bar.console._lock:
         held.set()
-        over.wait()
+        deadline = time.monotonic() + 10
+        while not ended and time.monotonic() < deadline:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended.extend([status] if pid else [])
+            except ChildProcessError:  # there is none yet
+                pass
+            time.sleep(0.01)
 
-thread = threading.Thread(target=draw)
+thread = threading.Thread(target=prints)
 thread.start()
 held.wait()
 child = os.fork()
 if child == 0:
     print("from the child", file=sys.stderr, flush=True)
     os._exit(7)
-deadline = time.monotonic() + 10
-while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-    if time.monotonic() > deadline:
-        os.kill(child, 9)
-    time.sleep(0.01)
-over.set()
 thread.join()
-print("child:", os.waitstatus_to_exitcode(ended[1]))
+if not ended:
+    os.kill(child, 9)
+    ended.append(os.waitpid(child, 0)[1])
+print("child:", os.waitstatus_to_exitcode(ended[0]))
 break
 """
 
 
+def in_the_loop(code: str) -> str:
+    """Return code as it stands where the script of these tests ends."""
+    return code.strip().replace("\n", "\n" + 12 * " ")
+
+
 def test_a_forked_child_prints_past_the_bar(show):
-    """Its line does not wait for the parent's thread, which draws the bar."""
-    forks = FORKS.strip().replace("\n", "\n" + 12 * " ")
-    shown = show(script(end=forks), wait_for="1/?")
+    """Its line does not wait for a thread of the parent that prints above the bar.
+
+    From Python 3.12 on, the parent warns of that thread, above the bar as well.
+    """
+    shown = show(script(end=in_the_loop(FORKS)), wait_for="1/?")
     assert shown.code == 0, shown.text
     assert "child: 7" in shown.screen
     assert any("from the child" in line for line in shown.screen)
+    assert "20/20" in bars(shown.screen)[-1]
+    warned = [line for line in shown.screen if "multi-threaded" in line]
+    assert len(warned) == (sys.version_info >= (3, 12)), shown.text
+
+
+FORKS_ALONE = """
+import os, threading
+
+print("threads:", threading.active_count())
+child = os.fork()
+if child == 0:
+    os._exit(7)
+print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+break
+"""
+
+
+def test_the_bar_has_no_thread(show):
+    """So Python warns of no fork while the bar is there."""
+    shown = show(script(end=in_the_loop(FORKS_ALONE)), wait_for="1/?")
+    assert shown.code == 0, shown.text
+    assert {"threads: 1", "child: 7"} <= {*shown.screen}, shown.text
+    assert "Warning" not in shown.text
     assert "20/20" in bars(shown.screen)[-1]
 
 
