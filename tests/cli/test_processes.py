@@ -29,8 +29,9 @@ FLAGS = {
     "help": ["help", "run"],
 }
 LOOP = """
-import sys
+import atexit, sys
 
+atexit.register(lambda: print("at exit", hasattr(sys.modules["__main__"], "__file__")))
 with MonitoredTrainingSession(graph, checkpoint_dir="runs") as session:
     for _ in session.loop():
         if session.global_step == 3:
@@ -43,10 +44,14 @@ NAMED = ("model.py:estimator", "--input", "model.py:numbers")
 LEAVE = """
 import atexit, random, sys, threading, time
 
-atexit.register(print, "at exit", __name__)
+def main_file():
+    return getattr(sys.modules["__main__"], "__file__", "no file")
+
 def later():
     time.sleep(0.1)
-    print("a thread", sys.modules["__main__"].__file__)
+    print("a thread", main_file())
+
+atexit.register(lambda: print("at exit", __name__, main_file()))
 
 threading.Thread(target=later).start()
 print(random.random() == random.Random(5).random(), sys.stdin.read() == "", sys.argv)

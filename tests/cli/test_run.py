@@ -293,18 +293,28 @@ with MonitoredTrainingSession(graph, hooks=[OuterHook()]) as session:
 
 
 @pytest.mark.parametrize(("flags", "shown"), [((), False), (("-v",), True)])
-def test_a_traceback_has_the_frames_of_the_user(flags, shown, hookbus, script):
-    """So have its causes; with -v the frames of hookbus between them are there, too."""
-    done = hookbus("run", *flags, script(NESTED))
-    assert done.returncode == 1
-    frames = re.findall(r'File ".*/(\w+\.py)", line \d+, in (\w+|<module>)', done.stderr)
+def test_a_traceback_has_the_frames_of_the_user(flags, shown, hookbus, process, script):
+    """So have its causes, in Python's order; -v shows hookbus' frames between them, too.
+
+    From Python 3.13 on, the cause of an error in a group stands in the group.
+    """
+    path = script(NESTED)
+    done, plain = hookbus("run", *flags, path), process(path)
+    assert done.returncode == plain.returncode == 1
+    frames, of_python = frames_in(done.stderr), frames_in(plain.stderr)
     mine = [where for file, where in frames if file == "train.py"]
-    once = ["fail", "after_run", "after_run", "fail"]
-    assert mine == [*once, "<module>", "after_run", "after_run", "after_run", "fail"]
+    assert mine == [where for file, where in of_python if file == "train.py"]
+    once = ["after_run", "after_run", "fail"]
+    assert sorted(mine) == sorted(["fail", *once, "<module>", "after_run", *once])
     assert any(file == "caller.py" for file, _ in frames) is shown
     for text in ("ZeroDivisionError: division by zero", "OSError: the disk is full"):
         assert text in done.stderr
     assert "direct cause" in done.stderr
+
+
+def frames_in(text: str) -> list[tuple[str, str]]:
+    """Return the file and the function of each frame that tracebacks show."""
+    return re.findall(r'File ".*/(\w+\.py)", line \d+, in (\w+|<module>)', text)
 
 
 @pytest.mark.parametrize(("flags", "shown"), [((), False), (("-v",), True)])

@@ -90,11 +90,18 @@ def test_what_cannot_load_is_seen(source, value, message, plugin):
         "from other import *\n",
         "def __getattr__(name): ...\n",
         "globals()['Hook'] = 1\n",
-        "x = " + "-" * 5000 + "1\n",
     ],
 )
 def test_a_name_that_is_bound_otherwise_may_be_anything(source, plugin):
     """It is not said to be missing, nor which events it has."""
+    assert peek(plugin(source, "peeked:Hook")) == Peek((), whole=False)
+
+
+def test_a_source_that_python_cannot_parse_may_have_anything(plugin):
+    """It is too complex for any Python's parser, and the import says so."""
+    source = "x = " + "-" * 100_000 + "1\n"
+    with pytest.raises(MemoryError):
+        compile(source, "peeked.py", "exec")
     assert peek(plugin(source, "peeked:Hook")) == Peek((), whole=False)
 
 

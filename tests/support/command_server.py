@@ -135,7 +135,19 @@ def execute(words: Sequence[str]) -> None:
     else:
         file = main["__file__"] = str(Path(words[0]).absolute())
         code = Path(file).read_bytes()
-    exec(compile(code, file, "exec", dont_inherit=True), main)
+    try:
+        exec(compile(code, file, "exec", dont_inherit=True), main)
+    finally:
+        if sys.version_info >= (3, 14):
+            forget_file()
+
+
+def forget_file() -> None:
+    """Remove the file of ``__main__``, as Python does when a script has ended.
+
+    Before 3.14, Python does so after it has printed an error, and not after an exit.
+    """
+    vars(sys.modules["__main__"]).pop("__file__", None)
 
 
 def leave(code: int) -> None:
@@ -170,5 +182,9 @@ if __name__ == "__main__":
         while frames and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next  # those of this module are no part of the program
         sys.excepthook(type(error), error.with_traceback(frames), frames)
+        if asked["words"][0] != "-m":
+            forget_file()
         leave(1)
+    if asked["words"][0] != "-m":
+        forget_file()
     leave(0)
