@@ -251,14 +251,14 @@ def _committing(
         if name in arrays:
             lines += [
                 f"    if {new}.__class__ is ndarray:",
-                f"        if references({new}) > SOLE or {new}.base is not None:",
+                f"        if {_count(new)} > SOLE or {new}.base is not None:",
                 f"            {new} = deepcopy({new})",
                 f"        {new}.setflags(False)",
             ]
         lines += [
             f"    {'elif' if name in arrays else 'if'} {new}.__class__ not in NUMBERS:",
             # Other code that holds the array, or a view of it, could change the variable.
-            f"        shared = references({new}) > SOLE",
+            f"        shared = {_count(new)} > SOLE",
             f"        if shared or getattr({new}, 'base', None) is not None:",
             f"            {new} = deepcopy({new})",
             f"        protect = getattr({new}, 'setflags', None)",
@@ -283,14 +283,30 @@ def _results(program: Program) -> str:
     return f"({here}*on_host(({moved})),)" if here else f"on_host(({moved}))"
 
 
+def _count(local: str) -> str:
+    """Return the expression of the count of references to a local variable's value.
+
+    An argument that is a local variable has a reference of its own; from Python 3.14 on,
+    only in some places. It always has one if the call also sets the variable.
+    """
+    return f"references({local} := {local})"
+
+
 def _sole() -> int:
-    """Return the count of references to a value that only a local variable holds."""
+    """Return the count of references to a value that only a local variable holds.
+
+    If it depends on the place after all, the lowest is right: elsewhere, values are copied
+    that need not be. Each value lives within a line, or a debugger that reads the local
+    variables before each line would hold it, too.
+    """
     namespace: dict[str, Any] = {"references": sys.getrefcount}
+    value = f"value = object(); return {_count('value')}"
     define(
-        "def counted():\n    value = object()\n    return references(value)\n", namespace
+        f"def first():\n    {value}\n"
+        f"def behind():\n    try: value = None\n    except: raise\n    {value}\n",
+        namespace,
     )
-    found: int = namespace["counted"]()
-    return found
+    return min(int(namespace[name]()) for name in ("first", "behind"))
 
 
 _SOLE = _sole()
