@@ -14,6 +14,9 @@ import attrs
 
 from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
 
 def number_in(value: Any) -> float | None:
     """Return a number, or the only one in an array of any library, as a float.
@@ -214,11 +217,25 @@ def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]
     return tuple(names)
 
 
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a callable.
+
+    Python 3.14 evaluates annotations when they are read. They may contain names that are
+    imported for type checkers only; these become forward references.
+
+    Raises:
+        TypeError, ValueError: the callable has no signature that Python can read.
+    """
+    if sys.version_info >= (3, 14):
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
 def _parameters(fn: Callable[..., Any], argument: str) -> list[inspect.Parameter]:
     if not callable(fn):
         raise ArgumentTypeError(f"{argument} must be a function, given: {fn!r}")
     try:
-        return list(inspect.signature(fn).parameters.values())
+        return list(signature_of(fn).parameters.values())
     except ValueError:
         raise ArgumentTypeError(
             f"cannot read the parameters of {argument}: wrap {fn!r} in a function"

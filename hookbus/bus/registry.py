@@ -15,6 +15,7 @@ from hookbus.bus.error_policy import ErrorGuard, ErrorPolicy
 from hookbus.errors import PluginError
 from hookbus.hooks.hook import Kind, SessionRunHook
 from hookbus.hooks.markers import LIFECYCLE, PROJECT, hookimpl
+from hookbus.validation import signature_of
 
 
 @attrs.frozen(eq=False)
@@ -85,7 +86,7 @@ class HookFunction:
     def parameters(self) -> tuple[inspect.Parameter, ...]:
         """Its parameters without ``self``; empty if Python cannot inspect it."""
         try:
-            return tuple(inspect.signature(self.function).parameters.values())
+            return tuple(signature_of(self.function).parameters.values())
         except (TypeError, ValueError):
             return ()
 
@@ -283,7 +284,7 @@ def _plain_method(plugin: Any, name: str) -> types.FunctionType | None:
 @functools.lru_cache(maxsize=256)
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of an event; each session declares the core's again."""
-    return inspect.signature(function)
+    return signature_of(function)
 
 
 @hookimpl

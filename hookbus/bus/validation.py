@@ -13,6 +13,7 @@ from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_m
 from hookbus.hooks import hookspecs
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import LIFECYCLE
+from hookbus.validation import signature_of
 
 Events = Mapping[str, tuple[str, ...]]
 """The names of the arguments of each event."""
@@ -175,7 +176,7 @@ def _receiver(function: Any) -> str | None:
     """Return the name of the first parameter of a method, which gets the object."""
     if not inspect.ismethod(function) or isinstance(function.__self__, type):
         return None
-    return next(iter(inspect.signature(function.__func__).parameters), None)
+    return next(iter(signature_of(function.__func__).parameters), None)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
@@ -204,7 +205,7 @@ def _takes(function: Any, known: tuple[str, ...], some: bool = True) -> bool:
         known: the names of the event's arguments.
         some: whether it has to take at least one of them.
     """
-    own = inspect.signature(function).parameters.values()
+    own = signature_of(function).parameters.values()
     fits = all(p.name in (*known, "self") or not _is_needed(p) for p in own)
     return fits and (not some or any(p.name in known for p in own))
 

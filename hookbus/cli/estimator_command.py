@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeAlias, cast
@@ -23,6 +22,7 @@ from hookbus.errors import ExitCode, UsageError
 from hookbus.estimator.estimator import Estimator
 from hookbus.logs import configure
 from hookbus.plugin.selection import select
+from hookbus.validation import signature_of
 
 InputFn: TypeAlias = Callable[..., Any]
 Job: TypeAlias = Callable[[Estimator, InputFn, TextIO], None]
@@ -150,7 +150,7 @@ def _estimator(made: Any, target: Target, parsed: ParsedFlags) -> Estimator:
     is_function = callable(made)
     if is_function:
         try:
-            inspect.signature(made).bind(**given)
+            signature_of(made).bind(**given)
         except TypeError as error:
             raise UsageError(
                 f"{target.text} cannot be called with "

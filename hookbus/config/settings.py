@@ -20,6 +20,7 @@ from hookbus.errors import (
     did_you_mean,
     text_of,
 )
+from hookbus.validation import signature_of
 
 ON_ERROR = "on_error"
 """The setting of every plugin: the policy for exceptions that leave it."""
@@ -138,7 +139,7 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
         own = {field.alias: field.type for field in attrs.fields(cls) if field.type}
     return {
         p.name: (_evaluated(own.get(p.name, p.annotation), cls), p.default)
-        for p in inspect.signature(cls).parameters.values()
+        for p in signature_of(cls).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
 

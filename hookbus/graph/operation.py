@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from hookbus.errors import ArgumentTypeError, GraphError, did_you_mean, spelled
+from hookbus.validation import signature_of
 
 XP = "xp"
 """The reserved parameter that gets the backend's array namespace."""
@@ -122,7 +123,7 @@ def reads_of(
             ``**kwargs``, or *reads* names a parameter that it does not have.
     """
     try:
-        parameters = inspect.signature(fn).parameters
+        parameters = signature_of(fn).parameters
     except (TypeError, ValueError) as error:
         raise GraphError(
             f"op {name!r}: {fn!r} has no readable signature; wrap it in a function"
@@ -145,7 +146,7 @@ def by_position(
 ) -> Callable[..., Any]:
     """Return a callable that takes the values of just these parameters, by position."""
     wanted = [p.name for p in parameters]
-    every = list(inspect.signature(fn).parameters.values())
+    every = list(signature_of(fn).parameters.values())
     takes = [p.name for p in every if p.kind is not p.KEYWORD_ONLY]
     if takes[: len(wanted)] == wanted:
         return fn

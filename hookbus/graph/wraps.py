@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ import attrs
 from hookbus.errors import GraphError
 from hookbus.graph.node import GLOBAL_STEP, Node
 from hookbus.graph.operation import Operation
+from hookbus.validation import signature_of
 
 _NUMBERS = ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "complex128"))
 
@@ -125,7 +125,7 @@ def value_parameter(name: str, fn: Callable[..., Any], reads: Mapping[str, Any])
         GraphError: it takes none, or *reads* names it.
     """
     try:
-        parameters = [*inspect.signature(fn).parameters]
+        parameters = [*signature_of(fn).parameters]
     except (TypeError, ValueError):
         parameters = [""]  # reads_of() says so
     if not parameters:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from hookbus.checkpoint.codec import too_deep
 from hookbus.errors import CheckpointError, blame
 from hookbus.hooks.hook import Kind
 from hookbus.logs import log
+from hookbus.validation import signature_of
 
 
 @attrs.define(eq=False)
@@ -71,7 +71,7 @@ class Stateful:
         self._refused = not self.guard.around("load_state_dict", load)()
 
     def _parameters(self) -> Collection[str]:
-        return inspect.signature(self.hook.load_state_dict).parameters.keys()
+        return signature_of(self.hook.load_state_dict).parameters.keys()
 
     def _keep_state(self) -> None:
         self._last = (self.copied(self._read()),)

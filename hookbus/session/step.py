@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ from hookbus.session.run import (
     PendingRun,
 )
 from hookbus.session.state import RUNNING, SessionState
-from hookbus.validation import scalar_in
+from hookbus.validation import scalar_in, signature_of
 
 
 class StepContext:
@@ -59,7 +58,7 @@ class StepContext:
 def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:
     """Raise UsageError unless a step function takes the one parameter ``step_context``."""
     try:
-        names = list(inspect.signature(step_fn).parameters)
+        names = list(signature_of(step_fn).parameters)
     except (TypeError, ValueError):
         names = []
     if names != ["step_context"]:

@@ -22,6 +22,7 @@ from hookbus.testing._backend.runner import (
     refused,
 )
 from hookbus.testing.backend_model import BackendModel
+from hookbus.validation import signature_of
 
 OPTIONAL = ("fork",)
 """The methods of a session that a backend need not have."""
@@ -39,8 +40,8 @@ def test_it_has_every_member_of_a_session(model: BackendModel, opened: Opener) -
         if not hasattr(session, name):
             fail(f"the session has no {name}: see hookbus.backend.Session")
         if inspect.isfunction(member):
-            own = list(inspect.signature(getattr(session, name)).parameters)
-            wanted = list(inspect.signature(member).parameters)[1:]
+            own = list(signature_of(getattr(session, name)).parameters)
+            wanted = list(signature_of(member).parameters)[1:]
             expect(own, wanted, f"the parameters of {name}()", "hookbus passes these")
     for name in ("graph", "global_step", "version", "preemption_errors"):
         if not hasattr(session, name):
