@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,8 @@ def test_its_workflow_runs_the_commands_of_the_readme(demo):
     assert [step["run"] for step in steps if "run" in step] == commands_of(demo, "Tests")
     versions = flow["jobs"]["tests"]["strategy"]["matrix"]["python-version"]
     assert versions[0] == setup_of(demo)["options"]["python_requires"].removeprefix(">=")
+    classifiers = "\n".join(metadata("hookbus").get_all("Classifier", []))
+    assert versions == re.findall(r"Python :: (3\.\d+)$", classifiers, re.M)
 
 
 def shell(command, environment, folder=".") -> str:

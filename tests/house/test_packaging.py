@@ -133,6 +133,13 @@ def test_the_classifiers_name_the_versions_of_python_that_are_tested(place):
     )
 
 
+def test_the_readme_names_the_versions_of_python_that_are_tested():
+    """All of them, so that nobody has to try."""
+    *first, last = PYTHONS
+    promise = f"You need Python {', '.join(first)} or {last}"
+    assert promise in " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+
 def test_every_folder_below_plugins_is_a_distribution():
     """A folder without setup.cfg would be overlooked everywhere."""
     folders = {path for path in ROOT.glob("plugins/*") if path.is_dir()}
