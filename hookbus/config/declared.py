@@ -51,7 +51,10 @@ def declared_settings(plugin: Installed) -> DeclaredSettings | None:
         return None
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     cls = classes.get(plugin.attribute)
-    return None if cls is None else _of_class(cls, classes)
+    try:
+        return None if cls is None else _of_class(cls, classes)
+    except RecursionError:  # an expression that is too deep for ast.unparse
+        return None
 
 
 def unknown_field(plugin: Installed, field: str) -> tuple[str, ...] | None:

@@ -40,6 +40,13 @@ def scan_source(plugin: Installed) -> SourceScan:
     tree = parse_source(plugin)
     if tree is None:
         return SourceScan((), whole=False)
+    try:
+        return _of_module(tree, plugin)
+    except RecursionError:  # an expression that is too deep for ast.unparse
+        return SourceScan((), whole=False)
+
+
+def _of_module(tree: ast.Module, plugin: Installed) -> SourceScan:
     markers = _markers(tree)
     if not plugin.is_class:
         return SourceScan(tuple(_marked(tree, markers)), summary=_summary(tree))

@@ -88,6 +88,8 @@ def test_settings_are_the_parameters_of_the_constructor(source, fields, main, de
         "@attrs.define\nclass Hook:\n    a = attrs.field()",
         "Hook = make()",
         "x = = 3",
+        f"@attrs.define\nclass Hook:\n    a: int = attrs.field(default={'-' * 900}1)",
+        f"@attrs.define\nclass Hook({'a.' * 900}b):\n    a: int = 1",
     ],
 )
 def test_what_the_source_does_not_show_is_not_guessed(source, declared):

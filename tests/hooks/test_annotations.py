@@ -15,7 +15,7 @@ import pytest
 from hookbus import Config, MonitoredSession, MonitoredTrainingSession
 from hookbus.config.settings import schema_of
 
-SOURCE = '''
+SOURCE = """
 from typing import TYPE_CHECKING
 
 import attrs
@@ -80,7 +80,7 @@ class FieldsHook(SessionRunHook):
 
 def step_fn(step_context: Thing) -> Thing:
     return step_context.session.run("keyword_only")
-'''
+"""
 FUTURE = "from __future__ import annotations\n"
 QUIET = Config(autoload=False, header=False)
 

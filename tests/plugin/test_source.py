@@ -97,6 +97,19 @@ def test_a_name_that_is_bound_otherwise_may_be_anything(source, plugin):
     assert peek(plugin(source, "peeked:Hook")) == Peek((), whole=False)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"class Hook({'a.' * 900}b): ...\n",
+        f"class Hook:\n    @{'a.' * 900}b\n    def end(self): ...\n",
+    ],
+)
+def test_a_source_with_a_deep_expression_may_have_anything(source, plugin):
+    """Python takes it, as the base or the decorator of a generated class."""
+    compile(source, "peeked.py", "exec")
+    assert peek(plugin(source, "peeked:Hook")) == Peek((), whole=False)
+
+
 def test_a_source_that_python_cannot_parse_may_have_anything(plugin):
     """It is too complex for any Python's parser, and the import says so."""
     source = "x = " + "-" * 100_000 + "1\n"
