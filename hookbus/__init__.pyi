@@ -75,6 +75,7 @@ from hookbus.hooks.hook import SessionRunArgs as SessionRunArgs
 from hookbus.hooks.hook import SessionRunHook as SessionRunHook
 from hookbus.hooks.markers import hookimpl as hookimpl
 from hookbus.hooks.markers import hookspec as hookspec
+from hookbus.hooks.options import HookOptions as HookOptions
 from hookbus.hooks.options import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
 from hookbus.hooks.outcome import Stop as Stop

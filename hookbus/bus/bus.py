@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from hookbus.bus.caller import Caller
 from hookbus.bus.costs import HookCosts
-from hookbus.bus.error_policy import RAISE, ErrorGuard, FailureLog, policy_of
+from hookbus.bus.error_policy import ErrorGuard, FailureLog
 from hookbus.bus.observers import Observers
 from hookbus.bus.ordering import (
     GROUPS,
@@ -32,9 +32,8 @@ from hookbus.errors import (
 from hookbus.hooks import hookspecs
 from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import Call
-from hookbus.hooks.hook import Kind, check_kind
+from hookbus.hooks.options import RAISE, Kind, check_kind, options_of
 from hookbus.logs import log
-from hookbus.peers.protocol import ranks_of
 
 
 class Bus:
@@ -77,7 +76,7 @@ class Bus:
 
     def is_everywhere(self, name: str) -> bool:
         """Return whether a hook takes part in all processes of a training."""
-        return ranks_of(self._members[name].plugin) == "all"
+        return options_of(self._members[name].plugin).ranks == "all"
 
     @property
     def events(self) -> Mapping[str, tuple[str, ...]]:
@@ -167,16 +166,15 @@ class Bus:
         """Register hooks. ``addhooks`` is called on each of them before any is registered.
 
         Raises:
-            UsageError: a hook object is already registered, or its ``ranks`` are no choice.
+            UsageError: a hook object is already registered.
             PluginError: a name is already used, an implementation does not match its event,
-                an object compares by value, or its ``before`` or ``after`` is invalid.
+                an object compares by value, or a hook asks to be called before itself.
         """
         functions = {}
         _check_names([*self._members.values(), *members])
         for member in members:
             functions[member] = found = self._registry.found_in(member.plugin)
             check_object(member.plugin, member.label, member.origin, found)
-            ranks_of(member.plugin)  # whether it is one
             self._set_guard(member)
             if any(function.event == "addhooks" for function in found):
                 self._add_hooks(member)
@@ -211,11 +209,11 @@ class Bus:
         members = self._members.items()
         given = {name: m.options for name, m in members if m.options is not None}
 
-        def options_of(name: str) -> tuple[Any, ...] | None:
+        def values_of(name: str) -> tuple[Any, ...] | None:
             return (given[name],) if name in given else None
 
         if given:
-            self.caller("configure").visit((given,), options_of)
+            self.caller("configure").visit((given,), values_of)
 
     def caller(self, event: str, kind: Kind | None = None) -> Caller:
         """Return the compiled caller of an event, for runs of *kind*, to send the event.
@@ -343,7 +341,7 @@ class Bus:
         self._members[member.name], self._hints[member.name] = member, hints
 
     def _set_guard(self, member: Registration) -> None:
-        policy = member.policy or policy_of(member.plugin, member.label)
+        policy = member.policy or options_of(member.plugin).policy
         self._guards.pop(member.name, None)
         if policy != RAISE:
             guard = ErrorGuard(member.name, member.shipped_by, policy, self.failures)

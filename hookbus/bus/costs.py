@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hookbus.hooks.options import options_of
 from hookbus.library import device_memory
 from hookbus.logs import log
 
@@ -143,7 +144,7 @@ class HookCosts:
             step: the global step from which on it is due.
             when: the time of ``time.monotonic()`` from which on it is due.
         """
-        can_wait = getattr(self._members[plugin].plugin, "can_wait", False)
+        can_wait = options_of(self._members[plugin].plugin).can_wait
         if not can_wait or step <= at:  # it is due in any run
             return step, when
         cost, now = self._cost(plugin), time.monotonic()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Container
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import attrs
 
@@ -20,16 +19,11 @@ from hookbus.errors import (
     UsageError,
     WriteConflictError,
     culprit_of,
-    did_you_mean,
     repr_of,
-    spelled,
 )
 from hookbus.hooks.context import CurrentHook
+from hookbus.hooks.options import ErrorPolicy
 from hookbus.logs import log
-
-Action: TypeAlias = Literal["raise", "warn", "quarantine"]
-QUARANTINE_AFTER = 3
-"""The number of failures that switch a hook off if ``quarantine`` has no number."""
 
 NEVER_DROPPED = (
     UsageError,
@@ -43,68 +37,6 @@ NEVER_DROPPED = (
 )
 """The errors that end or repeat a run under any policy: the hook is used wrongly, or the
 error is not a failure of the hook. A backend adds its own preemption errors."""
-
-
-@attrs.frozen
-class ErrorPolicy:
-    """What happens to the errors of one hook.
-
-    Attributes:
-        action: ``raise`` ends the session, ``warn`` skips the event for this hook,
-            ``quarantine`` does so too and switches the hook off after some failures.
-        limit: the number of failures that switch it off; None for never.
-    """
-
-    action: Action = "raise"
-    limit: int | None = None
-
-    def __str__(self) -> str:
-        return self.action if self.limit is None else f"{self.action}:{self.limit}"
-
-
-RAISE = ErrorPolicy()
-_SPELLING = re.compile(
-    r"raise|(?P<warn>warn)|(?P<quarantine>quarantine)(:0*(?P<after>[1-9][0-9]{0,17}))?"
-)
-
-
-def parse_policy(text: str, source: str) -> ErrorPolicy:
-    """Read ``raise``, ``warn``, ``quarantine`` or ``quarantine:N``.
-
-    Args:
-        text: the policy.
-        source: the place where it is set, for the message.
-
-    Raises:
-        UsageError: the text is not a policy.
-
-    >>> str(parse_policy("quarantine", "-o nan-tensor.on_error=quarantine"))
-    'quarantine:3'
-    """
-    match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None:
-        word = str(text).partition(":")[0].strip()
-        known = get_args(Action)
-        hint = "" if word in known else did_you_mean(word, known)
-        raise UsageError(
-            f"{source}: {spelled(text)} is not an error policy: expected raise, warn, "
-            f"quarantine or quarantine:N, with N from 1 on{hint}"
-        )
-    if match["quarantine"]:
-        return ErrorPolicy("quarantine", int(match["after"] or QUARANTINE_AFTER))
-    return ErrorPolicy("warn") if match["warn"] else RAISE
-
-
-def policy_of(plugin: Any, label: str) -> ErrorPolicy:
-    """Return the policy that a plugin itself declares with ``on_error``.
-
-    Raises:
-        UsageError: its value is not a policy.
-    """
-    declared = getattr(plugin, "on_error", None)
-    if declared is None or callable(declared):  # a method of that name means another thing
-        return RAISE
-    return parse_policy(declared, f"plugin {label}: on_error")
 
 
 LAST_EVENTS = ("end", "on_exception")

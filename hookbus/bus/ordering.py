@@ -11,6 +11,7 @@ import attrs
 
 from hookbus.discovery import canonical_name
 from hookbus.errors import PluginError, did_you_mean
+from hookbus.hooks.options import options_of
 from hookbus.logs import log
 
 GROUPS = (
@@ -54,12 +55,16 @@ class OrderHints:
 
     @classmethod
     def of(cls, plugin: Any, name: str, label: str) -> OrderHints:
-        """Read the attributes ``before`` and ``after`` of a hook.
+        """Read ``before`` and ``after`` of a hook's options.
 
         Raises:
-            PluginError: they are not names, or contain the hook's own.
+            PluginError: they contain the hook's own name.
         """
-        hints = cls(*(_names(plugin, key, label) for key in ("before", "after")))
+        options = options_of(plugin)
+        hints = cls(
+            tuple(map(canonical_name, options.before)),
+            tuple(map(canonical_name, options.after)),
+        )
         for key, other in hints.pairs():
             if other == name:
                 raise PluginError(
@@ -153,16 +158,3 @@ def _unmet(
                 GROUPS.index(groups[first]) > GROUPS.index(groups[second])
             ):
                 yield name, key, other
-
-
-def _names(plugin: Any, key: str, label: str) -> tuple[str, ...]:
-    given = getattr(plugin, key, None)
-    if given is None or callable(given):  # a method of that name means something else
-        return ()
-    names = (given,) if isinstance(given, str) else given
-    if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
-        raise PluginError(
-            f"plugin {label}: {key} is {given!r}; give the name of a plugin, or a tuple of "
-            f"names: {key} = ('nan-tensor',)"
-        )
-    return tuple(canonical_name(name) for name in names)

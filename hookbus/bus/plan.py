@@ -228,7 +228,8 @@ class Planner:
                     raise UsageError(
                         f"hook {who!r} takes part on rank 0 only and fetches {name!r}, of "
                         "which each rank holds a part: all ranks must read it together. "
-                        "Declare ranks = 'all', or report the value from the loop"
+                        "Declare HookOptions(ranks='all'), or report the value from the "
+                        "loop"
                     )
 
     def _names_of(self, merged: Merge) -> list[str]:

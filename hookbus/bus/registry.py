@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import attrs
 import pluggy
 
-from hookbus.bus.error_policy import ErrorGuard, ErrorPolicy
+from hookbus.bus.error_policy import ErrorGuard
 from hookbus.errors import PluginError
-from hookbus.hooks.hook import Kind, SessionRunHook
+from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import LIFECYCLE, PROJECT, hookimpl
+from hookbus.hooks.options import ErrorPolicy, Kind
 from hookbus.validation import signature_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -14,6 +14,7 @@ from hookbus.errors import PluginError
 
 _MAKERS = ("define", "mutable", "frozen", "dataclass")
 _PLAIN_BASES = ("SessionRunHook", "object")
+_LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set)
 
 
 @attrs.frozen
@@ -151,8 +152,10 @@ def _of_class(
             return None
         own = fields | own
     fields = fields if own is None else own
-    named = _main_setting(cls) or (main if main in fields else "")
-    return DeclaredSettings(fields, named or next(iter(fields), ""))
+    named = _declared_main(cls, main if main in fields else "")
+    return (
+        None if named is None else DeclaredSettings(fields, named or next(iter(fields), ""))
+    )
 
 
 def _of_constructor(cls: ast.ClassDef) -> dict[str, str] | None:
@@ -173,7 +176,11 @@ def _of_fields(cls: ast.ClassDef) -> dict[str, str] | None:
         return None
     fields = {}
     for node in cls.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.targets[0]) != "options"
+        ):
             return None  # it may be a field without a type
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -188,14 +195,47 @@ def _of_fields(cls: ast.ClassDef) -> dict[str, str] | None:
     return fields
 
 
-def _main_setting(cls: ast.ClassDef) -> str:
+def _declared_main(cls: ast.ClassDef, inherited: str) -> str | None:
+    """Return the main setting that the options of a class declare; empty for none.
+
+    Args:
+        cls: the class.
+        inherited: the main setting of its bases.
+
+    Returns:
+        None if the text of the class does not show it.
+    """
+    options = [value for name, value in _assigned(cls) if name == "options"]
+    if not options or isinstance(options[-1], _LITERALS):  # which is no HookOptions
+        return inherited
+    made = options[-1]
+    default = _default_main(made, cls, inherited) if isinstance(made, ast.Call) else None
+    if default is None or not isinstance(made, ast.Call):
+        return None
+    given = {word.arg: word.value for word in made.keywords}
+    main = given.get("main_setting", ast.Constant(default))
+    if None in given or not isinstance(main, ast.Constant):  # with **more, or a variable
+        return None
+    return str(main.value or "")
+
+
+def _default_main(made: ast.Call, cls: ast.ClassDef, inherited: str) -> str | None:
+    """Return the main setting of options that name none; None if that is unknown."""
+    maker = _last_word(made.func)
+    if maker == "evolve":
+        evolved = ast.unparse(made.args[0]) if made.args else ""
+        bases = [f"{ast.unparse(base)}.options" for base in cls.bases]
+        return inherited if evolved in bases else None
+    return "" if maker == "HookOptions" else None
+
+
+def _assigned(cls: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that the body of a class assigns, each with its value."""
     for node in cls.body:
-        targets = node.targets if isinstance(node, ast.Assign) else ()
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        if any(ast.unparse(target) == "main_setting" for target in targets):
-            value = node.value  # type: ignore[attr-defined]
-            return str(value.value) if isinstance(value, ast.Constant) else ""
-    return ""
+        if isinstance(node, ast.Assign):
+            yield from ((ast.unparse(target), node.value) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield ast.unparse(node.target), node.value
 
 
 def _text(annotation: ast.expr) -> str:

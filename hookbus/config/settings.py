@@ -14,12 +14,8 @@ import attrs
 
 from hookbus.config.convert import convert, takes_boolean
 from hookbus.config.parser import Precedence
-from hookbus.errors import (
-    PluginError,
-    UsageError,
-    did_you_mean,
-    text_of,
-)
+from hookbus.errors import UsageError, did_you_mean, text_of
+from hookbus.hooks.options import options_of
 from hookbus.validation import signature_of
 
 ON_ERROR = "on_error"
@@ -88,18 +84,18 @@ def schema_of(cls: type, name: str) -> SettingsSchema:
     """Return the settings of a hook class.
 
     Raises:
-        PluginError: its declaration of settings is invalid.
+        PluginError: it has a dict in place of HookOptions.
     """
     fields = fields_of(cls)
-    main = getattr(cls, "main_setting", None) or next(iter(fields), None)
-    groups = getattr(cls, "exclusive_settings", ())
-    if any(isinstance(group, str) for group in groups):
-        raise PluginError(
-            f"plugin {name!r}: exclusive_settings is {groups!r}; expected groups of "
-            f"fields, like ({groups!r},)"
-        )
-    defaults = getattr(cls, "default_settings", {})
-    return SettingsSchema(name, fields, main, groups, defaults, helps_of(cls))
+    options = options_of(cls)
+    return SettingsSchema(
+        name,
+        fields,
+        options.main_setting or next(iter(fields), None),
+        options.exclusive_settings,
+        options.default_settings,
+        helps_of(cls),
+    )
 
 
 def helps_of(cls: type) -> dict[str, str]:

@@ -12,7 +12,8 @@ import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
-from hookbus.hooks.hook import Kind, SessionRunArgs
+from hookbus.hooks.hook import SessionRunArgs
+from hookbus.hooks.options import Kind
 from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
 from hookbus.hooks.timer import pause
 from hookbus.process.interrupts import signals_deferred

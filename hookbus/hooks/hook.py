@@ -1,31 +1,19 @@
-"""Defines a hook, the kinds of sessions it serves, and its requests to a run."""
+"""Defines a hook, and its requests to a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
 from hookbus.backend.protocol import RunOptions
-from hookbus.errors import UsageError, did_you_mean
+from hookbus.hooks.options import HookOptions
 from hookbus.peers.protocol import Reduction
 from hookbus.peers.reduction import check_reduction
 
 if TYPE_CHECKING:
     from hookbus.graph.node import Node
-
-
-Kind: TypeAlias = Literal["train", "eval", "predict", "aux"]
-"""The purpose of a session or a run."""
-_KINDS: tuple[str, ...] = get_args(Kind)
-
-
-def check_kind(kind: str | None) -> None:
-    """Raise UsageError for an unknown kind."""
-    if kind is not None and kind not in _KINDS:
-        hint = did_you_mean(kind, _KINDS)
-        raise UsageError(f"kind={kind!r}: expected one of {', '.join(_KINDS)}{hint}")
 
 
 @attrs.frozen(eq=False)
@@ -39,7 +27,7 @@ class SessionRunArgs:
         options: how to run; the options of several hooks are merged.
         reduce: what the values are in a training of several processes: ``"none"`` (default)
             for those of each process, ``"mean"``, ``"sum"`` or ``"max"`` of all processes.
-            The hook must then take part in all of them (``ranks = "all"``), and ask in the
+            The hook must then take part in all of them (``ranks="all"``), and ask in the
             same steps. One collective serves all hooks of a step. A single process keeps
             its values.
 
@@ -66,42 +54,12 @@ class SessionRunHook:
     result of the first, under the hook's name. ``load_state_dict`` may also take ``ended``:
     the kind of outcome of the session that saved it, or None.
 
-    Attributes, of the class or of one object, that control how the session treats the hook:
-
-    * ``on_error``: the policy for an exception that leaves one of its events: ``raise``
-      (default) ends the session, ``warn`` skips the event for this hook, ``quarantine:N``
-      also switches the hook off after N failures, 3 if no number is given. It is also a
-      setting.
-    * ``only_observes``: True for a hook that changes nothing: it feeds and assigns
-      nothing, pulls no input, draws no number from a global generator. False by default.
-    * ``can_wait``: True for a hook that only watches: nothing depends on when it is called
-      next. If the time of hooks is limited (``hook_budget``), the session may call it
-      later than its ``next_due`` asks. False by default.
-    * ``ranks``: the processes of a training in which it takes part: ``"all"`` (default), or
-      ``"chief"`` for a hook that only writes or shows something.
-    * ``before`` and ``after``: the name of a plugin, or a tuple of names, that it is
-      called before or after.
-    * ``kinds``: the kinds of runs that reach it. A hook that flags switch on takes part in
-      sessions of these kinds only; its default is ``train``. A hook in ``hooks=`` takes
-      part in its session, whose kind is added to these.
-
-    Class attributes, for settings that come from flags:
-
-    * ``main_setting``: the field that ``--NAME VALUE`` sets; by default the first.
-    * ``default_settings``: values that apply if a flag switches the plugin on and nothing
-      else sets them.
-    * ``exclusive_settings``: groups of fields of which giving one clears the others
-      that come from weaker sources.
+    Attributes:
+        options: how a session treats the hook, and how flags set it. An object may have
+            options of its own.
     """
 
-    main_setting: ClassVar[str | None] = None
-    default_settings: ClassVar[Mapping[str, Any]] = {}
-    exclusive_settings: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    kinds: ClassVar[tuple[Kind, ...]] = ("train",)
-    on_error: ClassVar[str] = "raise"
-    only_observes: ClassVar[bool] = False
-    can_wait: bool = False
-    ranks: str = "all"
+    options: ClassVar[HookOptions] = HookOptions()
 
     # A type checker accepts an override with any of its event's arguments only if the
     # method here takes everything.

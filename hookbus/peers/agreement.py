@@ -309,8 +309,8 @@ def _alone(did: str, what: str, least: int, most: int, step: int) -> PeersDisagr
     return PeersDisagreeError(
         f"the ranks differ in how often hooks have {did} {what} until step {step}: {least} "
         f"on some, {most} on others, so their models drift apart. A hook must do that on "
-        "all ranks: give it ranks='all', and let it decide by what all ranks have alike, "
-        "for example by a fetch with reduce='mean'"
+        "all ranks: give it HookOptions(ranks='all'), and let it decide by what all ranks "
+        "have alike, for example by a fetch with reduce='mean'"
     )
 
 

@@ -7,16 +7,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
 
-from hookbus.errors import UsageError
-
 CHIEF = 0
 """The rank that writes and shows all that exists once: checkpoints, logs, progress."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "max"]
 """The ways to reduce numbers of all ranks to one."""
-
-Ranks: TypeAlias = Literal["chief", "all"]
-"""The processes in which a hook takes part."""
 
 
 @attrs.frozen
@@ -94,18 +89,3 @@ class Peers(Protocol):
 
         The call waits some seconds for the others. *here* is the place of this rank.
         """
-
-
-def ranks_of(hook: Any) -> Ranks:
-    """Return the processes in which a hook takes part, from its attribute ``ranks``.
-
-    Raises:
-        UsageError: there is no such choice.
-    """
-    ranks: Any = getattr(hook, "ranks", "all")
-    if ranks not in ("chief", "all"):
-        raise UsageError(
-            f"hook {type(hook).__name__} has ranks={ranks!r}: expected 'chief' or 'all'"
-        )
-    chosen: Ranks = ranks
-    return chosen

@@ -81,7 +81,7 @@ def reductions_of(
         if not is_everywhere(who):
             raise UsageError(
                 f"hook {who!r} asks for reduce={how!r}, in which all ranks take part, but "
-                "it takes part on rank 0 only: declare ranks = 'all'"
+                "it takes part on rank 0 only: declare HookOptions(ranks='all')"
             )
         reductions[who] = how
     return reductions

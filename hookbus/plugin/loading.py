@@ -9,13 +9,12 @@ import traceback
 import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import attrs
 
 from hookbus import random_state
 from hookbus.bus.bus import call_one
-from hookbus.bus.error_policy import ErrorPolicy, parse_policy
 from hookbus.bus.registry import Registration, Registry
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import (
@@ -35,9 +34,9 @@ from hookbus.errors import (
     blame,
     summary_of,
 )
-from hookbus.hooks.hook import Kind, SessionRunHook
+from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import PROJECT
-from hookbus.hooks.options import OptionGroup
+from hookbus.hooks.options import ErrorPolicy, Kind, OptionGroup, options_of, parse_policy
 from hookbus.plugin.requirements import check_fits
 from hookbus.plugin.selection import Verdict
 
@@ -64,20 +63,14 @@ def check_loadable(plugin: Installed) -> None:
     check_fits(plugin)
 
 
-_DECLARED = (
-    "kinds",
-    "before",
-    "after",
-    "on_error",
-    "only_observes",
-    "can_wait",
-    "state_dict",
-    "load_state_dict",
-    "exclusive_settings",
-    "default_settings",
-)
+_DECLARED = ("options", "state_dict", "load_state_dict")
 """The attributes that a plugin may declare; its ``__getattr__`` may fail for them."""
-_IMPORTING = ("<frozen", str(Path(importlib.__file__).parent))
+_IMPORTING = (
+    "<frozen",
+    "<attrs generated",
+    str(Path(importlib.__file__).parent),
+    inspect.getfile(OptionGroup),
+)
 
 
 @attrs.frozen
@@ -129,7 +122,7 @@ def load_one(verdict: Verdict) -> LoadedPlugin:
     assert verdict.installed is not None
     check_loadable(verdict.installed)
     began, drawn = time.perf_counter(), random_state.capture()
-    value = _guarded(verdict, verdict.installed.entry.load)
+    value = _guarded(verdict, verdict.installed.entry.load, passing=())
     _guarded(verdict, lambda: [getattr(value, name, None) for name in _DECLARED])
     # Some libraries draw random numbers when they are imported. The next number of a
     # seeded program must not depend on the plugins that are on.
@@ -198,25 +191,17 @@ def _bare(code: LoadedPlugin) -> Registration:
     verdict = code.verdict
     assert verdict.installed is not None
     shipped = verdict.installed.shipped_by
-    kinds = kinds_of(verdict.name, code.value)
+    kinds = kinds_of(code.value)
     return Registration(verdict.name, code.value, verdict.why, shipped, kinds=kinds)
 
 
-def kinds_of(name: str, plugin: Any) -> tuple[Kind, ...]:
+def kinds_of(plugin: Any) -> tuple[Kind, ...]:
     """Return the kinds of sessions and runs that a plugin declares, by default ``train``.
 
     Raises:
-        PluginError: there are no such kinds.
+        PluginError: it has a dict in place of HookOptions.
     """
-    kinds = getattr(plugin, "kinds", SessionRunHook.kinds)
-    known = get_args(Kind)
-    listed = isinstance(kinds, tuple | list | set | frozenset)
-    if not listed or not all(kind in known for kind in kinds):
-        raise PluginError(
-            f"plugin {name!r}: kinds is {kinds!r}; expected a tuple of "
-            f"{', '.join(map(repr, known))}, like ('train',)"
-        )
-    return tuple(kinds)
+    return options_of(plugin).kinds or ("train",)
 
 
 def _options(form: SettingsSchema, settings: Sequence[Setting]) -> dict[str, Any]:
@@ -254,8 +239,15 @@ def _way_out(verdict: Verdict) -> str:
     return f"{off} (or HOOKBUS_PLUGINS=no:{verdict.name})"
 
 
-def _guarded(verdict: Verdict, make: Any) -> Any:
+def _guarded(
+    verdict: Verdict, make: Any, passing: tuple[type[HookbusError], ...] = (HookbusError,)
+) -> Any:
     """Call code of a plugin that may raise anything.
+
+    Args:
+        verdict: the decision that the plugin is on.
+        make: the code.
+        passing: the errors that say by themselves what is wrong with the plugin.
 
     Raises:
         PluginError: it raised something.
@@ -263,7 +255,7 @@ def _guarded(verdict: Verdict, make: Any) -> Any:
     """
     try:
         return make()
-    except HookbusError:
+    except passing:
         raise
     except KeyboardInterrupt as error:
         blame(error, verdict.name, f"raised while plugin {verdict.name!r} was loaded")
@@ -303,7 +295,7 @@ def _check_has_fields_only(code: LoadedPlugin) -> None:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line that raised an error, past Python's own import machinery."""
+    """Return the line that raised an error, without those of imports and validators."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}{f':{error.lineno}' if error.lineno else ''})"
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this module

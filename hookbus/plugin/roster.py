@@ -21,7 +21,8 @@ from hookbus.discovery import (
     unique_name,
 )
 from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.hooks.hook import Kind, SessionRunHook
+from hookbus.hooks.hook import SessionRunHook
+from hookbus.hooks.options import Kind, options_of
 from hookbus.library import library_of, plugin_for
 from hookbus.logs import log
 from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_of
@@ -91,7 +92,7 @@ def session_hooks(
     _add_objects(found, first, kind, selection, config)
     idle: dict[str, str] = {}
     for name in on:
-        kinds = kinds_of(name, loaded[name].value)
+        kinds = kinds_of(loaded[name].value)
         if name not in wanted and kind not in kinds:
             idle[name] = f"serves {', '.join(kinds)}"
             continue
@@ -165,7 +166,7 @@ def _add_objects(
         shipped = plugin.shipped_by if plugin else None
         # The user can set the error policy of an object, but not its fields.
         policy = policy_of(config.settings_of(base))
-        kinds = _object_kinds(base, hook, kind)
+        kinds = _object_kinds(hook, kind)
         member = _adapted(hook, argument)
         found[name] = Registration(
             name, member, f"{argument}=", shipped, kinds=kinds, policy=policy
@@ -187,11 +188,9 @@ def _adapted(hook: Any, argument: str) -> Any:
     return hook if library is None else library.as_hook(hook)
 
 
-def _object_kinds(name: str, hook: Any, kind: Kind) -> tuple[Kind, ...]:
+def _object_kinds(hook: Any, kind: Kind) -> tuple[Kind, ...]:
     """Return the kinds of runs that reach an object: its session's, and its own ones."""
-    declares = getattr(hook, "kinds", SessionRunHook.kinds) is not SessionRunHook.kinds
-    own = kinds_of(name, hook) if declares else ()
-    return tuple(dict.fromkeys((kind, *own)))
+    return tuple(dict.fromkeys((kind, *(options_of(hook).kinds or ()))))
 
 
 def _identity(hook: Any, catalog: Catalog) -> tuple[str, Installed | None]:

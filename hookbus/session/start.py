@@ -21,12 +21,12 @@ from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
-from hookbus.hooks.hook import Kind
+from hookbus.hooks.options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
 from hookbus.library import find_peers
 from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
-from hookbus.peers.protocol import CHIEF, ranks_of
+from hookbus.peers.protocol import CHIEF
 from hookbus.plugin.roster import versions
 from hookbus.process.interrupts import call_interruptibly, signals_deferred
 from hookbus.process.signals import SignalWatch, raise_deferred
@@ -111,7 +111,7 @@ def new_session(
         if kind == "train" and not inside_event():
             agreement = Agreement(peers)
         if rank != CHIEF:
-            hooks = [member for member in hooks if ranks_of(member.plugin) == "all"]
+            hooks = [member for member in hooks if options_of(member.plugin).ranks == "all"]
     bus = Bus(kind, config.budget(hook_budget))
     tracer = Tracer() if config.trace else None
     if tracer is not None:

@@ -28,7 +28,7 @@ from hookbus.errors import (
 )
 from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import Requests, SessionRunContext
-from hookbus.hooks.hook import Kind
+from hookbus.hooks.options import Kind
 from hookbus.hooks.outcome import Outcome, Stop
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement

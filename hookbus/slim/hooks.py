@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -17,8 +17,9 @@ from hookbus.graph.node import Node
 from hookbus.graph.summaries import scalars_of
 from hookbus.graph.traversal import inputs_of, op_behind, ops_of, train_outputs_of
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
-from hookbus.hooks.hook import Kind, SessionRunHook
+from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.options import HookOptions
 from hookbus.hooks.outcome import Outcome, was_cut_short
 from hookbus.logs import log, log_evaluation
 from hookbus.validation import check_number, numeric, scalar_in
@@ -39,8 +40,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         UsageError: *num_evals* is not above 0.
     """
 
-    kinds: ClassVar[tuple[Kind, ...]] = ("eval",)
-    only_observes = True
+    options = HookOptions(kinds=("eval",), only_observes=True)
 
     num_evals: int | None = attrs.field(validator=numeric(above=0))
     log_progress: bool = True
@@ -105,7 +105,7 @@ class SummaryAtEndHook(EvaluationEmitter):
         UnknownNodeError: the graph has no node of a given name.
     """
 
-    kinds: ClassVar[tuple[Kind, ...]] = ("eval",)
+    options = HookOptions(kinds=("eval",))
 
     log_dir: str | Path | None = None
     summary_op: Any = None
@@ -168,7 +168,7 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
         outcome: how the session ended.
     """
 
-    only_observes = False  # the final ops may read an input
+    options = HookOptions(kinds=("eval",))  # it observes: the final ops may read an input
 
     eval_ops: Any = None
     final_ops: Any = None

@@ -22,6 +22,7 @@ from hookbus import random_state
 from hookbus.checkpoint.codec import codecs
 from hookbus.discovery import GROUP, Installed, installed_plugins
 from hookbus.errors import PluginError, UsageError
+from hookbus.hooks.options import options_of
 from hookbus.testing import bus_with
 from hookbus.testing._suite.candidate import Candidate
 from hookbus.testing._suite.compare import differences, unsavable
@@ -249,8 +250,8 @@ def test_it_goes_on_where_it_stopped(saved: Candidate) -> None:
 def test_it_only_observes(registered: Candidate) -> None:
     """A hook with only_observes leaves variables, inputs and random generators alone."""
     hook, alone, beside = registered.make(), Witness(), Witness()
-    if not getattr(hook, "only_observes", False):
-        pytest.skip("it does not declare only_observes = True")
+    if not options_of(hook).only_observes:
+        pytest.skip("it does not declare HookOptions(only_observes=True)")
     _seed()
     registered.run(alone)
     _seed()
@@ -284,8 +285,8 @@ def test_it_is_not_imported_when_it_is_off(candidate: Candidate) -> None:
 
 def test_switching_it_on_draws_no_number(candidate: Candidate) -> None:
     """A hook with only_observes leaves the generators alone even when it is imported."""
-    if not getattr(candidate.make(), "only_observes", False):
-        pytest.skip("it does not declare only_observes = True")
+    if not options_of(candidate.make()).only_observes:
+        pytest.skip("it does not declare HookOptions(only_observes=True)")
     off = "--disable-plugin-autoload"
     on = f"{off} {options(candidate, candidate.settings)}"
     if process(candidate, on)["number"] != process(candidate, off)["number"]:

@@ -13,6 +13,7 @@ from hookbus.config.config import Config
 from hookbus.hooks.event_bus import Call
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.options import HookOptions
 from hookbus.plugin.roster import session_hooks
 
 
@@ -62,7 +63,7 @@ class Recorder(CallLog, SessionRunHook):
     ['after_run', 'after_run']
     """
 
-    only_observes = True
+    options = HookOptions(only_observes=True)
 
     calls: list[Call] = attrs.field(factory=list, init=False)
     session: Session | None = attrs.field(default=None, init=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 from hookbus_checkpoint_saver_rules import MODES, Best, good_reason
@@ -65,11 +65,13 @@ class CheckpointSaverHook(SessionRunHook):
             value is not a number, or a session has no directory.
     """
 
-    exclusive_settings = (
-        ("save_secs", "save_steps", "save_epochs"),
-        ("keep_every_steps", "keep_every_hours"),
+    options = hookbus.HookOptions(
+        exclusive_settings=(
+            ("save_secs", "save_steps", "save_epochs"),
+            ("keep_every_steps", "keep_every_hours"),
+        ),
+        default_settings={"save_secs": 600.0},
     )
-    default_settings: ClassVar = {"save_secs": 600.0}
 
     checkpoint_dir: str | None = None
     save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(least=0))

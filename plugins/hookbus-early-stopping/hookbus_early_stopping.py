@@ -78,8 +78,9 @@ class EarlyStoppingHook(SessionRunHook):
             number, or an evaluation does not have the metric.
     """
 
-    exclusive_settings = (("run_every_secs", "run_every_steps"),)
-    only_observes = True
+    options = hookbus.HookOptions(
+        exclusive_settings=(("run_every_secs", "run_every_steps"),), only_observes=True
+    )
 
     metric: str | Node | None = None
     from_evaluations: bool | str = False

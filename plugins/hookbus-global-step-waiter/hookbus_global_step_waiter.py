@@ -40,7 +40,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         SessionInterruptedError: the wait was cut short; the session's block handles it.
     """
 
-    only_observes = True
+    options = hookbus.HookOptions(only_observes=True)
 
     wait_until_step: int = attrs.field(validator=hookbus.numeric())
     checkpoint_dir: str | Path | None = None

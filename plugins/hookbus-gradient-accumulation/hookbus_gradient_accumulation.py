@@ -32,7 +32,7 @@ class GradientAccumulationHook(SessionRunHook):
         UsageError: the train op reads no such gradient, or a custom loop is given some.
     """
 
-    main_setting = "runs"
+    options = hookbus.HookOptions(main_setting="runs")
 
     runs: int = attrs.field(validator=hookbus.numeric(least=1, whole=True))
     gradients: Sequence[Node | str] | Node | str = ()

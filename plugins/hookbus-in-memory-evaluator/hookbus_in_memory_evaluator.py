@@ -40,7 +40,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
             trains.
     """
 
-    only_observes = True
+    options = hookbus.HookOptions(only_observes=True)
 
     evaluate: Callable[[Session], Mapping[str, Any]]
     every_n_iter: int = attrs.field(default=100, validator=hookbus.numeric(above=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -55,8 +55,12 @@ class LoggingTensorHook(SessionRunHook):
         UsageError: the periods contradict each other, or there is nothing to log.
     """
 
-    exclusive_settings = (("every_n_iter", "every_n_secs"),)
-    default_settings: ClassVar = {"every_n_iter": 100}
+    options = hookbus.HookOptions(
+        exclusive_settings=(("every_n_iter", "every_n_secs"),),
+        default_settings={"every_n_iter": 100},
+        ranks="chief",
+        can_wait=True,
+    )
     tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str = ()
     every_n_iter: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     every_n_secs: float | None = attrs.field(
@@ -65,8 +69,6 @@ class LoggingTensorHook(SessionRunHook):
     at_end: bool = False
     formatter: Callable[[Mapping[str, Any]], str] | None = None
     reduce: Literal["none", "mean", "sum", "max"] = "none"
-    ranks: str = attrs.field(default="chief", init=False)
-    can_wait: bool = attrs.field(default=True, init=False)
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
@@ -89,7 +91,8 @@ class LoggingTensorHook(SessionRunHook):
                     f"reduce={self.reduce!r} needs every_n_iter, and not at_end: all ranks "
                     "ask in the same runs."
                 )
-            self.ranks, self.can_wait = "all", False
+            options = attrs.evolve(self.options, ranks="all", can_wait=False)
+            self.options = options  # type: ignore[misc]  # of this hook, not of its class
         if periods:
             self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_iter)
 

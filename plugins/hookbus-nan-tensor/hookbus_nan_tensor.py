@@ -56,7 +56,7 @@ class NanTensorHook(SessionRunHook):
         NanLossDuringTrainingError: from a run, in fail mode.
     """
 
-    only_observes = True
+    options = hookbus.HookOptions(only_observes=True)
 
     loss_tensor: Sequence[Node | str] | Mapping[str, Any] | Node | str = ()
     fail_on_nan_loss: bool = True

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import attrs
 from hookbus_profiler_timeline import Span, Timeline
@@ -51,11 +50,13 @@ class ProfilerHook(SessionRunHook):
             directory is not writable.
     """
 
-    exclusive_settings = (("save_steps", "save_secs"),)
-    default_settings: ClassVar = {"save_steps": 100}
-    only_observes = True
-    ranks = "chief"
-    on_error = "quarantine"  # a full disk must not end a training
+    options = hookbus.HookOptions(
+        exclusive_settings=(("save_steps", "save_secs"),),
+        default_settings={"save_steps": 100},
+        only_observes=True,
+        ranks="chief",
+        on_error="quarantine",  # a full disk must not end a training
+    )
 
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))

@@ -50,10 +50,12 @@ class ProgressHook(SessionRunHook):
         every_secs: seconds between two log lines when stderr is not a terminal.
     """
 
-    only_observes = True
-    ranks = "chief"
-    can_wait = True
-    on_error = "quarantine"  # a bar must not end a training
+    options = hookbus.HookOptions(
+        only_observes=True,
+        ranks="chief",
+        can_wait=True,
+        on_error="quarantine",  # a bar must not end a training
+    )
 
     every_secs: float = attrs.field(default=10.0, validator=hookbus.numeric(least=0))
     _bar: Progress | None = attrs.field(default=None, init=False)

@@ -39,7 +39,7 @@ class SpikeRollbackHook(SessionRunHook):
         UsageError: there is no such node, or the window is smaller than the warm-up.
     """
 
-    main_setting = "loss_tensor"
+    options = hookbus.HookOptions(main_setting="loss_tensor")
 
     loss_tensor: Node | str = "loss"
     factor: float = attrs.field(default=5.0, validator=hookbus.numeric(above=1))

@@ -31,10 +31,12 @@ class StepCounterHook(SessionRunHook):
         UsageError: neither or both periods are given.
     """
 
-    exclusive_settings = (("every_n_steps", "every_n_secs"),)
-    only_observes = True
-    ranks = "chief"
-    can_wait = True
+    options = hookbus.HookOptions(
+        exclusive_settings=(("every_n_steps", "every_n_secs"),),
+        only_observes=True,
+        ranks="chief",
+        can_wait=True,
+    )
 
     every_n_steps: int | None = attrs.field(default=100, validator=hookbus.numeric(above=0))
     every_n_secs: float | None = attrs.field(

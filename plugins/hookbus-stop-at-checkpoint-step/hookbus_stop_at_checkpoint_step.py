@@ -35,8 +35,7 @@ class StopAtCheckpointStepHook(SessionRunHook):
             seconds are negative.
     """
 
-    main_setting = "last_step"
-    only_observes = True
+    options = hookbus.HookOptions(main_setting="last_step", only_observes=True)
 
     model_dir: str | Path
     last_step: int = attrs.field(validator=hookbus.numeric(above=0))

@@ -27,8 +27,9 @@ class StopAtStepHook(SessionRunHook):
         UsageError: neither or both are given, or the number is not above 0.
     """
 
-    main_setting = "last_step"
-    exclusive_settings = (("num_steps", "last_step"),)
+    options = hookbus.HookOptions(
+        main_setting="last_step", exclusive_settings=(("num_steps", "last_step"),)
+    )
 
     num_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     last_step: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))

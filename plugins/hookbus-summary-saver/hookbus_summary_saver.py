@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 from hookbus_summary_events import EventFile, check_there
@@ -51,13 +51,15 @@ class SummarySaverHook(SessionRunHook):
             missing, or a value does not fit its kind of summary.
     """
 
-    exclusive_settings = (("save_steps", "save_secs"),)
-    default_settings: ClassVar = {"save_steps": 100}
-    kinds = ("train", "eval")  # of an evaluation session, only the metrics
-    only_observes = True
-    ranks = "chief"
-    can_wait = True
-    on_error = "warn"  # a full disk must not end a training
+    options = hookbus.HookOptions(
+        exclusive_settings=(("save_steps", "save_secs"),),
+        default_settings={"save_steps": 100},
+        kinds=("train", "eval"),  # of an evaluation session, only the metrics
+        only_observes=True,
+        ranks="chief",
+        can_wait=True,
+        on_error="warn",  # a full disk must not end a training
+    )
 
     save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
     save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))

@@ -32,9 +32,11 @@ class ThroughputHook(SessionRunHook):
         UsageError: neither or both periods are given, or a number is not above 0.
     """
 
-    exclusive_settings = (("every_n_steps", "every_n_secs"),)
-    only_observes = True
-    ranks = "chief"
+    options = hookbus.HookOptions(
+        exclusive_settings=(("every_n_steps", "every_n_secs"),),
+        only_observes=True,
+        ranks="chief",
+    )
     every_n_steps: int | None = attrs.field(default=100, validator=_ABOVE_0)
     every_n_secs: float | None = attrs.field(default=None, validator=_LEAST_0)
     batch_size: int | str | None = None

@@ -55,7 +55,7 @@ class TimeLimitHook(SessionRunHook):
             such kind.
     """
 
-    main_setting = "limit"
+    options = hookbus.HookOptions(main_setting="limit")
 
     limit: str | float = attrs.field(validator=lambda *given: seconds_in(given[2]))
     kind: Literal["preempted", "stopped"] = "preempted"

@@ -19,6 +19,7 @@ from hookbus import (
     Config,
     Due,
     Graph,
+    HookOptions,
     MonitoredSession,
     MonitoredTrainingSession,
     Recovery,
@@ -29,6 +30,7 @@ from hookbus import (
     hookimpl,
 )
 from hookbus.config.parser import Precedence
+from hookbus.hooks.options import options_of
 from hookbus.testing import fake_dist, run_steps
 from tests.support.watching import clock as clock
 from tests.support.watching import lines as lines
@@ -79,7 +81,7 @@ class Slow(SessionRunHook):
 class Patient(Slow):
     """A hook that can wait."""
 
-    can_wait = True
+    options = HookOptions(can_wait=True)
 
 
 def graph_of(take: Any, **ops: float) -> Graph:
@@ -172,7 +174,7 @@ def test_a_hook_that_cannot_wait_is_named_once(take, lines):
     """It runs as often as before, and so does one that has no schedule."""
 
     class Sleepy(SessionRunHook):
-        can_wait = True
+        options = HookOptions(can_wait=True)
         runs = 0
 
         def before_run(self) -> None:
@@ -323,7 +325,7 @@ def test_a_failing_hook_counts(take, lines):
     """An error on its way through a call does not lose its time."""
 
     class Fails(SessionRunHook):
-        on_error = "warn"
+        options = HookOptions(on_error="warn")
 
         def after_run(self) -> None:
             take(1.0)
@@ -417,7 +419,7 @@ def test_the_built_in_hooks_that_can_wait():
         entry.name
         for entry in entry_points(group="hookbus")
         if entry.attr and entry.dist.name.startswith("hookbus-")
-        if getattr(entry.load(), "can_wait", False)
+        if options_of(entry.load()).can_wait
     }
     assert found == {"logging-tensor", "progress", "step-counter", "summary-saver"}
 

@@ -35,10 +35,10 @@ from hookbus import (
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Caller, Implementation
 from hookbus.bus.error_policy import ErrorGuard as Guard
-from hookbus.bus.error_policy import ErrorPolicy, parse_policy
 from hookbus.bus.error_policy import FailureLog as Failures
 from hookbus.bus.registry import Registration as Member
 from hookbus.hooks.context import CurrentHook as Turn
+from hookbus.hooks.options import ErrorPolicy, parse_policy
 from hookbus.session.creators import ChiefSessionCreator
 from tests.support import behaviours
 from tests.support.buses import bus, called
@@ -51,7 +51,8 @@ class Failing(SessionRunHook):
     """Raises in the events that it is told, and writes down which ones it got."""
 
     def __init__(self, *events: str, policy: str = "warn", error: Any = OSError) -> None:
-        self.on_error, self.events, self.error = policy, events, error
+        self.options = hookbus.HookOptions(on_error=policy)
+        self.events, self.error = events, error
         self.got: list[str] = []
 
     def _take(self, event: str) -> None:
@@ -196,7 +197,7 @@ def test_what_the_dropped_event_would_have_answered_is_missing() -> None:
     """A hook whose before_run is dropped asks for nothing, and has no results."""
 
     class Asking(SessionRunHook):
-        on_error = "warn"
+        options = hookbus.HookOptions(on_error="warn")
         results: Any = "untouched"
 
         def before_run(self) -> SessionRunArgs:
@@ -323,7 +324,7 @@ def test_a_preemption_is_never_dropped(error: Any) -> None:
     times = iter([True])
 
     class Unlucky(SessionRunHook):
-        on_error = "warn"
+        options = hookbus.HookOptions(on_error="warn")
         created = 0
 
         def after_create_session(self) -> None:
@@ -347,7 +348,7 @@ def test_the_error_of_another_hook_is_not_ones_own() -> None:
     """A hook that emits an event cannot drop what a strict hook raises in it."""
 
     class Sender(SessionRunHook):
-        on_error = "warn"
+        options = hookbus.HookOptions(on_error="warn")
 
         def after_run(self, run_context: Any) -> None:
             run_context.emit("measured", values={}, global_step=1)
@@ -374,25 +375,22 @@ def test_the_member_beats_the_class() -> None:
 
 
 def test_a_class_or_an_object_declares_its_policy() -> None:
-    """on_error is an attribute of a class, or of one object; a bad one is an error."""
+    """on_error is among the options of a class, or of one object."""
 
     class Sloppy(Failing):
-        on_error = "raise"
+        options = hookbus.HookOptions(on_error="raise")
 
     hook = Sloppy("before_run")
     assert bus(hook).guard("p0").policy == WARN
-    hook.on_error = "wran"
-    with pytest.raises(
-        UsageError, match=r"plugin 'p0' \(hooks=\): on_error: 'wran'.*'warn'"
-    ):
-        bus(hook)
+    del hook.options
+    assert bus(hook).guard("p0") is None
 
 
-def test_a_method_called_on_error_is_no_policy() -> None:
-    """An object of another library may well have a method of that name."""
+def test_an_attribute_called_on_error_is_no_policy() -> None:
+    """An object of another library may well have a method or a value of that name."""
 
     class Foreign:
-        def on_error(self) -> None: ...
+        on_error = "warn"
 
         def before_run(self) -> None: ...
 
@@ -406,7 +404,7 @@ def test_only_mild_hooks_are_wrapped() -> None:
         def before_run(self, run_context: Any) -> None: ...
 
     strict, mild = Plain(), Plain()
-    mild.on_error = "warn"
+    mild.options = hookbus.HookOptions(on_error="warn")
     rows = dict(bus(strict, mild).caller("before_run").rows)
     assert rows["p0"] == strict.before_run
     assert rows["p1"] != mild.before_run
@@ -556,7 +554,7 @@ def test_a_mild_wrapper_around_the_end_keeps_nobody_from_it() -> None:
     """A wrapper of end that fails before its yield is skipped, and all hooks are told."""
 
     class Around(SessionRunHook):
-        on_error = "warn"
+        options = hookbus.HookOptions(on_error="warn")
 
         @hookimpl(wrapper=True)
         def end(self) -> Generator[None, Any, Any]:
@@ -587,7 +585,7 @@ class Stateful(SessionRunHook):
     """Has a state, and fails with it where told."""
 
     def __init__(self, fails: str, policy: str) -> None:
-        self.fails, self.on_error = fails, policy
+        self.fails, self.options = fails, hookbus.HookOptions(on_error=policy)
         self.loaded: Any = None
 
     def state_dict(self) -> dict[str, int]:
@@ -646,6 +644,7 @@ def test_a_failure_with_the_state_ends_the_session_by_default(method: str) -> No
 
 
 def test_the_public_names_are_enough_for_a_mild_hook() -> None:
-    """A hook's author needs one attribute, and no import but SessionRunHook."""
-    assert hookbus.SessionRunHook.on_error == "raise"
-    assert hookbus.SessionRunHook.only_observes is False
+    """A hook's author needs one attribute, and HookOptions for it."""
+    assert hookbus.SessionRunHook.options == hookbus.HookOptions()
+    assert hookbus.SessionRunHook.options.on_error == "raise"
+    assert hookbus.SessionRunHook.options.only_observes is False

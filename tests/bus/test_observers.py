@@ -16,6 +16,7 @@ from hookbus import (
     Call,
     Config,
     Graph,
+    HookOptions,
     MonitoredSession,
     SessionRunArgs,
     SessionRunHook,
@@ -23,10 +24,10 @@ from hookbus import (
 )
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Caller
-from hookbus.bus.error_policy import ErrorPolicy
 from hookbus.bus.observers import Observers
 from hookbus.bus.registry import Registration as Member
 from hookbus.hooks.context import CurrentHook as Turn
+from hookbus.hooks.options import ErrorPolicy
 from tests.support.behaviours import (
     PLAIN,
     WRAPPERS,
@@ -136,7 +137,7 @@ def test_an_error_that_is_held_back_is_told_too() -> None:
     """What a policy drops is the call's error, and none of the whole event."""
 
     class Failing:
-        on_error = "warn"
+        options = HookOptions(on_error="warn")
 
         def before_run(self) -> None:
             raise OSError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hookbus import PluginError, UsageError, hookimpl
+from hookbus import HookOptions, PluginError, UsageError, hookimpl
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
 from tests.support.buses import answering, bus, called
@@ -72,7 +72,7 @@ class Ordered:
     """A hook that declares its place among others."""
 
     def __init__(self, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
-        self.before, self.after = before, after
+        self.options = HookOptions(before=before, after=after)
 
     def before_run(self) -> str:
         return "here"

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from hookbus import Config, Graph, MonitoredSession, PluginError, SessionRunHook, hookimpl
+from hookbus import (
+    Config,
+    Graph,
+    HookOptions,
+    MonitoredSession,
+    PluginError,
+    SessionRunHook,
+    hookimpl,
+)
 from hookbus.bus.bus import Bus
 from hookbus.bus.ordering import OrderedHook as Called
 from hookbus.bus.registry import Registration as Member
@@ -18,7 +26,7 @@ class Wishing:
     """A hook with wishes."""
 
     def __init__(self, before: Any = (), after: Any = ()) -> None:
-        self.before, self.after = before, after
+        self.options = HookOptions(before=before, after=after)
 
     def before_run(self) -> str:
         return "here"
@@ -58,8 +66,8 @@ def warned(capsys: Any, **plugins: Any) -> list[str]:
 @pytest.mark.parametrize("key", ["before", "after"])
 def test_a_wish_that_is_no_name_is_refused(key: str, wish: Any) -> None:
     """Names are text, one or a tuple of some; the message says what was given."""
-    with pytest.raises(PluginError, match=rf"'one' \(hooks=\): {key} is .*tuple of names"):
-        bus(one=Wishing(**{key: wish}))
+    with pytest.raises(PluginError, match=rf"HookOptions\({key}=.*\): .*tuple of names"):
+        Wishing(**{key: wish})
 
 
 @pytest.mark.parametrize("wish", [None, (), [], "two", ["two"], ("two", "three")])
@@ -68,16 +76,26 @@ def test_wishes_are_names(wish: Any) -> None:
     bus(one=Wishing(before=wish)).check_order()
 
 
-def test_a_method_called_before_is_no_wish() -> None:
-    """An object of another library may well have a method of that name."""
+def test_an_attribute_called_before_is_no_wish() -> None:
+    """It belongs to the author of the hook, whatever it is: a method, a number, a name."""
 
     class Foreign:
+        after = "p1"
+
+        def __init__(self) -> None:
+            self.before: Any = 0.0
+
+        def before_run(self) -> str:
+            self.before = "p0"
+            return "here"
+
+    class Other:
         def before(self) -> None: ...
 
         def before_run(self) -> str:
-            return "here"
+            return "there"
 
-    assert called(bus(Foreign())) == ["p0"]
+    assert called(bus(Foreign(), Other())) == ["p0", "p1"]
 
 
 @pytest.mark.parametrize("spelled", ["one", "ONE", "hookbus_one"])
@@ -130,7 +148,7 @@ def test_a_session_refuses_a_circle_before_any_event() -> None:
 
     class Hook(SessionRunHook):
         def __init__(self, before: str) -> None:
-            self.before = before
+            self.options = HookOptions(before=before)
 
         def begin(self) -> None:
             told.append("begin")

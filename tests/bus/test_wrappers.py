@@ -11,6 +11,7 @@ import pytest
 from hookbus import (
     Config,
     Graph,
+    HookOptions,
     MonitoredSession,
     MonitoredTrainingSession,
     PluginError,
@@ -93,7 +94,7 @@ def test_a_forgotten_return_ends_the_session_and_is_told() -> None:
 def test_no_policy_holds_it_back() -> None:
     """It says that something was written wrongly, like any PluginError."""
     hook = wrapping("before_run", returns="x")
-    hook.on_error = "warn"
+    hook.options = HookOptions(on_error="warn")
     with pytest.raises(PluginError, match="returned 'x'"):
         called(bus(hook))
 

@@ -96,7 +96,7 @@ import sys
 import hookbus
 
 class Watcher(hookbus.SessionRunHook):
-    kinds = ("train", "eval", "predict")
+    options = hookbus.HookOptions(kinds=("train", "eval", "predict"))
 
     def __init__(self, word: str = "seen") -> None:
         self.word, self.runs = word, 0

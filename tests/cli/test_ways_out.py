@@ -89,7 +89,7 @@ def test_a_plugin_for_other_sessions_is_neither_made_nor_forgotten(
     code = """
     import hookbus
     class EvalHook(hookbus.SessionRunHook):
-        kinds = ("eval",)
+        options = hookbus.HookOptions(kinds=("eval",))
         def __init__(self, needed: int) -> None: raise OSError
     """
     install("judge", code, "EvalHook")

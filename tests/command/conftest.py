@@ -73,6 +73,7 @@ def configure(options):
 def after_run(run_context, run_values):
     pass
 """
+URGENT = f"{MODULE}\noptions = hookbus.HookOptions(before='sampler')\n"
 CLASS = """\
 import attrs
 import hookbus
@@ -100,7 +101,8 @@ CLIPPER = hook(
 )
 SAVER = hook(
     "SaverHook",
-    "exclusive_settings = [['save_secs', 'save_steps']]\n"
+    "options = hookbus.HookOptions(\n"
+    "        exclusive_settings=[['save_secs', 'save_steps']]\n    )\n"
     "    save_secs: int | None = 600\n    save_steps: int | None = None",
 )
 RAISER = """\
@@ -143,7 +145,7 @@ DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     ),
     "checkpoint-saver": dist("checkpoint-saver = fake_saver:SaverHook", SAVER),
     "raiser": dist("raiser = fake_raiser:RaiserHook", RAISER),
-    "urgent": dist("urgent = fake_urgent", "before = 'sampler'\n" + MODULE),
+    "urgent": dist("urgent = fake_urgent", URGENT),
     "malformed": dist("malformed = not a module!", "") | {"modules": {}},
     "broken": dist("broken = fake_broken", "import nosuchdep\n"),
     "cracked": dist("cracked = fake_cracked:CrackedHook", "1 / 0\n"),

@@ -35,11 +35,15 @@ def end({me}): _told("end")
 """
 PLUGINS = {
     "anchor": {"last": "(trylast=True)"},
-    "banner": {"wishes": "after = 'yard'"},
+    "banner": {"wishes": "options = hookbus.HookOptions(after='yard')"},
     "cover": {"around": "(wrapper=True)", "rest": "return (yield)"},
     "delta": {"cls": "DeltaHook"},
     "early": {"first": "(tryfirst=True)"},
-    "flag": {"cls": "FlagHook", "autouse": True, "wishes": "before = ('anchor', 'banner')"},
+    "flag": {
+        "cls": "FlagHook",
+        "autouse": True,
+        "wishes": "options = hookbus.HookOptions(before=('anchor', 'banner'))",
+    },
     "wrap": {"around": "(wrapper=True, tryfirst=True)", "rest": "return (yield)"},
     "yard": {},
     "zero": {"cls": "ZeroHook", "autouse": True},

@@ -21,7 +21,7 @@ def declared(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def read(source: str):
-        head = "import attrs, dataclasses\nfrom hookbus import SessionRunHook\n"
+        head = "import attrs, dataclasses\nfrom hookbus import *\n"
         tmp_path.joinpath("declared_plugin.py").write_text(head + source)
         entry = EntryPoint("x", "declared_plugin:Hook", "hookbus")
         return declared_settings(Installed("x", entry, None, None))
@@ -48,14 +48,15 @@ def test_the_settings_of_every_shipped_plugin_are_seen(name):
         ("class Hook(SessionRunHook): ...", {}, ""),
         (
             "class Hook(SessionRunHook):\n"
-            "    main_setting = 'b'\n"
+            "    options = HookOptions(main_setting='b')\n"
             "    def __init__(self, a, b: bool = True, *, c: 'int' = 1): ...",
             {"a": "", "b": "bool", "c": "int"},
             "b",
         ),
         (
             "@attrs.define(eq=False)\nclass Hook(SessionRunHook):\n"
-            "    kinds: ClassVar = ()\n    a: int\n    _b: bool = False\n"
+            "    kinds: ClassVar = ()\n    options = HookOptions()\n"
+            "    a: int\n    _b: bool = False\n"
             "    _c: int = attrs.field(init=False)\n",
             {"a": "int", "b": "bool"},
             "a",
@@ -77,6 +78,41 @@ def test_settings_are_the_parameters_of_the_constructor(source, fields, main, de
     """Written out, or made from fields."""
     seen = declared(source)
     assert (seen.fields, seen.main) == (fields, main)
+
+
+BASE = """
+@attrs.define(eq=False)
+class Base(SessionRunHook):
+    options = HookOptions(main_setting="b", ranks="chief")
+    a: int = 1
+    b: int = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "main"),
+    [
+        ("c: int = 3", "b"),
+        ("options = HookOptions(main_setting='c')\n    c: int = 3", "c"),
+        ("options: ClassVar = hookbus.HookOptions(main_setting='c')\n    c: int = 3", "c"),
+        ("options = HookOptions(before='c')", "a"),
+        ("options = HookOptions(main_setting=None)", "a"),
+        ("options = attrs.evolve(Base.options, before='c')", "b"),
+        ("options = attrs.evolve(Base.options, main_setting='a')", "a"),
+        ("options = evolve(SessionRunHook.options)", None),
+        ("options = {'main_setting': 1, 'mine': 2}", "b"),
+        ("options = HookOptions(main_setting=NAME)", None),
+        ("options = HookOptions(**MORE)", None),
+        ("options = OPTIONS", None),
+        ("options = make('b')", None),
+        ("def options(self): ...", "b"),
+        ("main_setting = 'a'", "b"),
+    ],
+)
+def test_the_main_setting_is_that_of_the_options(body, main, declared):
+    """Those of the class, as far as its text shows them, or else those of its base."""
+    seen = declared(f"{BASE}\n@attrs.define(eq=False)\nclass Hook(Base):\n    {body}\n")
+    assert (seen and seen.main) == main
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import enum
 import os.path
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
 import pytest
@@ -151,9 +151,11 @@ def test_an_unknown_field_gets_a_suggestion():
 class Timed(hookbus.SessionRunHook):
     """Has a pair of fields of which exactly one counts, and a main one."""
 
-    main_setting = "steps"
-    exclusive_settings = (("secs", "steps"),)
-    default_settings: ClassVar = {"secs": 600.0}
+    options = hookbus.HookOptions(
+        main_setting="steps",
+        exclusive_settings=(("secs", "steps"),),
+        default_settings={"secs": 600.0},
+    )
 
     name: str = "timed"
     secs: float | None = None
@@ -353,7 +355,7 @@ def test_a_constructor_that_fails_with_nothing_set_is_not_the_users_mistake():
 class Either(hookbus.SessionRunHook):
     """Has one of two settings; its constructor gives one of them a default."""
 
-    exclusive_settings = (("secs", "steps"),)
+    options = hookbus.HookOptions(exclusive_settings=(("secs", "steps"),))
 
     secs: float | None = 600.0
     steps: int | None = None

@@ -16,6 +16,7 @@ from hookbus import (
     Estimator,
     EvalSpec,
     Graph,
+    HookOptions,
     MonitoredTrainingSession,
     Scaffold,
     SessionInterruptedError,
@@ -165,7 +166,7 @@ def test_the_core_takes_no_name_that_a_hook_can_have(entry, name):
 
 def test_a_hook_that_serves_training_only_takes_part_in_no_other_call(monkeypatch):
     """One that is switched on says itself which kinds it serves."""
-    monkeypatch.setattr(WatchHook, "kinds", ("train",))
+    monkeypatch.setattr(WatchHook, "options", HookOptions(kinds=("train",)))
     monkeypatch.setattr(WatchHook, "made", [])
     monkeypatch.setenv("HOOKBUS_PLUGINS", "tests.support.estimating:WatchHook")
     path = checkpoint()

@@ -12,6 +12,7 @@ import pytest
 from hookbus import (
     Config,
     Graph,
+    HookOptions,
     MonitoredSession,
     OptionGroup,
     PluginError,
@@ -153,7 +154,8 @@ def failing(event: str, policy: str = "raise") -> Any:
     def fails(self: Any) -> None:
         raise OSError("cannot")
 
-    return type("FailingHook", (SessionRunHook,), {"fails": fails, "on_error": policy})()
+    declared = {"fails": fails, "options": HookOptions(on_error=policy)}
+    return type("FailingHook", (SessionRunHook,), declared)()
 
 
 def open_session(*members: Member) -> None:
@@ -314,7 +316,8 @@ def test_who_ends_python_is_named(event: str, policy: str, error: BaseException)
     def ends(self: Any) -> None:
         raise copy.copy(error)
 
-    hook = type("Ending", (), {event: hookimpl(ends), "on_error": policy})()
+    options = HookOptions(on_error=policy)
+    hook = type("Ending", (), {event: hookimpl(ends), "options": options})()
     made = Bus()
 
     def start() -> None:

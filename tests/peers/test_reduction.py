@@ -54,7 +54,7 @@ def test_a_hook_on_the_chief_alone_cannot_ask():
         reductions_of(asked, lambda _: False)
     assert str(raised.value) == (
         "hook 'here' asks for reduce='mean', in which all ranks take part, but it takes "
-        "part on rank 0 only: declare ranks = 'all'"
+        "part on rank 0 only: declare HookOptions(ranks='all')"
     )
 
 

@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -74,7 +74,7 @@ HOOK = """
 import hookbus
 
 class FakeHook(hookbus.SessionRunHook):
-    kinds = {kinds}
+    options = hookbus.HookOptions(kinds={kinds})
     runs = []
 
     def __init__(self, size: int = 1) -> None:
@@ -253,7 +253,7 @@ def test_a_plugin_takes_part_in_sessions_of_its_kinds(install, kinds, kind, ther
     install("picky", HOOK.format(kinds=kinds), "FakeHook")
 
     class MineHook(SessionRunHook):
-        kinds = ("predict",)
+        options = hookbus.HookOptions(kinds=("predict",))
 
     assert names(config("picky"), [MineHook()], kind=kind) == ["picky"] * there + ["mine"]
 
@@ -288,7 +288,7 @@ def test_a_hook_in_code_sees_its_sessions_kind_and_those_it_declares(declared, s
             kinds.append(run_context.kind)
 
     if declared is not None:
-        MineHook.kinds = declared
+        MineHook.options = hookbus.HookOptions(kinds=declared)
     with MonitoredSession(Graph(), hooks=[MineHook()], config=config()) as session:
         for kind in ("train", "aux", "eval", "predict"):
             session.run("global_step", kind=kind)
@@ -301,17 +301,33 @@ def test_what_a_hook_inherits_is_no_declaration():
     assert mine.kinds == ("eval",)
 
 
-def test_invalid_kinds_of_a_hook_in_code_are_an_error():
-    """The message names the hook, its kinds, and what to write."""
+def test_a_wrong_option_of_a_plugin_keeps_it_from_loading(install):
+    """The message names the plugin, the option, and the line that it is in."""
+    install("picky", HOOK.format(kinds=("training",)), "FakeHook")
+    with pytest.raises(PluginError) as caught:
+        members(config("picky"), "train", {})
+    first, second, third = str(caught.value).splitlines()
+    assert first.startswith("cannot load plugin 'picky' (fake-picky 1.0, ")
+    assert second.startswith(
+        "  PluginError: HookOptions(kinds=('training',)): expected a tuple of 'train', "
+        "'eval', 'predict', 'aux', like ('train',) ("
+    )
+    line = 1 + HOOK.splitlines().index("    options = hookbus.HookOptions(kinds={kinds})")
+    assert second.endswith(f".py:{line})")
+    assert third.startswith("  Run without it: -p no:picky")
+
+
+def test_a_dict_in_place_of_options_is_an_error():
+    """The message names the class of the hook, and what to write."""
 
     class MineHook(SessionRunHook):
-        kinds = ("training",)
+        options: ClassVar = {"kinds": ("eval",), "before": "progress"}
 
     with pytest.raises(PluginError) as caught:
         members(config(), "train", {"hooks": [MineHook()]})
     assert str(caught.value) == (
-        "plugin 'mine': kinds is ('training',); expected a tuple of 'train', 'eval', "
-        "'predict', 'aux', like ('train',)"
+        "MineHook.options is a dict: write options = hookbus.HookOptions(kinds=('eval',), "
+        "before='progress'), or give the attribute another name if it means something else"
     )
 
 

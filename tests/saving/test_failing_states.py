@@ -12,6 +12,7 @@ from hookbus import (
     CheckpointError,
     Config,
     Graph,
+    HookOptions,
     MonitoredSession,
     MonitoredTrainingSession,
     Recovery,
@@ -25,7 +26,7 @@ class Counter(SessionRunHook):
     """Counts runs over all sessions, and fails in the calls that it is told."""
 
     def __init__(self, *fails: str, policy: str = "warn") -> None:
-        self.on_error, self.fails = policy, set(fails)
+        self.options, self.fails = HookOptions(on_error=policy), set(fails)
         self.state = {"runs": 0}
         self.asked: list[str] = []
 
@@ -151,7 +152,7 @@ class Odd(SessionRunHook):
     """A hook with a state that no checkpoint can hold."""
 
     def __init__(self, state: Any, policy: str = "raise") -> None:
-        self.on_error, self.state = policy, state
+        self.options, self.state = HookOptions(on_error=policy), state
 
     def state_dict(self) -> Any:
         return self.state

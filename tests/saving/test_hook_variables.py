@@ -158,7 +158,7 @@ def test_an_evaluation_takes_part_with_hooks_of_its_own(tmp_path, trained, lines
     graph.variable("w", np.zeros(4))
 
     class Spread(SessionRunHook):
-        kinds = ("eval",)
+        options = hookbus.HookOptions(kinds=("eval",))
 
         def begin(self, graph):
             graph.variable("spread", 1.0)

@@ -11,7 +11,14 @@ import attrs
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 
-from hookbus import Config, Graph, MonitoredSession, SessionRunHook, undisturbed
+from hookbus import (
+    Config,
+    Graph,
+    HookOptions,
+    MonitoredSession,
+    SessionRunHook,
+    undisturbed,
+)
 from hookbus.errors import add_note, culprit_of, summary_of
 from hookbus.logs import configure
 from tests.support.profiles import cases
@@ -186,7 +193,7 @@ def test_a_hook_that_fails_with_any_error_keeps_no_other_from_its_end(make):
 def test_the_errors_of_a_tolerated_hook_may_be_any(policy, make):
     """The policy holds back each of them, and logs it."""
     hook = WatchHook("before_run", make())
-    hook.on_error = policy
+    hook.options = HookOptions(on_error=policy)
     graph = Graph()
     graph.train_op(lambda: (), name="train")
     with MonitoredSession(graph, hooks=[hook], config=OFF) as session:

@@ -700,9 +700,9 @@ def test_a_cancelled_step_serves_its_requests():
 
 
 AUX = """
-from hookbus import hookimpl
+from hookbus import HookOptions, hookimpl
 
-kinds = ("train", "aux")
+options = HookOptions(kinds=("train", "aux"))
 
 
 @hookimpl

@@ -14,6 +14,7 @@ from hookbus import (
     Config,
     DrivenSession,
     Graph,
+    HookOptions,
     MonitoredSession,
     MonitoredTrainingSession,
     SessionRunArgs,
@@ -200,7 +201,7 @@ def test_a_run_of_another_kind_updates_nothing():
     """It is refused at once."""
 
     class Aux(Skips):
-        kinds = ("train", "aux")
+        options = HookOptions(kinds=("train", "aux"))
 
     message = "hook 'aux' called .* in a run of the kind 'aux', which updates nothing"
     with (

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from hypothesis import strategies as st
 
-from hookbus import Due, SessionRunArgs, SessionRunHook, hookimpl
+from hookbus import Due, HookOptions, SessionRunArgs, SessionRunHook, hookimpl
 from hookbus.bus.registry import Registration
 
 WANTS: list[Any] = [
@@ -151,7 +151,7 @@ class Wrapper(Asker):
 class Warned(Asker):
     """The same, with errors that do not end the session."""
 
-    on_error = "warn"
+    options = HookOptions(on_error="warn")
 
 
 STYLES = (

@@ -14,6 +14,7 @@ from hookbus import (
     Estimator,
     EstimatorSpec,
     Graph,
+    HookOptions,
     RunConfig,
     SessionRunHook,
     hookimpl,
@@ -86,7 +87,7 @@ class WatchHook(SessionRunHook):
         members: their names, in order.
     """
 
-    kinds = ("train", "eval", "predict")
+    options = HookOptions(kinds=("train", "eval", "predict"))
     made: ClassVar[list[WatchHook]] = []
 
     events: list[str] = attrs.field(factory=list, init=False)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import attrs
 
-from hookbus import SessionRunArgs, SessionRunHook, hookimpl
+from hookbus import HookOptions, SessionRunArgs, SessionRunHook, hookimpl
 
 
 @attrs.define(eq=False)
 class FineHook(SessionRunHook):
     """Keeps all the rules."""
 
-    only_observes = True
+    options = HookOptions(only_observes=True)
 
     every: int = 1
     names: tuple[str, ...] = ("loss", "accuracy")
@@ -163,7 +163,7 @@ class RestartingHook(CountingHook):
 
 
 class Observer(SessionRunHook):
-    only_observes = True
+    options = HookOptions(only_observes=True)
 
 
 class FeedingHook(Observer):

@@ -61,7 +61,7 @@ def test_the_backend_session_can_be_read_later(recorder):
 
 def test_a_recorder_observes_only(recorder):
     """It says so, and the model trains as without it."""
-    assert recorder.only_observes
+    assert recorder.options.only_observes
     assert run_steps(recorder, steps=3).variables == run_steps(steps=3).variables
 
 

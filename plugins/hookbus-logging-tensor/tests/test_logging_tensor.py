@@ -386,5 +386,7 @@ def test_values_over_all_ranks_need_a_period_in_runs(periods):
 
 def test_values_over_all_ranks_take_all_of_them():
     """Otherwise the hook is on the chief alone, where the log lines are."""
-    assert LoggingTensorHook("loss", every_n_iter=1).ranks == "chief"
-    assert LoggingTensorHook("loss", every_n_iter=1, reduce="mean").ranks == "all"
+    assert LoggingTensorHook("loss", every_n_iter=1).options.ranks == "chief"
+    everywhere = LoggingTensorHook("loss", every_n_iter=1, reduce="mean").options
+    assert (everywhere.ranks, everywhere.can_wait) == ("all", False)
+    assert everywhere.exclusive_settings == LoggingTensorHook.options.exclusive_settings

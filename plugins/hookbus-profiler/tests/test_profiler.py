@@ -188,7 +188,7 @@ def test_runs_of_other_kinds_between_are_left_out(model, timelines):
     """An aux run between two steps belongs to neither of them."""
 
     class EverywhereHook(SessionRunHook):
-        kinds = ("train", "aux")
+        options = hookbus.HookOptions(kinds=("train", "aux"))
 
         def before_run(self):
             return None
@@ -348,7 +348,7 @@ def test_the_log_says_where_the_timeline_is_and_how_to_open_it(lines):
 
 FULL = """
 import resource, signal, sys
-import hookbus
+import attrs, hookbus
 from hookbus import SessionRunHook
 from hookbus.testing import run_steps
 from hookbus_profiler import ProfilerHook
@@ -362,7 +362,7 @@ class Full(SessionRunHook):
 
 hook = ProfilerHook(save_steps=1, output_dir="out")
 for policy in sys.argv[1:]:
-    hook.on_error = policy
+    hook.options = attrs.evolve(hook.options, on_error=policy)
 steps = run_steps(hook, Full(), steps=6, reraise=False)
 print(steps.outcome.kind, steps.outcome.who, steps.global_step)
 """

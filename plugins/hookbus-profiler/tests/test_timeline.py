@@ -180,7 +180,7 @@ def test_each_hook_has_a_track_with_its_calls(graph, timelines):
     """Whether it is called before the profiler or after it, and the profiler too."""
 
     class EarlyHook(Named):
-        before = ("profiler",)
+        options = hookbus.HookOptions(before=("profiler",))
 
     profile(graph, Named(), EarlyHook())
     found = timelines()[2]
@@ -263,7 +263,7 @@ def test_an_error_that_was_held_back_is_told(graph, timelines):
     """The slice of a call that failed names the type of the error."""
 
     class WeakHook(SessionRunHook):
-        on_error = "warn"
+        options = hookbus.HookOptions(on_error="warn")
 
         def before_run(self):
             raise KeyError("on purpose")
@@ -286,7 +286,7 @@ def test_neighbouring_steps_share_nothing(graph, timelines):
     """Each call is in the timeline of its own step, with a timeline at every step."""
 
     class EarlyHook(Named):
-        before = ("profiler",)
+        options = hookbus.HookOptions(before=("profiler",))
 
         @hookimpl(tryfirst=True)
         def before_run(self):
@@ -404,7 +404,7 @@ def test_any_name_can_be_told(timelines, tmp_path_factory, names, label):
     error = type(label, (Exception,), {})
 
     class WeakHook(SessionRunHook):
-        on_error = "warn"
+        options = hookbus.HookOptions(on_error="warn")
 
         def after_run(self):
             raise error

@@ -30,6 +30,7 @@ from hookbus import (
     Config,
     DrivenSession,
     Graph,
+    HookOptions,
     MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
@@ -102,7 +103,7 @@ class Sums(SessionRunHook):
     """Asks in each step for a sum over the ranks."""
 
     def __init__(self, ranks: str) -> None:
-        self.ranks = ranks
+        self.options = HookOptions(ranks=ranks)
         self.found: set[float] = set()
 
     def before_run(self, run_context: Any) -> SessionRunArgs:

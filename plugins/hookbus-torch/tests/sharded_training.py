@@ -21,7 +21,13 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from hookbus import Config, MonitoredTrainingSession, SessionRunArgs, SessionRunHook
+from hookbus import (
+    Config,
+    HookOptions,
+    MonitoredTrainingSession,
+    SessionRunArgs,
+    SessionRunHook,
+)
 
 RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
@@ -43,7 +49,8 @@ class Reads(SessionRunHook):
     """Fetches values of the sharded model in each step."""
 
     def __init__(self, options: argparse.Namespace, net: nn.Module) -> None:
-        self.ranks, self.assigns = options.reads or "all", options.assigns
+        self.options = HookOptions(ranks=options.reads or "all")
+        self.assigns = options.assigns
         self.net, self.is_quiet = net, not (options.reads or options.assigns)
         self.seen: list[Any] = []
 

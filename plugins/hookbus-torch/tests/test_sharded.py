@@ -154,8 +154,8 @@ def test_a_hook_on_the_chief_alone_cannot_read_a_part_of_each_rank(tmp_path):
     assert done.code
     refused = (
         "hook 'reads' takes part on rank 0 only and fetches 'model.0.weight:grad', of "
-        "which each rank holds a part: all ranks must read it together. Declare ranks = "
-        "'all', or report the value from the loop"
+        "which each rank holds a part: all ranks must read it together. Declare "
+        "HookOptions(ranks='all'), or report the value from the loop"
     )
     assert done.left[0]["error"] == f"UsageError: {refused}"
     assert f"rank 0: UsageError: {refused}" in done.left[1]["error"]

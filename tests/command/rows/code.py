@@ -228,7 +228,7 @@ ON_ERROR = [
                 import hookbus
 
                 class FailingHook(hookbus.SessionRunHook):
-                    on_error = "warn"
+                    options = hookbus.HookOptions(on_error="warn")
 
                     def after_run(self):
                         raise OSError("the disk is full")

@@ -10,7 +10,7 @@ from tests.command.row import Row
 HEAD = """\
 import attrs
 import hookbus
-from hookbus import SessionRunHook, hookimpl
+from hookbus import HookOptions, SessionRunHook, hookimpl
 
 """
 MODULE = "-p my_hooks"
@@ -33,6 +33,11 @@ def hook(name: str, *lines: str) -> str:
     return f"class {name}Hook(SessionRunHook):\n{body}\n\n"
 
 
+def declares(options: str) -> str:
+    """Return the line of a hook class that declares options."""
+    return f"options = HookOptions({options})"
+
+
 def marked(*lines: str, mark: str = "@hookimpl") -> str:
     """Return functions with a mark on the first."""
     return "\n".join([mark, *lines, ""])
@@ -42,16 +47,16 @@ ORDERING = [
     wrong(
         "two that both want to come first",
         BOTH,
-        hook("One", "before = 'two'") + hook("Two", "before = 'one'"),
+        hook("One", declares("before='two'")) + hook("Two", declares("before='one'")),
         3,
         CIRCLE,
     ),
     wrong(
         "three that each want to come after the next",
         f"{BOTH} -p my_hooks:ThreeHook",
-        hook("One", "after = 'two'")
-        + hook("Two", "after = 'three'")
-        + hook("Three", "after = 'one'"),
+        hook("One", declares("after='two'"))
+        + hook("Two", declares("after='three'"))
+        + hook("Three", declares("after='one'")),
         3,
         "PLUGIN ERROR: plugins ask for an impossible order: …'three'",
         CIRCLE.replace("'one'…'two'", "'two'…'one'"),
@@ -59,14 +64,14 @@ ORDERING = [
     wrong(
         "before and after the same one",
         BOTH,
-        hook("One", "before = 'two'", "after = 'two'") + hook("Two"),
+        hook("One", declares("before='two', after='two'")) + hook("Two"),
         3,
         CIRCLE,
     ),
     wrong(
         "a circle of a plugin and a hook in code",
         ONE,
-        hook("One", "before = 'two'") + hook("Two", "before = 'one'"),
+        hook("One", declares("before='two'")) + hook("Two", declares("before='one'")),
         3,
         CIRCLE,
         session="hooks=[TwoHook()]",
@@ -74,64 +79,66 @@ ORDERING = [
     wrong(
         "a circle in an event that comes last",
         BOTH,
-        hook("One", "before = 'two'", "def end(self): ...")
-        + "class TwoHook(SessionRunHook):\n    before = 'one'\n    def end(self): ...\n",
+        hook("One", declares("before='two'"), "def end(self): ...")
+        + "class TwoHook(SessionRunHook):\n    options = HookOptions(before='one')\n"
+        + "    def end(self): ...\n",
         3,
         CIRCLE,
     ),
     wrong(
         "a wish for a place beside oneself",
         ONE,
-        hook("One", "before = 'one'"),
+        hook("One", declares("before='one'")),
         3,
         "PLUGIN ERROR: plugin 'one' …before names 'one', which is the plugin itself",
     ),
     wrong(
         "a wish for a place beside oneself, in another spelling",
         ONE,
-        hook("One", "after = ('hookbus_One',)"),
+        hook("One", declares("after=('hookbus_One',)")),
         3,
         "PLUGIN ERROR: plugin 'one' …after names 'one', which is the plugin itself",
     ),
     wrong(
         "a number for a place",
         ONE,
-        hook("One", "before = 3"),
+        hook("One", declares("before=3")),
         3,
-        "PLUGIN ERROR: plugin 'one' …before is 3; give the name of a plugin",
+        "PLUGIN ERROR: HookOptions(before=3): expected the name of a plugin",
     ),
     wrong(
         "a class for a name",
         BOTH,
-        hook("Two") + hook("One", "after = (TwoHook,)"),
+        hook("Two") + hook("One", declares("after=(TwoHook,)")),
         3,
-        "PLUGIN ERROR: plugin 'one' …after is (…; give the name of a plugin",
+        "PLUGIN ERROR: HookOptions(after=(…): expected the name of a plugin",
     ),
     wrong(
         "a set of names, where a tuple is told",
         BOTH,
-        hook("One", "before = {'two'}") + hook("Two"),
+        hook("One", declares("before={'two'}")) + hook("Two"),
         3,
-        "PLUGIN ERROR: plugin 'one' …before is {'two'}; give the name of a plugin",
+        "PLUGIN ERROR: HookOptions(before={'two'}): expected the name of a "
+        "plugin, or a tuple of names",
     ),
     wrong(
         "a name that is nearly one",
         f"-p my_hooks:PrinterHook {ONE}",
-        hook("Printer") + hook("One", "before = 'primter'"),
+        hook("Printer") + hook("One", declares("before='primter'")),
         WARNING,
         "one: before names 'primter'; did you mean 'printer'?",
     ),
     wrong(
         "a wish that tryfirst overrules",
         BOTH,
-        hook("One", "before = 'two'") + hook("Two", "@hookimpl(tryfirst=True)"),
+        hook("One", declares("before='two'")) + hook("Two", "@hookimpl(tryfirst=True)"),
         WARNING,
         "one: before='two' cannot hold …'two' is tryfirst… events=after_run",
     ),
     wrong(
         "a wish to come before a wrapper",
         BOTH,
-        hook("One", "before = 'two'")
+        hook("One", declares("before='two'"))
         + hook("Two", "@hookimpl(wrapper=True)").replace("...", "return (yield)"),
         WARNING,
         "one: before='two' cannot hold …'two' is wrapper… events=after_run",
@@ -347,34 +354,41 @@ SETTINGS = [
     wrong(
         "an unknown policy for errors",
         ONE,
-        hook("One", "on_error = 'ignore'"),
-        4,
-        "ERROR: plugin 'one' …on_error: 'ignore' is not an error policy: expected raise",
+        hook("One", declares("on_error='ignore'")),
+        3,
+        "PLUGIN ERROR: HookOptions(on_error=...): 'ignore' is not an error policy: …raise",
     ),
     wrong(
         "a kind of session that is misspelt",
         ONE,
-        hook("One", "kinds = ('trian',)"),
+        hook("One", declares("kinds=('trian',)")),
         3,
-        "PLUGIN ERROR: plugin 'one'…kinds…'trian'…'train'",
+        "PLUGIN ERROR: HookOptions(kinds=('trian',)): expected…'train'",
     ),
     wrong(
         "one kind of session in the place of several",
         ONE,
-        hook("One", "kinds = 'train'"),
+        hook("One", declares("kinds='train'")),
         3,
-        "PLUGIN ERROR: plugin 'one'…kinds…'train'",
+        "PLUGIN ERROR: HookOptions(kinds='train'): expected a tuple",
     ),
     wrong(
         "one group of settings in the place of several",
         f"{ONE} --one-secs 5",
         hook(
             "One",
-            "exclusive_settings = ('secs', 'steps')",
+            declares("exclusive_settings=('secs', 'steps')"),
             "def __init__(self, secs: int = 1, steps: int | None = None): ...",
         ),
         3,
-        "PLUGIN ERROR: plugin 'one'…exclusive_settings",
+        "PLUGIN ERROR: HookOptions(exclusive_settings=('secs', 'steps'))",
+    ),
+    wrong(
+        "a dict in the place of HookOptions",
+        ONE,
+        hook("One", "options = {'kinds': ('eval',)}"),
+        3,
+        "OneHook.options is a dict: write options = hookbus.HookOptions(kinds=('eval',))",
     ),
     wrong(
         "a setting that every plugin has",

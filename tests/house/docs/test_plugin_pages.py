@@ -138,7 +138,9 @@ def test_a_page_says_when_the_hook_fires_in_a_table(page):
 
 def test_the_table_has_each_setting(page, hook, rows):
     """The fields of the class in their order, and on_error where the class declares it."""
-    declared = [ON_ERROR] if hook.on_error != SessionRunHook.on_error else []
+    declared = (
+        [ON_ERROR] if hook.options.on_error != SessionRunHook.options.on_error else []
+    )
     assert page.rows[0] == Row("setting", "type", "default", "flags")
     assert list(rows) == [*fields_of(hook), *declared]
 
@@ -156,11 +158,11 @@ def test_the_table_tells_the_defaults(hook, rows):
     """That of the class, what flags take instead, and what it means."""
     defaults = {field: default for field, (_, default) in fields_of(hook).items()}
     for setting, row in rows.items():
-        default = defaults.get(setting, hook.on_error)
+        default = defaults.get(setting, hook.options.on_error)
         must = default is inspect.Parameter.empty
         told = "must be given" if must else f"`{default!r}`"
-        if setting in hook.default_settings:
-            told += f"; from flags `{hook.default_settings[setting]!r}`"
+        if setting in hook.options.default_settings:
+            told += f"; from flags `{hook.options.default_settings[setting]!r}`"
         assert row.default == told or row.default.startswith(f"{told}: "), setting
 
 

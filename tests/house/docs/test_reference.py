@@ -7,6 +7,7 @@ import inspect
 import itertools
 import re
 
+import attrs
 import pytest
 from markdown_it import MarkdownIt
 
@@ -91,6 +92,13 @@ def test_a_public_module_has_its_functions_told(root, module):
     assert functions
     for name in functions:
         assert re.search(rf"`{name}\(", text), name
+
+
+def test_each_option_of_a_hook_is_told(root):
+    """The table of HookOptions has all of them, in their order."""
+    section = sections(root, "api.md")["HookOptions"]
+    told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.M)))
+    assert told == [field.name for field in attrs.fields(hookbus.HookOptions)]
 
 
 def test_public_errors_stand_in_the_api(root):

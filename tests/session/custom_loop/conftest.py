@@ -7,6 +7,7 @@ import pytest
 
 from hookbus import (
     Config,
+    HookOptions,
     MonitoredSession,
     MonitoredTrainingSession,
     SessionRunArgs,
@@ -43,7 +44,7 @@ class FetchHook(SessionRunHook):
 class AuxHook(SessionRunHook):
     """Counts the auxiliary and the evaluating runs it is told of."""
 
-    kinds = ("aux", "eval")
+    options = HookOptions(kinds=("aux", "eval"))
     seen: list[str] = attrs.field(factory=list)
 
     def after_run(self, run_context):
