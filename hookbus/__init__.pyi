@@ -4,6 +4,7 @@ Type checkers read this list; at run time ``hookbus`` imports a name from its mo
 the name is first used.
 """
 
+from hookbus import errors as errors
 from hookbus import evaluation as evaluation
 from hookbus import learning as learning
 from hookbus import metrics as metrics
@@ -21,37 +22,17 @@ from hookbus.checkpoint.reader import latest_checkpoint as latest_checkpoint
 from hookbus.checkpoint.reader import list_checkpoints as list_checkpoints
 from hookbus.config.config import Config as Config
 from hookbus.errors import AbortedError as AbortedError
-from hookbus.errors import ArgumentTypeError as ArgumentTypeError
-from hookbus.errors import CheckpointDirectoryError as CheckpointDirectoryError
 from hookbus.errors import CheckpointError as CheckpointError
-from hookbus.errors import CheckpointMismatchError as CheckpointMismatchError
-from hookbus.errors import DeadlineExceededError as DeadlineExceededError
-from hookbus.errors import DuplicateNodeError as DuplicateNodeError
 from hookbus.errors import ExitCode as ExitCode
-from hookbus.errors import FeedConflictError as FeedConflictError
-from hookbus.errors import FetchTypeError as FetchTypeError
-from hookbus.errors import ForkedSessionError as ForkedSessionError
 from hookbus.errors import GraphError as GraphError
-from hookbus.errors import GraphFinalizedError as GraphFinalizedError
 from hookbus.errors import HookbusError as HookbusError
-from hookbus.errors import NoGoodCheckpointError as NoGoodCheckpointError
-from hookbus.errors import NotReadyError as NotReadyError
-from hookbus.errors import NoValueYetError as NoValueYetError
 from hookbus.errors import OutOfRangeError as OutOfRangeError
 from hookbus.errors import PeerFailedError as PeerFailedError
-from hookbus.errors import PeersDisagreeError as PeersDisagreeError
 from hookbus.errors import PluginError as PluginError
 from hookbus.errors import RunAfterStopError as RunAfterStopError
-from hookbus.errors import SessionClosedError as SessionClosedError
-from hookbus.errors import SessionInterruptedError as SessionInterruptedError
-from hookbus.errors import SessionStoppedError as SessionStoppedError
-from hookbus.errors import ThreadsStillRunningError as ThreadsStillRunningError
 from hookbus.errors import TrainingError as TrainingError
 from hookbus.errors import UnavailableError as UnavailableError
-from hookbus.errors import UnfedPlaceholderError as UnfedPlaceholderError
-from hookbus.errors import UnknownNodeError as UnknownNodeError
 from hookbus.errors import UsageError as UsageError
-from hookbus.errors import WriteConflictError as WriteConflictError
 from hookbus.estimator.estimator import Estimator as Estimator
 from hookbus.estimator.exporter import BestExporter as BestExporter
 from hookbus.estimator.exporter import Exporter as Exporter

@@ -17,20 +17,22 @@ import pytest
 from hookbus import (
     AbortedError,
     CheckpointError,
-    CheckpointMismatchError,
     Config,
     Graph,
     MonitoredTrainingSession,
-    NoGoodCheckpointError,
     OutOfRangeError,
-    SessionInterruptedError,
     SessionRunHook,
     SingularMonitoredSession,
-    UnknownNodeError,
     UsageError,
     evaluation,
     hookimpl,
     metrics,
+)
+from hookbus.errors import (
+    CheckpointMismatchError,
+    NoGoodCheckpointError,
+    SessionInterruptedError,
+    UnknownNodeError,
 )
 from hookbus.evaluation import StopAfterNEvalsHook, SummaryAtEndHook
 from tests.support.handlers import exits_by, handlers

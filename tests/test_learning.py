@@ -19,19 +19,17 @@ from hookbus_stop_at_step import StopAtStepHook
 import hookbus
 from hookbus import (
     AbortedError,
-    ArgumentTypeError,
     Config,
     Graph,
     GraphError,
     Recovery,
-    SessionInterruptedError,
     SessionRunHook,
     SingularMonitoredSession,
-    UnknownNodeError,
     UsageError,
     learning,
 )
 from hookbus.backend import create_session
+from hookbus.errors import ArgumentTypeError, SessionInterruptedError, UnknownNodeError
 from tests.support.handlers import exits_by
 from tests.support.running import started
 

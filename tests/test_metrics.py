@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import (
-    ArgumentTypeError,
     Config,
     EmbeddedSession,
     Graph,
@@ -22,6 +21,7 @@ from hookbus import (
     UsageError,
     metrics,
 )
+from hookbus.errors import ArgumentTypeError
 from hookbus.metrics import Metric
 from tests.support.profiles import examples
 

@@ -318,7 +318,7 @@ def test_a_session_that_is_closed_is_not_run(cls, use):
     """It is no question of attributes that are None."""
     session = opened(cls=cls)
     session.close()
-    with pytest.raises(hookbus.SessionClosedError, match="closed"):
+    with pytest.raises(hookbus.errors.SessionClosedError, match="closed"):
         USES[use](session)
 
 
@@ -328,9 +328,9 @@ def test_a_session_is_closed_once(cls):
     hook = BeginsHook()
     session = opened(hook, cls=cls)
     session.close()
-    with pytest.raises(hookbus.SessionClosedError, match="already closed"):
+    with pytest.raises(hookbus.errors.SessionClosedError, match="already closed"):
         session.close()
-    with pytest.raises(hookbus.SessionClosedError, match="already closed"), session:
+    with pytest.raises(hookbus.errors.SessionClosedError, match="already closed"), session:
         pass
     assert hook.events == ["begin"]
 

@@ -10,7 +10,6 @@ from hookbus_early_stopping_rules import MODES, Rule, number
 
 import hookbus
 from hookbus import (
-    ArgumentTypeError,
     Graph,
     Node,
     SecondOrStepTimer,
@@ -19,9 +18,9 @@ from hookbus import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
-    UnknownNodeError,
     UsageError,
 )
+from hookbus.errors import ArgumentTypeError, UnknownNodeError
 
 _SETTING = "the setting metric of early-stopping"
 _NOTHING = (

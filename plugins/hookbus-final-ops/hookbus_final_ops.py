@@ -9,15 +9,8 @@ from typing import Any
 import attrs
 
 import hookbus
-from hookbus import (
-    Graph,
-    Node,
-    NoValueYetError,
-    OutOfRangeError,
-    SessionRunHook,
-    UnfedPlaceholderError,
-    UsageError,
-)
+from hookbus import Graph, Node, OutOfRangeError, SessionRunHook, UsageError
+from hookbus.errors import NoValueYetError, UnfedPlaceholderError
 
 _NOTHING = (
     "final-ops has nothing to evaluate: there is no 'loss' and no 'accuracy'; name nodes "

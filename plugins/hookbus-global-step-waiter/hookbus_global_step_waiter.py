@@ -8,13 +8,8 @@ from pathlib import Path
 import attrs
 
 import hookbus
-from hookbus import (
-    Checkpoints,
-    SessionInterruptedError,
-    SessionRunContext,
-    SessionRunHook,
-    UsageError,
-)
+from hookbus import Checkpoints, SessionRunContext, SessionRunHook, UsageError
+from hookbus.errors import SessionInterruptedError
 
 _CHECK_EVERY = 0.5
 _LOG_EVERY_STEPS = 1000

@@ -8,17 +8,8 @@ from typing import Any
 import attrs
 
 import hookbus
-from hookbus import (
-    ArgumentTypeError,
-    Bus,
-    NoValueYetError,
-    Outcome,
-    Session,
-    SessionRunContext,
-    SessionRunHook,
-    UnfedPlaceholderError,
-    UsageError,
-)
+from hookbus import Bus, Outcome, Session, SessionRunContext, SessionRunHook, UsageError
+from hookbus.errors import ArgumentTypeError, NoValueYetError, UnfedPlaceholderError
 
 
 @attrs.define(eq=False)

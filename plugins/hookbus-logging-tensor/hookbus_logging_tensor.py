@@ -10,20 +10,18 @@ import attrs
 
 import hookbus
 from hookbus import (
-    ArgumentTypeError,
     Due,
     Graph,
     Node,
-    NoValueYetError,
     OutOfRangeError,
     SecondOrStepTimer,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
-    UnfedPlaceholderError,
     UsageError,
 )
+from hookbus.errors import ArgumentTypeError, NoValueYetError, UnfedPlaceholderError
 
 _SETTING = "the setting tensors of logging-tensor"
 _NOTHING = (

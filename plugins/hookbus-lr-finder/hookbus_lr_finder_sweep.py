@@ -87,7 +87,7 @@ class Sweep:
                 self.take(fork.run([loss, train_op])[0], loss)
         except (hookbus.OutOfRangeError, StopIteration):
             pass  # the report says so
-        except hookbus.UnfedPlaceholderError as error:
+        except hookbus.errors.UnfedPlaceholderError as error:
             fed = error.node
             raise UsageError(
                 f"{NAME} runs {loss!r} and {train_op!r} by itself, where nobody feeds "

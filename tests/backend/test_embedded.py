@@ -14,17 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookbus import (
+from hookbus import Graph, GraphError, RunMetadata, RunOptions
+from hookbus.backend.embedded import EmbeddedSession
+from hookbus.errors import (
     FetchTypeError,
-    Graph,
-    GraphError,
-    RunMetadata,
-    RunOptions,
     SessionClosedError,
     UnknownNodeError,
     WriteConflictError,
 )
-from hookbus.backend.embedded import EmbeddedSession
 
 
 @pytest.fixture

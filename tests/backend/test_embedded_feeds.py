@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hookbus import FeedConflictError, Graph, UnfedPlaceholderError
+from hookbus import Graph
 from hookbus.backend.embedded import EmbeddedSession
+from hookbus.errors import FeedConflictError, UnfedPlaceholderError
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from hookbus import (
     Graph,
     MonitoredSession,
     OutOfRangeError,
-    SessionClosedError,
     SessionRunHook,
     UsageError,
 )
 from hookbus.backend import EmbeddedSession
+from hookbus.errors import SessionClosedError
 
 QUIET = Config(autoload=False, header=False)
 

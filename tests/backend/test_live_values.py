@@ -15,13 +15,13 @@ from hookbus import (
     GraphError,
     MonitoredSession,
     MonitoredTrainingSession,
-    NoValueYetError,
     SessionRunArgs,
     SessionRunHook,
     UsageError,
 )
 from hookbus.backend import LiveValue, create_session
 from hookbus.checkpoint.reader import read_checkpoint
+from hookbus.errors import NoValueYetError
 
 OFF = Config(autoload=False, header=False)
 
@@ -343,7 +343,7 @@ def test_an_object_of_the_backend_stands_for_its_node_in_fetches_and_feeds():
 def test_an_object_that_the_backend_does_not_know_is_no_fetch():
     with (
         session_of(graph_of(Module())) as session,
-        pytest.raises(hookbus.FetchTypeError, match="Tensor is not a fetch"),
+        pytest.raises(hookbus.errors.FetchTypeError, match="Tensor is not a fetch"),
     ):
         session.run(Tensor("w"))
 

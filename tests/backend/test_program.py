@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hookbus import Graph, UnfedPlaceholderError, WriteConflictError
+from hookbus import Graph
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.program import Program, plan
+from hookbus.errors import UnfedPlaceholderError, WriteConflictError
 
 
 def layers(depth: int) -> Graph:

@@ -10,11 +10,11 @@ from hookbus import (
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
-    NoValueYetError,
     SessionRunArgs,
     SessionRunHook,
 )
 from hookbus.backend.embedded import EmbeddedSession
+from hookbus.errors import NoValueYetError
 
 OFF = Config(autoload=False)
 

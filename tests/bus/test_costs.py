@@ -15,7 +15,6 @@ from hookbus_logging_tensor import LoggingTensorHook
 
 from hookbus import (
     AbortedError,
-    ArgumentTypeError,
     Config,
     Due,
     Graph,
@@ -30,6 +29,7 @@ from hookbus import (
     hookimpl,
 )
 from hookbus.config.parser import Precedence
+from hookbus.errors import ArgumentTypeError
 from hookbus.hooks.options import options_of
 from hookbus.testing import fake_dist, run_steps
 from tests.support.watching import clock as clock

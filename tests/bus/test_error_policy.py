@@ -24,12 +24,9 @@ from hookbus import (
     OutOfRangeError,
     PluginError,
     Recovery,
-    SessionInterruptedError,
     SessionRunArgs,
     SessionRunHook,
-    UnknownNodeError,
     UsageError,
-    WriteConflictError,
     hookimpl,
 )
 from hookbus.bus.bus import Bus
@@ -37,6 +34,7 @@ from hookbus.bus.caller import Caller, Implementation
 from hookbus.bus.error_policy import ErrorGuard as Guard
 from hookbus.bus.error_policy import FailureLog as Failures
 from hookbus.bus.registry import Registration as Member
+from hookbus.errors import SessionInterruptedError, UnknownNodeError, WriteConflictError
 from hookbus.hooks.context import CurrentHook as Turn
 from hookbus.hooks.options import ErrorPolicy, parse_policy
 from hookbus.session.creators import ChiefSessionCreator

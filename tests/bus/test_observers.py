@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hookbus import (
-    ArgumentTypeError,
     Call,
     Config,
     Graph,
@@ -26,6 +25,7 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Caller
 from hookbus.bus.observers import Observers
 from hookbus.bus.registry import Registration as Member
+from hookbus.errors import ArgumentTypeError
 from hookbus.hooks.context import CurrentHook as Turn
 from hookbus.hooks.options import ErrorPolicy
 from tests.support.behaviours import (

@@ -160,7 +160,7 @@ def killed(work, template, directory, number, kill):
             kill_at(number, kill)
             globals()[work](directory, report)
             os._exit(0)
-        except hookbus.NoGoodCheckpointError:
+        except hookbus.errors.NoGoodCheckpointError:
             os._exit(3)
         finally:
             os._exit(1)
@@ -290,7 +290,7 @@ def test_a_kill_while_bad_ones_are_set_aside_does_not_make_them_good(
     for path in (tmp_path / "before").glob("ckpt-*"):
         (path / "state.json").write_text("")
     for directory, _ in killed_at_each("train", tmp_path / "before", stride, ends=3):
-        with pytest.raises(hookbus.NoGoodCheckpointError):
+        with pytest.raises(hookbus.errors.NoGoodCheckpointError):
             opened(directory)
 
 

@@ -303,7 +303,7 @@ def test_what_cannot_be_read_now_is_an_error(
         for read in (variables_at, opened):
             with pytest.raises(hookbus.CheckpointError, match=told) as caught:
                 read(tmp_path)
-            assert not isinstance(caught.value, hookbus.NoGoodCheckpointError)
+            assert not isinstance(caught.value, hookbus.errors.NoGoodCheckpointError)
     assert names(tmp_path) == ["ckpt-0", "ckpt-1", "ckpt-2"]
     with opened(tmp_path) as session:
         assert session.global_step == 2

@@ -43,7 +43,7 @@ def steps(store):
     for found in store.found():
         try:
             good.append(found.manifest().global_step)
-        except hookbus.NoGoodCheckpointError as error:
+        except hookbus.errors.NoGoodCheckpointError as error:
             store.set_aside(found.path, str(error))
     return good
 

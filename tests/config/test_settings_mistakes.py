@@ -27,7 +27,8 @@ from hookbus_stop_at_step import StopAtStepHook
 from hookbus_summary_saver import SummarySaverHook
 from hookbus_weight_average import WeightAverageHook
 
-from hookbus import ArgumentTypeError, HookbusError, SessionRunHook, UsageError
+from hookbus import HookbusError, SessionRunHook, UsageError
+from hookbus.errors import ArgumentTypeError
 from hookbus.testing import Recorder, run_steps
 from tests.support import commands
 

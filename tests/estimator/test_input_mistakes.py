@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hookbus import Estimator, EstimatorSpec, Node, UnknownNodeError, UsageError
+from hookbus import Estimator, EstimatorSpec, Node, UsageError
+from hookbus.errors import UnknownNodeError
 from tests.support.estimating import RUN, estimator, numbers
 
 

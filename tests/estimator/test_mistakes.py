@@ -23,11 +23,11 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
     TrainSpec,
-    UnknownNodeError,
     UsageError,
     metrics,
     train_and_evaluate,
 )
+from hookbus.errors import UnknownNodeError
 from tests.support.estimating import RUN, build, estimator, model, numbers
 
 

@@ -19,13 +19,13 @@ from hookbus import (
     HookOptions,
     MonitoredTrainingSession,
     Scaffold,
-    SessionInterruptedError,
     SessionRunHook,
     TrainSpec,
     evaluation,
     learning,
     train_and_evaluate,
 )
+from hookbus.errors import SessionInterruptedError
 from hookbus.testing._suite.leftovers import Held
 from tests.support import commands
 from tests.support.estimating import (

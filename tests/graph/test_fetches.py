@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hookbus import FetchTypeError, Graph, GraphError
+from hookbus import Graph, GraphError
+from hookbus.errors import FetchTypeError
 from hookbus.graph.fetches import Structure as Shape
 from hookbus.graph.fetches import is_leaf, merge
 from hookbus.graph.fetches import structure_of as shape_of

@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from hookbus import (
+from hookbus import EmbeddedSession, Graph, GraphError, Node
+from hookbus.errors import (
     ArgumentTypeError,
     DuplicateNodeError,
-    EmbeddedSession,
     FetchTypeError,
-    Graph,
-    GraphError,
     GraphFinalizedError,
-    Node,
     UnknownNodeError,
 )
 from tests.support.odd import Unreadable, Untrue

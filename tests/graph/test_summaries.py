@@ -8,16 +8,14 @@ import pytest
 
 from hookbus import (
     Config,
-    DuplicateNodeError,
     EmbeddedSession,
     Graph,
     GraphError,
-    GraphFinalizedError,
     MonitoredSession,
     SessionRunArgs,
     SessionRunHook,
-    UnknownNodeError,
 )
+from hookbus.errors import DuplicateNodeError, GraphFinalizedError, UnknownNodeError
 
 KINDS = ["scalar", "histogram", "image", "text"]
 QUIET = Config(autoload=False)

@@ -11,16 +11,15 @@ from hookbus import (
     Config,
     Graph,
     GraphError,
-    GraphFinalizedError,
     MonitoredSession,
     RunOptions,
     SessionRunArgs,
     SessionRunHook,
-    UnknownNodeError,
 )
 from hookbus.backend import RunMetadata
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.checkpoint.reader import read_checkpoint
+from hookbus.errors import GraphFinalizedError, UnknownNodeError
 from tests.support.watching import lines as lines
 
 OFF = Config(autoload=False, header=False)

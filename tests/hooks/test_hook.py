@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hookbus import (
     Config,
-    FeedConflictError,
     Graph,
     GraphError,
     MonitoredSession,
@@ -22,6 +21,9 @@ from hookbus import (
     RunOptions,
     SessionRunArgs,
     SessionRunHook,
+)
+from hookbus.errors import (
+    FeedConflictError,
     UnfedPlaceholderError,
     UnknownNodeError,
     WriteConflictError,

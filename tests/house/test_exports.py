@@ -32,7 +32,7 @@ def fresh(code: str, *arguments: str) -> str:
 
 
 def test_all_is_sorted_and_lists_each_public_name_once() -> None:
-    """hookbus.__all__ lists the imports of the stub, three modules among them."""
+    """hookbus.__all__ lists the imports of the stub, some modules among them."""
     tree = ast.parse((ROOT / "__init__.pyi").read_text("utf-8"))
     listed = [
         (alias.name, alias.asname)
@@ -42,9 +42,9 @@ def test_all_is_sorted_and_lists_each_public_name_once() -> None:
     ]
     assert [name for name, _ in listed] == [other for _, other in listed]
     assert sorted(name for name, _ in listed) == hookbus.__all__
-    assert len(set(hookbus.__all__)) == len(hookbus.__all__) > 80
+    assert len(set(hookbus.__all__)) == len(hookbus.__all__) > 70
     modules = {n for n in hookbus.__all__ if inspect.ismodule(getattr(hookbus, n))}
-    assert modules == {"evaluation", "learning", "metrics"}
+    assert modules == {"errors", "evaluation", "learning", "metrics"}
 
 
 def test_each_name_for_authors_of_backends_is_on_their_page() -> None:

@@ -24,7 +24,17 @@ PLUGIN_MODULES = sorted(
 )
 
 PLUGIN_TESTS = sorted(ROOT.glob("plugins/*/tests/**/*.py"))
-PUBLIC = {"hookbus": hookbus.__all__, "hookbus.backend": hookbus.backend.__all__}
+ERRORS = [
+    name
+    for name, value in vars(hookbus.errors).items()
+    if isinstance(value, type) and issubclass(value, hookbus.HookbusError)
+]
+PUBLIC = {
+    "hookbus": hookbus.__all__,
+    "hookbus.backend": hookbus.backend.__all__,
+    "hookbus.errors": ERRORS,
+}
+"""The names that plugins may use, by module."""
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -108,12 +118,12 @@ def test_a_plugin_imports_public_names_of_hookbus_only(path: Path) -> None:
         if top == "hookbus":
             assert module in PUBLIC, f"{module} is not promised"
             assert not name or name in PUBLIC[module], name
-    used = {
-        node.attr
+    used = [
+        (ast.unparse(node.value), node.attr)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "hookbus"
-    }
-    assert used <= set(hookbus.__all__)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in PUBLIC
+    ]
+    assert [name for module, name in used if name not in PUBLIC[module]] == []
 
 
 def test_the_tests_of_plugins_import_public_names_of_hookbus_only() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
-from hookbus import PeerFailedError, PeersDisagreeError
+from hookbus import PeerFailedError
+from hookbus.errors import PeersDisagreeError
 from hookbus.peers.agreement import NEVER, Agreement, Status
 from tests.support.threads_of_ranks import LinkError, together
 

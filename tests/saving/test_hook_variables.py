@@ -107,7 +107,7 @@ def test_the_users_own_variables_must_still_match(tmp_path, trained, opened, cou
     trained(tmp_path, 1, AverageHook())
     graph = counting()
     graph.variable("bias", 0.0)
-    with pytest.raises(hookbus.CheckpointMismatchError) as caught:
+    with pytest.raises(hookbus.errors.CheckpointMismatchError) as caught:
         opened(tmp_path, graph=graph)
     assert "'bias' is only in the graph" in str(caught.value)
     assert "average/w" not in str(caught.value)
@@ -117,7 +117,7 @@ def test_a_hooks_variable_of_another_shape_is_refused(tmp_path, trained, opened)
     """The message names the plugin, which can be switched off."""
     trained(tmp_path, 1, AverageHook())
     with pytest.raises(
-        hookbus.CheckpointMismatchError,
+        hookbus.errors.CheckpointMismatchError,
         match=r"'average/w' of plugin 'average' has the shape \(2,\) in the graph",
     ):
         opened(tmp_path, AverageHook(shape=2))
@@ -146,7 +146,9 @@ def test_a_checkpoint_that_names_no_owner_is_restored(tmp_path, trained, opened)
     hook = AverageHook()
     opened(tmp_path, hook).close()
     assert hook.restored == [1.0] * 4
-    with pytest.raises(hookbus.CheckpointMismatchError, match="'average/w' is only in"):
+    with pytest.raises(
+        hookbus.errors.CheckpointMismatchError, match="'average/w' is only in"
+    ):
         opened(tmp_path)
 
 

@@ -76,7 +76,9 @@ def test_no_good_checkpoint_is_an_error_each_time(tmp_path, killed, opened, name
     for step in (0, 1):
         remove(tmp_path / f"ckpt-{step}" / "manifest.json")
     for _ in range(3):
-        with pytest.raises(hookbus.NoGoodCheckpointError, match="none of them is good"):
+        with pytest.raises(
+            hookbus.errors.NoGoodCheckpointError, match="none of them is good"
+        ):
             opened(tmp_path)
         assert names(tmp_path) == ["ckpt-0.bad", "ckpt-1.bad"]
 
@@ -129,7 +131,7 @@ def test_a_difference_inside_a_variable_is_told_by_the_backend(tmp_path, trained
     graph.variable("w", np.zeros(4))
     graph.variable("seen", 0)
     why = r"another graph: variable 'w' at \[2\] cannot take 0.5 from the checkpoint\. Give"
-    with pytest.raises(hookbus.CheckpointMismatchError, match=why):
+    with pytest.raises(hookbus.errors.CheckpointMismatchError, match=why):
         opened(tmp_path, graph=graph)
 
 
@@ -141,7 +143,7 @@ def test_another_graph_is_refused_and_every_difference_named(
     graph = Graph()
     graph.variable("w", np.zeros((2, 2)))
     graph.variable("bias", 0.0)
-    with pytest.raises(hookbus.CheckpointMismatchError) as caught:
+    with pytest.raises(hookbus.errors.CheckpointMismatchError) as caught:
         opened(tmp_path, graph=graph)
     told = str(caught.value)
     assert "'bias' is only in the graph" in told
@@ -153,7 +155,7 @@ def test_another_graph_is_refused_and_every_difference_named(
 def test_a_variable_of_another_kind_is_another_graph(tmp_path, opened):
     """Where a text was saved, a number cannot be restored: the message names it."""
     opened(tmp_path, graph=holding("a")).close()
-    with pytest.raises(hookbus.CheckpointMismatchError, match="'v'"):
+    with pytest.raises(hookbus.errors.CheckpointMismatchError, match="'v'"):
         opened(tmp_path, graph=holding(0))
 
 

@@ -76,7 +76,9 @@ def test_two_hooks_that_assign_one_variable_are_both_named(phases):
     hooks = type("FirstHook", (Assigns,), {}), type("SecondHook", (Assigns,), {})
     pair = hooks[0]({"v": 5.0}, first), hooks[1]({"v": 5.0}, second)
     with (
-        pytest.raises(hookbus.WriteConflictError, match=r"'v'.*'first' and 'second'"),
+        pytest.raises(
+            hookbus.errors.WriteConflictError, match=r"'v'.*'first' and 'second'"
+        ),
         session_of(two_variables(), *pair) as session,
     ):
         session.run("train")
@@ -85,7 +87,9 @@ def test_two_hooks_that_assign_one_variable_are_both_named(phases):
 def test_a_hook_and_an_op_that_write_one_variable_are_both_named():
     """An op of the run is a party too; afterwards, the hook may write what it wrote."""
     with (
-        pytest.raises(hookbus.WriteConflictError, match=r"'w'.*'assigns' and op 'train'"),
+        pytest.raises(
+            hookbus.errors.WriteConflictError, match=r"'w'.*'assigns' and op 'train'"
+        ),
         session_of(two_variables(), Assigns({"w": 0.0}, "before")) as session,
     ):
         session.run("train")

@@ -176,7 +176,7 @@ def test_a_named_checkpoint_that_is_damaged_is_an_error(damage):
     trained(2)
     Path("c/ckpt-1", damage).write_text("{")
     creator = ChiefSessionCreator(reading(), checkpoint_filename_with_path="c/ckpt-1")
-    with pytest.raises(hookbus.NoGoodCheckpointError, match="c/ckpt-1"):
+    with pytest.raises(hookbus.errors.NoGoodCheckpointError, match="c/ckpt-1"):
         opened(creator)
     assert Path("c/ckpt-1", damage).exists()
 
@@ -187,7 +187,7 @@ def test_a_named_checkpoint_of_another_graph_is_an_error():
     graph = Graph()
     graph.variable("weights", 0.0)
     creator = ChiefSessionCreator(graph, checkpoint_filename_with_path="c/ckpt-1")
-    with pytest.raises(hookbus.CheckpointMismatchError, match=r"'total'.*'weights'"):
+    with pytest.raises(hookbus.errors.CheckpointMismatchError, match=r"'total'.*'weights'"):
         opened(creator)
 
 
@@ -228,7 +228,7 @@ def test_hooks_are_told_of_a_worker_that_waited_in_vain():
     graph = reading()
     graph.op(lambda: ["weights"], name="missing")
     scaffold = Scaffold(graph, ready_op="missing")
-    with pytest.raises(hookbus.DeadlineExceededError) as caught:
+    with pytest.raises(hookbus.errors.DeadlineExceededError) as caught:
         opened(WorkerSessionCreator(graph, scaffold, max_wait_secs=0), Told())
     assert told == [caught.value]
 

@@ -26,12 +26,12 @@ from hookbus import (
     OutOfRangeError,
     RunAfterStopError,
     RunOptions,
-    SessionClosedError,
     SessionRunArgs,
     SessionRunHook,
     UsageError,
     hookimpl,
 )
+from hookbus.errors import SessionClosedError
 from hookbus.testing import Recorder
 from tests.support.handlers import SIGNALS, exits_by
 
@@ -280,7 +280,7 @@ def test_nodes_that_hooks_add_are_there_when_the_backend_is_created() -> None:
     engine = EmbeddedSession(driven.graph)
     driven.created(engine)
     step(driven, engine)
-    with pytest.raises(hookbus.GraphFinalizedError):
+    with pytest.raises(hookbus.errors.GraphFinalizedError):
         driven.graph.op(lambda w: w, name="too_late")
     driven.end()
     assert look.seen == [(1, [0.5, 0.0])]

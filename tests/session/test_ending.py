@@ -46,7 +46,7 @@ ENDS = [
     (KeyboardInterrupt(), True, "on_exception", "interrupted"),
     (ValueError("broken"), True, "on_exception", "failed"),
     # The session raises these itself, after a stop or a signal. Here there is none.
-    (hookbus.SessionInterruptedError("no signal"), True, "on_exception", "failed"),
+    (hookbus.errors.SessionInterruptedError("no signal"), True, "on_exception", "failed"),
     (hookbus.errors.SessionStoppedError("no stop"), True, "on_exception", "failed"),
 ]
 NAMES = [repr(end[0]) for end in ENDS]

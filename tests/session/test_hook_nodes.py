@@ -110,7 +110,7 @@ def test_the_train_ops_of_hooks_do_not_count_in_the_planned_steps():
 
 def test_a_conflict_names_the_plugin_of_an_op():
     """The op that the hook has added, and the hook whose fetch runs it."""
-    with pytest.raises(hookbus.WriteConflictError) as caught:
+    with pytest.raises(hookbus.errors.WriteConflictError) as caught:
         looped(DecayHook(steps=(0,)))
     told = str(caught.value)
     assert "'w' in one run: 'train' and 'decay' of plugin 'decay'" in told
@@ -119,7 +119,9 @@ def test_a_conflict_names_the_plugin_of_an_op():
 
 def test_a_conflict_in_a_loop_names_the_plugin_that_put_its_op_there():
     """No hook fetches the op, and the message says all the same whose it is."""
-    with pytest.raises(hookbus.WriteConflictError, match="'decay' of plugin 'decay'"):
+    with pytest.raises(
+        hookbus.errors.WriteConflictError, match="'decay' of plugin 'decay'"
+    ):
         looped(DecayHook(in_loop=True))
 
 
@@ -131,14 +133,17 @@ def test_an_assignment_that_meets_the_op_of_a_hook_names_the_plugin():
             run_context.assign({"mass": 1.0})
 
     with pytest.raises(
-        hookbus.WriteConflictError, match="'assigns' and op 'decay' of plugin 'decay'"
+        hookbus.errors.WriteConflictError,
+        match="'assigns' and op 'decay' of plugin 'decay'",
     ):
         looped(DecayHook("mass", steps=(0,)), Assigns())
 
 
 def test_a_name_that_a_hook_has_taken_names_the_plugin():
     """Two hooks that add nodes of one name learn of each other."""
-    with pytest.raises(hookbus.DuplicateNodeError, match="<op 'decay'> of plugin 'decay'"):
+    with pytest.raises(
+        hookbus.errors.DuplicateNodeError, match="<op 'decay'> of plugin 'decay'"
+    ):
         looped(DecayHook(), DecayHook())
 
 

@@ -136,7 +136,7 @@ def test_nodes_added_in_begin_vanish_with_the_session():
     with session_of(hook, graph=graph) as session:
         session.run("train")
         session.run("train")
-        with pytest.raises(hookbus.GraphFinalizedError):
+        with pytest.raises(hookbus.errors.GraphFinalizedError):
             graph.variable("late", 1)
     assert hook.last == 10
     assert list(graph.nodes) == before
@@ -155,7 +155,7 @@ def test_begin_is_the_last_moment_for_new_nodes():
         def after_create_session(self):
             self.graph.variable("late", 1)
 
-    with pytest.raises(hookbus.GraphFinalizedError, match="late") as caught:
+    with pytest.raises(hookbus.errors.GraphFinalizedError, match="late") as caught:
         session_of(Late())
     assert "plugin 'late'" in caught.value.__notes__[0]
 
@@ -295,7 +295,7 @@ def test_a_closed_session_says_so():
         lambda: session.run("n"),
         lambda: session.run("n", kind="aux"),
     ):
-        with pytest.raises(hookbus.SessionClosedError, match="closed"):
+        with pytest.raises(hookbus.errors.SessionClosedError, match="closed"):
             use()
     assert list(session.loop()) == []
     assert trace.count("a.end") == 1

@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 
 from hookbus import (
-    ArgumentTypeError,
     Config,
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
-    SessionClosedError,
     SessionRunHook,
     hookimpl,
 )
 from hookbus.checkpoint.reader import read_newest
+from hookbus.errors import ArgumentTypeError, SessionClosedError
 
 OFF = Config(autoload=False, header=False)
 GIVEN = {"lr": 0.1, "layers": [64, 10], "note": None, "data": {"name": "digits"}}

@@ -839,7 +839,7 @@ def test_hooks_that_assign_one_variable_around_a_checkpoint_are_both_named():
     last = LastHook(kept, "", "after a run")
     session = session_of(FirstHook(kept), after, other, last)
     session.run("train")
-    with pytest.raises(hookbus.WriteConflictError, match="'asking' and 'other'"):
+    with pytest.raises(hookbus.errors.WriteConflictError, match="'asking' and 'other'"):
         session.run("train")
     kept.phase = "closing"
     session.close()

@@ -131,7 +131,7 @@ def test_two_hooks_that_feed_one_node_are_both_named():
     by_name = FirstHook(SessionRunArgs(None, {"x": 1.0}))
     by_node = SecondHook(SessionRunArgs(None, {graph.nodes["x"]: 1.0}))
     with (
-        pytest.raises(hookbus.FeedConflictError, match=r"'x' by first and second"),
+        pytest.raises(hookbus.errors.FeedConflictError, match=r"'x' by first and second"),
         session_of(graph, by_name, by_node) as session,
     ):
         session.run("y")
@@ -156,7 +156,7 @@ def test_a_feed_that_nobody_needs_is_ignored():
     hook = FirstHook(SessionRunArgs(None, {"costly": 0.0}))
     with session_of(small_graph(calls), hook) as session:
         assert session.run("w", {"x": 1.0}) == 3.0
-        with pytest.raises(hookbus.UnknownNodeError, match="feeds of the caller"):
+        with pytest.raises(hookbus.errors.UnknownNodeError, match="feeds of the caller"):
             session.run("w", {"xx": 1.0})
     assert calls == []
 
@@ -187,7 +187,7 @@ def test_what_the_caller_feeds_wrongly_is_no_hooks_fault():
     """Hooks that feed something, too, have no part in it."""
     hook = FirstHook(SessionRunArgs("w", {"w": 1.0}))
     with (
-        pytest.raises(hookbus.UnknownNodeError) as info,
+        pytest.raises(hookbus.errors.UnknownNodeError) as info,
         session_of(small_graph(), hook) as session,
     ):
         session.run("costly", {"wanted": 1.0})
@@ -199,9 +199,9 @@ def test_an_unfed_placeholder_names_who_needed_it():
     """The message has the placeholder, the way to it, and who fetched its end."""
     hook = FirstHook(SessionRunArgs({"value": "y"}))
     with session_of(small_graph(), hook) as session:
-        with pytest.raises(hookbus.UnfedPlaceholderError) as caught:
+        with pytest.raises(hookbus.errors.UnfedPlaceholderError) as caught:
             session.run("train")
-        with pytest.raises(hookbus.UnfedPlaceholderError) as both:
+        with pytest.raises(hookbus.errors.UnfedPlaceholderError) as both:
             session.run("y")
     text = str(caught.value)
     assert "'x' is not fed" in text
@@ -215,7 +215,7 @@ def test_an_unknown_fetch_of_a_hook_names_the_hook():
     """A misspelled node is blamed on who asked, with the close match."""
     hook = FirstHook(SessionRunArgs("costy"))
     with (
-        pytest.raises(hookbus.UnknownNodeError, match=r"wanted by first.*'costly'"),
+        pytest.raises(hookbus.errors.UnknownNodeError, match=r"wanted by first.*'costly'"),
         session_of(small_graph(), hook) as session,
     ):
         session.run("train")
@@ -378,7 +378,9 @@ def test_an_array_is_no_fetch(asks):
     wrong = np.zeros(3)
     hooks = [FirstHook(SessionRunArgs(wrong))] if asks == "hook" else []
     with (
-        pytest.raises(hookbus.FetchTypeError, match=r"cannot fetch array.*ndarray is not"),
+        pytest.raises(
+            hookbus.errors.FetchTypeError, match=r"cannot fetch array.*ndarray is not"
+        ),
         session_of(small_graph(), *hooks) as session,
     ):
         session.run("w" if hooks else wrong)
@@ -389,5 +391,7 @@ def test_a_feed_key_is_a_node_or_a_name_whatever_its_class_does():
     with session_of(small_graph(), FirstHook(SessionRunArgs("y"))) as session:
         assert session.run(Untrue("y"), {Untrue("x"): 2.0}) == 6.0
         for key in (Unreadable(), 3, float("nan"), ("x",), None):
-            with pytest.raises(hookbus.UnknownNodeError, match="wanted by the feeds of"):
+            with pytest.raises(
+                hookbus.errors.UnknownNodeError, match="wanted by the feeds of"
+            ):
                 session.run("y", {key: 2.0})

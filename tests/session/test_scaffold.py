@@ -89,7 +89,7 @@ def test_a_name_that_no_node_has_is_an_error_of_its_piece(piece, value):
     """The piece is named when the scaffold is finalized, before anything is run."""
     scaffold = Scaffold(small_graph(), **{piece: value})
     with pytest.raises(
-        hookbus.UnknownNodeError, match=f"'nothing'.*{piece} of the scaffold"
+        hookbus.errors.UnknownNodeError, match=f"'nothing'.*{piece} of the scaffold"
     ):
         scaffold.finalize()
 

@@ -21,10 +21,10 @@ from hookbus import (
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
-    SessionInterruptedError,
     SessionRunHook,
     SingularMonitoredSession,
 )
+from hookbus.errors import SessionInterruptedError
 from hookbus.logs import configure
 from tests.support.handlers import SIGNALS, exits_by, handlers
 

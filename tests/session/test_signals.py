@@ -190,7 +190,7 @@ def test_a_loop_that_runs_all_the_same_is_left_quietly(way, number, heard):
                 session.run_step_fn(step_fn) if way == "run_step_fn" else session.run(
                     "train"
                 )
-        except hookbus.SessionInterruptedError as error:
+        except hookbus.errors.SessionInterruptedError as error:
             left = error
             raise
     assert number.name in str(left)

@@ -134,7 +134,7 @@ def test_the_backend_session_is_closed_with_the_session():
     """Who kept it cannot run it any more."""
     with opened() as session:
         raw = session.raw_session()
-    with pytest.raises(hookbus.SessionClosedError):
+    with pytest.raises(hookbus.errors.SessionClosedError):
         raw.run("n")
 
 

@@ -19,9 +19,9 @@ from hookbus import (
     Recovery,
     RunAfterStopError,
     SessionRunHook,
-    SessionStoppedError,
     hookimpl,
 )
+from hookbus.errors import SessionStoppedError
 
 OFF = Config(autoload=False, header=False)
 

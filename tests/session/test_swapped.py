@@ -13,11 +13,11 @@ from hookbus import (
     MonitoredTrainingSession,
     SessionRunHook,
     UsageError,
-    WriteConflictError,
     hookimpl,
     swapped,
 )
 from hookbus.checkpoint.reader import read_checkpoint
+from hookbus.errors import WriteConflictError
 
 OFF = Config(autoload=False)
 

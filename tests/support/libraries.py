@@ -59,7 +59,8 @@ PLUGIN = """
 import fakelib
 import numpy as np
 from fakelib import Tensor
-from hookbus import CheckpointError, GraphError, NoValueYetError
+from hookbus import CheckpointError, GraphError
+from hookbus.errors import NoValueYetError
 from hookbus.backend import Library, LiveValue, Packed, Tracked
 
 

@@ -56,10 +56,12 @@ class NaiveSession(backend.SessionBase):
         metadata: backend.RunMetadata,
     ) -> Sequence[Any]:
         if self._closed:
-            raise hookbus.SessionClosedError("the session is closed")
+            raise hookbus.errors.SessionClosedError("the session is closed")
         made, kept = program
         for name in writes.keys() & made.writers.keys():
-            raise hookbus.WriteConflictError(f"{writes[name][0]} and an op write {name!r}")
+            raise hookbus.errors.WriteConflictError(
+                f"{writes[name][0]} and an op write {name!r}"
+            )
         slots, news = self._filled(made, feeds), {}
         for operation, pick, own, outputs in made.calls:
             returned = operation.call(*pick(slots))
@@ -91,7 +93,7 @@ class NaiveSession(backend.SessionBase):
                 slots[slot] = value
         for slot, name, op, key in made.last_outputs:
             if op not in self._last:
-                raise hookbus.NoValueYetError(f"{name!r} has no value yet", name)
+                raise hookbus.errors.NoValueYetError(f"{name!r} has no value yet", name)
             slots[slot] = self._last[op][key]
         pulled: list[tuple[backend.Input, Any]] = []
         for slot, name in made.inputs:

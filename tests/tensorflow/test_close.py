@@ -201,7 +201,7 @@ def test_what_a_thread_failed_with_leaves_close(open_session):
     with pytest.raises(OSError, match="the disk is gone"):
         session.close()
     assert session.should_stop()
-    with pytest.raises(hookbus.SessionClosedError):
+    with pytest.raises(hookbus.errors.SessionClosedError):
         session.run("n")
 
 
@@ -336,5 +336,5 @@ def test_a_closed_session_wants_to_stop_and_refuses_to_run(open_session):
         lambda: session.run("n", kind="aux"),
         lambda: session.run_step_fn(lambda step_context: None),
     ):
-        with pytest.raises(hookbus.SessionClosedError, match="closed"):
+        with pytest.raises(hookbus.errors.SessionClosedError, match="closed"):
             run()

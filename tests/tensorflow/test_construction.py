@@ -143,7 +143,7 @@ def test_an_error_in_after_create_session_leaves_nothing_behind(hook, graph, ope
     creator = ChiefSessionCreator(graph, backend=Backend)
     with pytest.raises(ValueError, match="broken"):
         open_session(hook("a", create=[ValueError("broken")]), session_creator=creator)
-    with pytest.raises(hookbus.SessionClosedError):
+    with pytest.raises(hookbus.errors.SessionClosedError):
         created[0].run("n")
     assert not graph.finalized
 
@@ -267,7 +267,7 @@ def test_an_ordinary_error_of_the_session_creator_leaves_a_recovery(
 def test_begin_cannot_change_a_graph_that_was_finalized_before(graph, open_session):
     """A hook that adds nodes then fails, and the constructor with it."""
     graph.finalize()
-    with pytest.raises(hookbus.GraphFinalizedError, match="tenfold"):
+    with pytest.raises(hookbus.errors.GraphFinalizedError, match="tenfold"):
         open_session(AddsNode())
 
 

@@ -16,11 +16,11 @@ from hookbus import (
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
-    NotReadyError,
     Scaffold,
     SingularMonitoredSession,
     WorkerSessionCreator,
 )
+from hookbus.errors import NotReadyError
 
 OFF = hookbus.Config(autoload=False)
 
@@ -255,7 +255,7 @@ def test_a_worker_gives_up_in_the_end():
         TimeoutError, match=r"not ready after waiting 0\.1 secs.*weights"
     ) as caught:
         opened(creator)
-    assert isinstance(caught.value, hookbus.DeadlineExceededError)
+    assert isinstance(caught.value, hookbus.errors.DeadlineExceededError)
     assert log.calls.count("ready_op") == 4
 
 
@@ -264,7 +264,7 @@ def test_a_worker_that_may_not_wait_looks_once(most):
     """Less time than lies between two looks is no time to wait at all."""
     log, graph = Log(), counting()
     scaffold = log.scaffold(graph, ready_op=["weights"])
-    with pytest.raises(hookbus.DeadlineExceededError):
+    with pytest.raises(hookbus.errors.DeadlineExceededError):
         opened(WorkerSessionCreator(graph, scaffold, most))
     assert log.calls.count("ready_op") == 1
 

@@ -9,14 +9,8 @@ import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_nan_tensor import NanLossDuringTrainingError
 
-from hookbus import (
-    CheckpointSaverListener,
-    DeadlineExceededError,
-    Estimator,
-    RunConfig,
-    Scaffold,
-    SessionRunHook,
-)
+from hookbus import CheckpointSaverListener, Estimator, RunConfig, Scaffold, SessionRunHook
+from hookbus.errors import DeadlineExceededError
 from tests.support.estimating import (
     RUN,
     StopsHook,

@@ -14,9 +14,7 @@ from hookbus_stop_at_step import StopAtStepHook
 from hookbus import (
     AbortedError,
     Config,
-    DeadlineExceededError,
     Graph,
-    NotReadyError,
     Recovery,
     Scaffold,
     SessionRunHook,
@@ -24,6 +22,7 @@ from hookbus import (
     hookimpl,
     learning,
 )
+from hookbus.errors import DeadlineExceededError, NotReadyError
 
 OFF = Config(autoload=False)
 RUN = Path("run")

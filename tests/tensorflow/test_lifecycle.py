@@ -186,7 +186,7 @@ def test_a_hook_need_not_be_a_session_run_hook(open_session):
 def test_only_begin_may_change_the_graph(method, graph, open_session):
     """In every other method, ``end`` too, the graph is finalized."""
     late = doing(method, lambda: graph.variable("late", 1))
-    with pytest.raises(hookbus.GraphFinalizedError, match="late"):  # noqa: SIM117
+    with pytest.raises(hookbus.errors.GraphFinalizedError, match="late"):  # noqa: SIM117
         with open_session(late) as session:
             session.run("train")
     assert "late" not in graph.nodes

@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 from hookbus_feed_fn import FeedFnHook
 
-from hookbus import FeedConflictError, Graph, SessionRunArgs
+from hookbus import Graph, SessionRunArgs
+from hookbus.errors import FeedConflictError
 from hookbus.testing import run_steps
 
 

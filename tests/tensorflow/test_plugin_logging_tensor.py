@@ -15,8 +15,8 @@ from hookbus import (
     Graph,
     GraphError,
     SessionRunHook,
-    UnknownNodeError,
 )
+from hookbus.errors import UnknownNodeError
 from hookbus.testing import run_steps
 
 

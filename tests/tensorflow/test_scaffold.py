@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 import hookbus
-from hookbus import (
-    Graph,
-    GraphFinalizedError,
-    MonitoredTrainingSession,
-    Scaffold,
-    SingularMonitoredSession,
-)
+from hookbus import Graph, MonitoredTrainingSession, Scaffold, SingularMonitoredSession
+from hookbus.errors import GraphFinalizedError
 
 OFF = hookbus.Config(autoload=False)
 PIECES = (
@@ -152,7 +147,9 @@ def test_the_saver_names_what_is_saved():
         with saving(graph, Scaffold(graph, saver=["w"])) as session:
             assert session.run(["v", "w"]) == expected
             session.run("train")
-    with pytest.raises(hookbus.CheckpointMismatchError, match="'v' is only in the graph"):
+    with pytest.raises(
+        hookbus.errors.CheckpointMismatchError, match="'v' is only in the graph"
+    ):
         saving(small_graph())
 
 

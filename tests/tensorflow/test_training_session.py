@@ -280,7 +280,7 @@ def test_a_worker_waits_no_longer_than_it_may():
     graph.op(lambda: ["weights"], name="missing")
     scaffold = hookbus.Scaffold(graph, ready_op="missing")
     with pytest.raises(
-        hookbus.DeadlineExceededError, match=r"after waiting 3 secs.*weights"
+        hookbus.errors.DeadlineExceededError, match=r"after waiting 3 secs.*weights"
     ):
         MonitoredTrainingSession(
             graph, is_chief=False, scaffold=scaffold, max_wait_secs=3, config=OFF

@@ -15,7 +15,6 @@ from hookbus import (
     ChiefSessionCreator,
     Config,
     Graph,
-    GraphFinalizedError,
     MonitoredSession,
     OutOfRangeError,
     Recovery,
@@ -26,6 +25,7 @@ from hookbus import (
     UnavailableError,
 )
 from hookbus.backend.embedded import EmbeddedSession
+from hookbus.errors import GraphFinalizedError
 
 OFF = Config(autoload=False)
 BOTH = pytest.mark.parametrize("cls", [MonitoredSession, SingularMonitoredSession])

@@ -148,7 +148,7 @@ def test_an_error_in_the_main_thread_does_not_stop_the_coordinator():
     """Neither threads nor the loop are told to stop by a run that failed."""
     threads = Threads()
     with session_of(threads) as session:
-        with pytest.raises(hookbus.UnfedPlaceholderError):
+        with pytest.raises(hookbus.errors.UnfedPlaceholderError):
             session.run("total")
         assert not threads.coord.should_stop()
         assert not session.should_stop()

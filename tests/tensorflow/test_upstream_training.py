@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from hookbus import (
-    Config,
-    Graph,
-    GraphFinalizedError,
-    MonitoredTrainingSession,
-    Scaffold,
-)
+from hookbus import Config, Graph, MonitoredTrainingSession, Scaffold
+from hookbus.errors import GraphFinalizedError
 
 OFF = Config(autoload=False)
 PIECES = {

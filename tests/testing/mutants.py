@@ -7,14 +7,9 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
-from hookbus import (
-    AbortedError,
-    Graph,
-    OutOfRangeError,
-    SessionClosedError,
-    UnfedPlaceholderError,
-)
+from hookbus import AbortedError, Graph, OutOfRangeError
 from hookbus.backend import EmbeddedSession, RunOptions
+from hookbus.errors import SessionClosedError, UnfedPlaceholderError
 from hookbus.testing import BackendModel
 
 

@@ -237,7 +237,9 @@ def test_without_a_loss_a_metric_must_be_named():
 def test_an_unknown_name_lists_close_matches():
     """A misspelled node is an error before the first step, with a suggestion."""
     hook = every_run("lost", mode="lower", threshold=1)
-    with pytest.raises(hookbus.UnknownNodeError, match=r"metric of early-st.*mean 'loss'"):
+    with pytest.raises(
+        hookbus.errors.UnknownNodeError, match=r"metric of early-st.*mean 'loss'"
+    ):
         run_steps(hook)
 
 

@@ -11,7 +11,8 @@ import pytest
 from hookbus_feed_fn import FeedFnHook
 
 import hookbus
-from hookbus import AbortedError, GraphError, UnknownNodeError, UsageError
+from hookbus import AbortedError, GraphError, UsageError
+from hookbus.errors import UnknownNodeError
 from hookbus.testing import run_steps
 from tests.support import commands
 

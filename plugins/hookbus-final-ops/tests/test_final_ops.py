@@ -13,14 +13,8 @@ import pytest
 from hookbus_final_ops import FinalOpsHook
 
 import hookbus
-from hookbus import (
-    Config,
-    Graph,
-    MonitoredSession,
-    UnfedPlaceholderError,
-    UnknownNodeError,
-    UsageError,
-)
+from hookbus import Config, Graph, MonitoredSession, UsageError
+from hookbus.errors import UnfedPlaceholderError, UnknownNodeError
 from hookbus.testing import run_steps
 from tests.support import commands
 
@@ -162,7 +156,7 @@ def test_an_output_of_a_train_op_that_never_ran_is_an_error():
     graph.train_op(lambda: (1.0,), outputs="rest", name="never")
     session = MonitoredSession(graph, hooks=[FinalOpsHook("rest")], config=QUIET)
     session.run("train")
-    with pytest.raises(hookbus.NoValueYetError, match="train op 'never'"):
+    with pytest.raises(hookbus.errors.NoValueYetError, match="train op 'never'"):
         session.close()
 
 

@@ -140,7 +140,7 @@ def test_a_stop_that_a_thread_asks_for_ends_the_wait(custom_loop):
     """No run is done: the session leaves its block and ends well."""
     hooks = [GlobalStepWaiterHook(5, "chief"), StopLater()]
     steps = run_steps(*hooks, custom_loop=custom_loop, reraise=False)
-    assert isinstance(steps.error, hookbus.SessionInterruptedError | None)
+    assert isinstance(steps.error, hookbus.errors.SessionInterruptedError | None)
     assert (steps.outcome.kind, steps.global_step) == ("completed", 0)
 
 

@@ -158,7 +158,7 @@ def test_what_another_train_op_computes_is_an_error():
     graph.train_op(lambda: (2.0,), name="other", outputs=["loss"])
     hook = InMemoryEvaluatorHook(lambda session: {"loss": session.run("loss")}, 1)
     with (
-        pytest.raises(hookbus.NoValueYetError, match="'loss' has no value yet"),
+        pytest.raises(hookbus.errors.NoValueYetError, match="'loss' has no value yet"),
         MonitoredSession(graph, hooks=[hook], config=Config(autoload=False)) as session,
     ):
         session.run("train")
@@ -166,7 +166,9 @@ def test_what_another_train_op_computes_is_an_error():
 
 def test_a_name_that_a_custom_loop_does_not_report_is_an_error():
     """Once a step was done, it is known what is reported."""
-    with pytest.raises(hookbus.UnfedPlaceholderError, match="'lost' is not reported"):
+    with pytest.raises(
+        hookbus.errors.UnfedPlaceholderError, match="'lost' is not reported"
+    ):
         evaluated(2, evaluate=lambda s: {"loss": s.run("lost")}, custom_loop=True)
 
 
@@ -175,7 +177,7 @@ def test_a_placeholder_that_is_not_fed_is_an_error_before_the_first_step():
     graph = counted(1)
     graph.placeholder("x")
     hook = InMemoryEvaluatorHook(lambda session: {"x": session.run("x")})
-    with pytest.raises(hookbus.UnfedPlaceholderError, match="placeholder 'x'"):
+    with pytest.raises(hookbus.errors.UnfedPlaceholderError, match="placeholder 'x'"):
         MonitoredSession(graph, hooks=[hook], config=Config(autoload=False))
 
 

@@ -10,14 +10,7 @@ import attrs
 import jax
 import jax.numpy as jnp
 
-from hookbus import (
-    GraphError,
-    NoValueYetError,
-    OpRecord,
-    OutOfRangeError,
-    SessionClosedError,
-    WriteConflictError,
-)
+from hookbus import GraphError, OpRecord, OutOfRangeError
 from hookbus.backend import (
     ForkedInputs,
     Input,
@@ -30,6 +23,7 @@ from hookbus.backend import (
     nothing_to_skip,
     plan,
 )
+from hookbus.errors import NoValueYetError, SessionClosedError, WriteConflictError
 from hookbus_jax import values
 from hookbus_jax.compiled import CompiledPart
 from hookbus_jax.graph import JaxGraph

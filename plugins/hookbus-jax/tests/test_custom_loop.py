@@ -11,13 +11,13 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hookbus import (
-    CheckpointMismatchError,
     MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
     UsageError,
     swapped,
 )
+from hookbus.errors import CheckpointMismatchError
 from hookbus.testing.scenarios import Cut
 from tests.support.kinds import QUIET
 

@@ -14,18 +14,16 @@ from hookbus_jax import JaxGraph
 
 from hookbus import (
     CheckpointError,
-    CheckpointMismatchError,
     GraphError,
     MonitoredSession,
     MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
-    UnfedPlaceholderError,
-    UnknownNodeError,
     UsageError,
     latest_checkpoint,
 )
 from hookbus.backend import create_session
+from hookbus.errors import CheckpointMismatchError, UnfedPlaceholderError, UnknownNodeError
 from tests.support.kinds import QUIET
 
 RAISED = (

@@ -19,18 +19,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hookbus import (
     MonitoredSession,
     MonitoredTrainingSession,
-    NoValueYetError,
     OutOfRangeError,
     RunMetadata,
     RunOptions,
-    SessionClosedError,
     SessionRunArgs,
     SessionRunHook,
     UsageError,
-    WriteConflictError,
     latest_checkpoint,
 )
 from hookbus.backend import create_session
+from hookbus.errors import NoValueYetError, SessionClosedError, WriteConflictError
 from tests.support.kinds import QUIET
 
 

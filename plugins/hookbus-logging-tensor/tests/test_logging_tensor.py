@@ -242,7 +242,9 @@ def test_nothing_to_log_is_a_usage_error_that_names_the_flag():
 def test_an_unknown_name_lists_close_matches():
     """A misspelled node is an error before the first step, with a suggestion."""
     hook = LoggingTensorHook(["lost"], every_n_iter=1)
-    with pytest.raises(hookbus.UnknownNodeError, match=r"logging-tensor.*mean 'loss'"):
+    with pytest.raises(
+        hookbus.errors.UnknownNodeError, match=r"logging-tensor.*mean 'loss'"
+    ):
         MonitoredSession(model(), hooks=[hook], config=QUIET)
 
 

@@ -24,11 +24,11 @@ from hookbus import (
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
-    SessionClosedError,
     SessionRunHook,
     UsageError,
     latest_checkpoint,
 )
+from hookbus.errors import SessionClosedError
 from tests.support.profiles import cases
 
 QUIET = Config(autoload=False, header=False)

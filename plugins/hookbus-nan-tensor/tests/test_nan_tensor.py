@@ -200,7 +200,7 @@ def test_nothing_to_watch_is_a_usage_error_that_names_the_flag():
 def test_an_unknown_name_lists_close_matches():
     """A misspelled node is an error before the first step, with a suggestion."""
     with pytest.raises(
-        hookbus.UnknownNodeError, match=r"no node 'los' .*nan-tensor.*mean 'loss'"
+        hookbus.errors.UnknownNodeError, match=r"no node 'los' .*nan-tensor.*mean 'loss'"
     ):
         MonitoredSession(model(), hooks=[NanTensorHook("los")], config=QUIET)
 

@@ -87,8 +87,8 @@ def test_nodes_may_stand_in_a_nesting():
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ("hafl", hookbus.UnknownNodeError, "no node 'hafl'"),
-        (3, hookbus.FetchTypeError, "int is not a fetch"),
+        ("hafl", hookbus.errors.UnknownNodeError, "no node 'hafl'"),
+        (3, hookbus.errors.FetchTypeError, "int is not a fetch"),
         (Graph().placeholder("x"), hookbus.GraphError, "belongs to another graph"),
     ],
 )

@@ -24,9 +24,9 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
     UsageError,
-    WriteConflictError,
     hookimpl,
 )
+from hookbus.errors import WriteConflictError
 from tests.support.profiles import cases
 
 STEPS, EVERY = 45, 2

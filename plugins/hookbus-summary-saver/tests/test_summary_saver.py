@@ -167,7 +167,9 @@ def test_one_node_may_stand_for_a_sequence(model, read_back, as_node):
 def test_an_unknown_name_lists_close_matches(model):
     """A misspelled node is an error before the first step, with a suggestion."""
     hook = SummarySaverHook(save_steps=1, output_dir="out", tensors=["lost"])
-    with pytest.raises(hookbus.UnknownNodeError, match=r"summary-saver.*mean 'loss'"):
+    with pytest.raises(
+        hookbus.errors.UnknownNodeError, match=r"summary-saver.*mean 'loss'"
+    ):
         MonitoredSession(model(), hooks=[hook], config=QUIET)
 
 

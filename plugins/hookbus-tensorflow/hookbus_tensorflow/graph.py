@@ -9,8 +9,9 @@ from typing import Any, cast
 import attrs
 import tensorflow as tf
 
-from hookbus import GraphError, GraphFinalizedError, UsageError
+from hookbus import GraphError, UsageError
 from hookbus.backend import Graph, Node, NodeKind, Operation
+from hookbus.errors import GraphFinalizedError
 from hookbus_tensorflow import ops
 
 GLOBAL_STEP = "global_step"

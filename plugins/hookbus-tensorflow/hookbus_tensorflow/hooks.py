@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookbus import GraphFinalizedError, SessionRunArgs, UsageError
+from hookbus import SessionRunArgs, UsageError
+from hookbus.errors import GraphFinalizedError
 from hookbus_tensorflow import context
 from hookbus_tensorflow.graph import TFGraph
 from hookbus_tensorflow.session import TFSession

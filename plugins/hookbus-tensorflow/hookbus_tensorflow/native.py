@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookbus import NotReadyError, log
+from hookbus import log
+from hookbus.errors import NotReadyError
 from hookbus_tensorflow.errors import meaningful
 from hookbus_tensorflow.graph import TFGraph
 

@@ -10,13 +10,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from hookbus import (
-    GraphError,
-    SessionClosedError,
-    UnfedPlaceholderError,
-    UsageError,
-    WriteConflictError,
-)
+from hookbus import GraphError, UsageError
 from hookbus.backend import (
     PREEMPTION_ERRORS,
     EmbeddedSession,
@@ -27,6 +21,7 @@ from hookbus.backend import (
     SessionBase,
     ValueRecord,
 )
+from hookbus.errors import SessionClosedError, UnfedPlaceholderError, WriteConflictError
 from hookbus_tensorflow import ops
 from hookbus_tensorflow.context import TFContext, traced
 from hookbus_tensorflow.errors import explained, meaningful

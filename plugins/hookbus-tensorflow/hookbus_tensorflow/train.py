@@ -16,8 +16,9 @@ import attrs
 import tensorflow as tf
 
 import hookbus
-from hookbus import ArgumentTypeError, Config, UsageError
+from hookbus import Config, UsageError
 from hookbus.backend import RunMetadata
+from hookbus.errors import ArgumentTypeError
 from hookbus_tensorflow.context import record_of, to_hookbus
 from hookbus_tensorflow.errors import with_meaning
 from hookbus_tensorflow.graph import TFGraph

@@ -422,7 +422,7 @@ def test_an_error_of_begin_is_told_to_the_hooks_before() -> None:
 def test_a_node_that_does_not_exist_is_an_error() -> None:
     """The message names the hook, and a close match."""
     bus = bus_of(LookHook("lose"))
-    with pytest.raises(hookbus.UnknownNodeError, match=r"'lose'.*look.*'loss'"):
+    with pytest.raises(hookbus.errors.UnknownNodeError, match=r"'lose'.*look.*'loss'"):
         train(bus)
     assert outcome_of(bus)[:2] == ("failed", "look")
 

@@ -15,14 +15,12 @@ import tensorflow as tf
 from hookbus_tensorflow import TFGraph, train
 
 import hookbus
-from hookbus import (
+from hookbus import Config, GraphError, UsageError
+from hookbus.errors import (
     CheckpointMismatchError,
-    Config,
-    GraphError,
     GraphFinalizedError,
     UnfedPlaceholderError,
     UnknownNodeError,
-    UsageError,
 )
 
 v1 = tf.compat.v1
@@ -180,7 +178,8 @@ def test_a_session_that_is_not_initialized_is_not_ready():
     """The message of TensorFlow names the variables."""
     scaffold = T.Scaffold(init_op=tf.no_op(name="nothing"))
     with pytest.raises(
-        hookbus.NotReadyError, match=r"Init operations did not.*'w'.*Init op: nothing"
+        hookbus.errors.NotReadyError,
+        match=r"Init operations did not.*'w'.*Init op: nothing",
     ):
         session_of(scaffold=scaffold)
 

@@ -9,14 +9,9 @@ from hookbus_stop_at_step import StopAtStepHook
 from hookbus_tensorflow import TFGraph
 
 import hookbus
-from hookbus import (
-    GraphError,
-    MonitoredTrainingSession,
-    SessionRunHook,
-    UnknownNodeError,
-    UsageError,
-)
+from hookbus import GraphError, MonitoredTrainingSession, SessionRunHook, UsageError
 from hookbus.backend import create_session
+from hookbus.errors import UnknownNodeError
 
 v1 = tf.compat.v1
 QUIET = hookbus.Config(autoload=False, header=False)

@@ -28,7 +28,8 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorflow.python.training import training_util
 
 import hookbus
-from hookbus import Config, GraphFinalizedError, PluginError, UsageError
+from hookbus import Config, PluginError, UsageError
+from hookbus.errors import GraphFinalizedError
 
 v1 = tf.compat.v1
 T = v1.train

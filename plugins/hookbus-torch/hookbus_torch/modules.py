@@ -17,8 +17,9 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
-from hookbus import NoValueYetError, UsageError
+from hookbus import UsageError
 from hookbus.backend import LiveValue, Tracked
+from hookbus.errors import NoValueYetError
 from hookbus_torch import sharded, values
 
 _WRAPPERS: Mapping[type, str] = {

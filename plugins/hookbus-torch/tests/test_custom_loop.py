@@ -11,17 +11,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from hookbus import (
-    CheckpointMismatchError,
     Config,
     MonitoredSession,
     MonitoredTrainingSession,
-    NoValueYetError,
     SessionRunArgs,
     SessionRunHook,
-    UnfedPlaceholderError,
     UsageError,
     latest_checkpoint,
 )
+from hookbus.errors import CheckpointMismatchError, NoValueYetError, UnfedPlaceholderError
 
 QUIET = Config(autoload=False, header=False)
 

@@ -20,13 +20,12 @@ from hookbus import (
     ModeKeys,
     MonitoredSession,
     MonitoredTrainingSession,
-    NoValueYetError,
     Recovery,
     SessionRunArgs,
     SessionRunHook,
-    UnknownNodeError,
     UsageError,
 )
+from hookbus.errors import NoValueYetError, UnknownNodeError
 
 QUIET = Config(autoload=False, header=False)
 DATA = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(5))
@@ -108,7 +107,7 @@ def test_parameters_themselves_stand_in_fetches_and_feeds():
     with MonitoredSession(graph, config=QUIET) as session:
         value = session.run({"weight": model[0].weight})["weight"]
         assert torch.equal(value, model[0].weight)
-        with pytest.raises(hookbus.FetchTypeError, match="Tensor is not a fetch"):
+        with pytest.raises(hookbus.errors.FetchTypeError, match="Tensor is not a fetch"):
             session.run(torch.zeros(1))
 
 

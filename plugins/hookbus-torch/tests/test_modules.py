@@ -9,7 +9,8 @@ import torch
 from hookbus_torch.library import TorchLibrary
 from torch import nn
 
-from hookbus import GraphError, NoValueYetError, UsageError
+from hookbus import GraphError, UsageError
+from hookbus.errors import NoValueYetError
 
 LIBRARY = TorchLibrary()
 

@@ -15,12 +15,12 @@ from hookbus import (
     Config,
     Graph,
     MonitoredSession,
-    SessionClosedError,
     SessionRunHook,
     UsageError,
     hookimpl,
     random_state,
 )
+from hookbus.errors import SessionClosedError
 
 
 class Listener(SessionRunHook):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hookbus import GraphError, SessionRunArgs, SessionRunHook, UnfedPlaceholderError
+from hookbus import GraphError, SessionRunArgs, SessionRunHook
+from hookbus.errors import UnfedPlaceholderError
 from tests.support.libraries import install_library
 
 

@@ -11,9 +11,9 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
     SingularMonitoredSession,
-    UnfedPlaceholderError,
     UsageError,
 )
+from hookbus.errors import UnfedPlaceholderError
 
 
 class Costly:

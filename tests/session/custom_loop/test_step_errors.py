@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from hookbus import AbortedError, SessionRunHook, UnavailableError, UnfedPlaceholderError
+from hookbus import AbortedError, SessionRunHook, UnavailableError
+from hookbus.errors import UnfedPlaceholderError
 
 
 def test_an_error_leaves_the_step_undone(own, fetch):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hookbus import (
-    FeedConflictError,
     GraphError,
     RunAfterStopError,
-    SessionClosedError,
     SessionRunArgs,
     SessionRunHook,
     UsageError,
     hookimpl,
 )
+from hookbus.errors import FeedConflictError, SessionClosedError
 
 
 class StopHook(SessionRunHook):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookbus import SessionRunArgs, SessionRunHook, UnfedPlaceholderError, UsageError
+from hookbus import SessionRunArgs, SessionRunHook, UsageError
+from hookbus.errors import UnfedPlaceholderError
 
 KINDS = ["scalar", "histogram", "image", "text"]
 

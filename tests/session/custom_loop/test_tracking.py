@@ -14,13 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hookbus import (
-    CheckpointError,
-    CheckpointMismatchError,
-    Config,
-    MonitoredTrainingSession,
-    UsageError,
-)
+from hookbus import CheckpointError, Config, MonitoredTrainingSession, UsageError
+from hookbus.errors import CheckpointMismatchError
 
 
 class Model:

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from hookbus import ArgumentTypeError, GraphError, SessionRunHook, UnfedPlaceholderError
+from hookbus import GraphError, SessionRunHook
+from hookbus.errors import ArgumentTypeError, UnfedPlaceholderError
 from tests.support.watching import lines as lines
 
 
