@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- docs/house_picture.py writes this -->\n", "<!-- until here -->"
 PACKAGE = "hookbus"
-LEFT_OUT = {"hookbus.__main__", "hookbus.public"}  # doors, not rooms
+LEFT_OUT = {"hookbus.__main__", "hookbus.evaluating"}  # doors, not rooms
 
 Graph = dict[str, set[str]]
 

@@ -5,9 +5,11 @@ the name is first used.
 """
 
 from hookbus import errors as errors
+from hookbus import evaluating as evaluating
 from hookbus import evaluation as evaluation
 from hookbus import learning as learning
 from hookbus import metrics as metrics
+from hookbus import validation as validation
 from hookbus.backend.embedded import EmbeddedSession as EmbeddedSession
 from hookbus.backend.protocol import OpRecord as OpRecord
 from hookbus.backend.protocol import RunMetadata as RunMetadata
@@ -64,7 +66,6 @@ from hookbus.hooks.outcome import was_cut_short as was_cut_short
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
 from hookbus.logs import log as log
-from hookbus.random_state import undisturbed as undisturbed
 from hookbus.session.creators import ChiefSessionCreator as ChiefSessionCreator
 from hookbus.session.creators import Scaffold as Scaffold
 from hookbus.session.creators import SessionCreator as SessionCreator
@@ -78,6 +79,3 @@ from hookbus.session.step import Step as Step
 from hookbus.session.step import StepContext as StepContext
 from hookbus.session.training import MonitoredTrainingSession as MonitoredTrainingSession
 from hookbus.session.training import SingularMonitoredSession as SingularMonitoredSession
-from hookbus.swaps import swapped as swapped
-from hookbus.validation import number_in as number_in
-from hookbus.validation import numeric as numeric

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -30,6 +30,14 @@ class Swaps:
     holders: dict[str, str] = attrs.field(factory=dict)
 
 
+class HasBackendSession(Protocol):
+    """A session with hooks, which runs a backend session."""
+
+    @property
+    def backend_session(self) -> Session:
+        """The backend session, as hooks have it."""
+
+
 _swaps: WeakKeyDictionary[Session, Swaps] = WeakKeyDictionary()
 
 
@@ -40,7 +48,7 @@ def swaps_of(session: Session) -> Swaps:
 
 @contextlib.contextmanager
 def swapped(
-    session: Session, values: Mapping[str, Any] | Mapping[Node, Any]
+    session: Session | HasBackendSession, values: Mapping[str, Any] | Mapping[Node, Any]
 ) -> Iterator[None]:
     """Give variables other values in a block, like averages for an evaluation.
 
@@ -49,7 +57,7 @@ def swapped(
     inside the block contains the old values.
 
     Args:
-        session: the backend session, as hooks have it.
+        session: the backend session, as hooks have it, or a monitored session.
         values: node or name of each variable to its value in the block.
 
     Raises:
@@ -67,6 +75,7 @@ def swapped(
     >>> session.run("w")
     1.0
     """
+    session = _backend_of(session)
     swaps = swaps_of(session)
     who = swaps.asker()
     named = {session.graph.variable_named(node, who): v for node, v in values.items()}
@@ -113,6 +122,12 @@ def unswapped(session: Session) -> Iterator[None]:
     finally:
         swaps.raw.update(_values(session, swaps.raw))  # a hook may have assigned one
         _put(session, shown)
+
+
+def _backend_of(session: Session | HasBackendSession) -> Session:
+    found: Any = getattr(session, "backend_session", session)
+    backend: Session = found
+    return backend
 
 
 def _values(session: Session, names: Iterable[str]) -> dict[str, Any]:

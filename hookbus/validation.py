@@ -17,6 +17,8 @@ from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
+__all__ = ["number_in", "numeric"]  # for hooks; the others are for hookbus itself
+
 
 def number_in(value: Any) -> float | None:
     """Return a number, or the only one in an array of any library, as a float.

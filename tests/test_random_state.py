@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import hookbus
-from hookbus import Graph, MonitoredSession, SessionRunHook, undisturbed
+from hookbus import Graph, MonitoredSession, SessionRunHook
+from hookbus.evaluating import undisturbed
 
 
 class Aside(SessionRunHook):

@@ -268,8 +268,8 @@ class Session(Protocol):
 
         Neither session sees what the other one does. Random generators stay as they are;
         runs of the fork draw from those of the process like any other run, so put them into
-        a block of :func:`hookbus.undisturbed` if they draw. Close the fork before the
-        session that it was made from.
+        a block of :func:`hookbus.evaluating.undisturbed` if they draw. Close the fork
+        before the session that it was made from.
 
         A backend need not have this method.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -91,18 +91,22 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, _TUPLES) else value
 
 
-def _names(value: Any) -> Any:
+def _kinds(value: Iterable[Kind] | None) -> Any:
+    return _tuple(value)
+
+
+def _names(value: str | Sequence[str] | None) -> Any:
     if value is None or isinstance(value, str):
         return () if value is None else (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _groups(value: Any) -> Any:
+def _groups(value: Iterable[Iterable[str]]) -> Any:
     groups = _tuple(value)
     return tuple(map(_tuple, groups)) if isinstance(groups, tuple) else groups
 
 
-def _mapping(value: Any) -> Any:
+def _mapping(value: Mapping[str, Any]) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -190,7 +194,7 @@ class HookOptions:
     )
     kinds: tuple[Kind, ...] | None = attrs.field(
         default=None,
-        converter=_tuple,
+        converter=_kinds,
         validator=_checked(
             lambda value: value is None or _are_kinds(value),
             f"a tuple of {', '.join(map(repr, KINDS))}, like ('train',)",

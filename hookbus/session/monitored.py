@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.bus.straight import OTHER
 from hookbus.config.config import Config
 from hookbus.errors import (
@@ -173,6 +173,15 @@ class MonitoredSession:
         """
         backend = self._state.backend
         return None if backend is None else backend.compiled_step
+
+    @property
+    def backend_session(self) -> Session:
+        """The backend session, as hooks have it; a recovery replaces it.
+
+        Raises:
+            SessionClosedError: the session is closed.
+        """
+        return self._state.usable("aux").session
 
     @property
     def global_step(self) -> int:

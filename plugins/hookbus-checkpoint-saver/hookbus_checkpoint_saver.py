@@ -20,6 +20,7 @@ from hookbus import (
     SessionRunHook,
     SessionRunValues,
 )
+from hookbus.validation import numeric
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
 
@@ -74,18 +75,14 @@ class CheckpointSaverHook(SessionRunHook):
     )
 
     checkpoint_dir: str | None = None
-    save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(least=0))
-    save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    save_secs: float | None = attrs.field(default=None, validator=numeric(least=0))
+    save_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
     listeners: Sequence[CheckpointSaverListener] = attrs.field(default=(), converter=_all)
-    max_to_keep: int | None = attrs.field(default=5, validator=hookbus.numeric(least=0))
-    save_epochs: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
-    keep_every_steps: int | None = attrs.field(
-        default=None, validator=hookbus.numeric(above=0)
-    )
-    keep_every_hours: float | None = attrs.field(
-        default=None, validator=hookbus.numeric(above=0)
-    )
-    keep_best: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    max_to_keep: int | None = attrs.field(default=5, validator=numeric(least=0))
+    save_epochs: int | None = attrs.field(default=None, validator=numeric(above=0))
+    keep_every_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
+    keep_every_hours: float | None = attrs.field(default=None, validator=numeric(above=0))
+    keep_best: int | None = attrs.field(default=None, validator=numeric(above=0))
     best_metric: str | None = None
     best_from_evaluations: bool | str = False
     best_mode: str | None = None

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from hookbus import CheckpointInfo, Graph, UsageError, number_in
+from hookbus import CheckpointInfo, Graph, UsageError
+from hookbus.validation import number_in
 
 MODES = ("lowest", "highest")
 _HOUR = 3600.0

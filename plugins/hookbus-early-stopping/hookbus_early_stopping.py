@@ -21,6 +21,8 @@ from hookbus import (
     UsageError,
 )
 from hookbus.errors import ArgumentTypeError, UnknownNodeError
+from hookbus.evaluating import undisturbed
+from hookbus.validation import numeric
 
 _SETTING = "the setting metric of early-stopping"
 _NOTHING = (
@@ -84,16 +86,12 @@ class EarlyStoppingHook(SessionRunHook):
     metric: str | Node | None = None
     from_evaluations: bool | str = False
     mode: str | None = None
-    patience: int | None = attrs.field(default=None, validator=hookbus.numeric())
-    threshold: float | None = attrs.field(default=None, validator=hookbus.numeric())
-    min_steps: int = attrs.field(default=0, validator=hookbus.numeric())
+    patience: int | None = attrs.field(default=None, validator=numeric())
+    threshold: float | None = attrs.field(default=None, validator=numeric())
+    min_steps: int = attrs.field(default=0, validator=numeric())
     should_stop_fn: Callable[[], Any] | None = None
-    run_every_secs: float | None = attrs.field(
-        default=60.0, validator=hookbus.numeric(above=0)
-    )
-    run_every_steps: int | None = attrs.field(
-        default=None, validator=hookbus.numeric(above=0)
-    )
+    run_every_secs: float | None = attrs.field(default=60.0, validator=numeric(above=0))
+    run_every_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
     reduce: Literal["none", "mean", "sum", "max"] = "none"
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _rule: Rule | None = attrs.field(default=None, init=False)
@@ -245,7 +243,7 @@ class EarlyStoppingHook(SessionRunHook):
 
     def _ask_function(self) -> None:
         assert self.should_stop_fn is not None
-        with hookbus.undisturbed():
+        with undisturbed():
             if self.should_stop_fn():
                 self._why = "should_stop_fn asked for it"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from hookbus import UsageError, number_in
+from hookbus import UsageError
+from hookbus.validation import number_in
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ import attrs
 import hookbus
 from hookbus import Graph, Node, OutOfRangeError, SessionRunHook, UsageError
 from hookbus.errors import NoValueYetError, UnfedPlaceholderError
+from hookbus.evaluating import undisturbed
 
 _NOTHING = (
     "final-ops has nothing to evaluate: there is no 'loss' and no 'accuracy'; name nodes "
@@ -76,7 +77,7 @@ class FinalOpsHook(SessionRunHook):
         if self._fetches is None:
             return
         try:
-            with hookbus.undisturbed():  # an op may draw numbers
+            with undisturbed():  # an op may draw numbers
                 self._values = session.run(self._fetches, self.final_ops_feed_dict)
         except (OutOfRangeError, StopIteration) as error:
             hookbus.log.warning(_INPUT_ENDED, why=str(error), by="final-ops")

@@ -10,6 +10,7 @@ import attrs
 import hookbus
 from hookbus import Checkpoints, SessionRunContext, SessionRunHook, UsageError
 from hookbus.errors import SessionInterruptedError
+from hookbus.validation import numeric
 
 _CHECK_EVERY = 0.5
 _LOG_EVERY_STEPS = 1000
@@ -37,7 +38,7 @@ class GlobalStepWaiterHook(SessionRunHook):
 
     options = hookbus.HookOptions(only_observes=True)
 
-    wait_until_step: int = attrs.field(validator=hookbus.numeric())
+    wait_until_step: int = attrs.field(validator=numeric())
     checkpoint_dir: str | Path | None = None
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
     _started: bool = attrs.field(default=False, init=False)

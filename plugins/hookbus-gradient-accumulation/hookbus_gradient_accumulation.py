@@ -10,6 +10,7 @@ import attrs
 import hookbus
 from hookbus import Graph, Node, SessionRunArgs, SessionRunHook, UsageError
 from hookbus.backend import needs
+from hookbus.validation import numeric
 
 _PREFIX = "gradient-accumulation"
 _NOTHING = -0.0  # added to any number, it keeps the number and the sign of a zero
@@ -34,7 +35,7 @@ class GradientAccumulationHook(SessionRunHook):
 
     options = hookbus.HookOptions(main_setting="runs")
 
-    runs: int = attrs.field(validator=hookbus.numeric(least=1, whole=True))
+    runs: int = attrs.field(validator=numeric(least=1, whole=True))
     gradients: Sequence[Node | str] | Node | str = ()
     train_op: str = "train"
     _done: int = attrs.field(default=0, init=False)

@@ -10,6 +10,8 @@ import attrs
 import hookbus
 from hookbus import Bus, Outcome, Session, SessionRunContext, SessionRunHook, UsageError
 from hookbus.errors import ArgumentTypeError, NoValueYetError, UnfedPlaceholderError
+from hookbus.evaluating import undisturbed
+from hookbus.validation import number_in, numeric
 
 
 @attrs.define(eq=False)
@@ -34,7 +36,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
     options = hookbus.HookOptions(only_observes=True)
 
     evaluate: Callable[[Session], Mapping[str, Any]]
-    every_n_iter: int = attrs.field(default=100, validator=hookbus.numeric(above=0))
+    every_n_iter: int = attrs.field(default=100, validator=numeric(above=0))
     name: str | None = None
     _bus: Bus | None = attrs.field(default=None, init=False)
     _runs: int | None = attrs.field(default=None, init=False)
@@ -127,7 +129,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
         version = session.version
         assert self._bus is not None
         around = self._bus.around("evaluating", session=session, name=self.name)
-        with hookbus.undisturbed(session), around:
+        with undisturbed(session), around:
             metrics = self.evaluate(session)
         if session.version != version:
             raise UsageError(
@@ -144,7 +146,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
 def _number(name: str, value: Any) -> float:
     """Turn a number, or an array of any library that holds one, into a float."""
-    found = hookbus.number_in(value)
+    found = number_in(value)
     if found is not None:
         return found
     shape = tuple(getattr(value, "shape", ()))

@@ -22,6 +22,8 @@ from hookbus import (
     UsageError,
 )
 from hookbus.errors import ArgumentTypeError, NoValueYetError, UnfedPlaceholderError
+from hookbus.evaluating import undisturbed
+from hookbus.validation import numeric
 
 _SETTING = "the setting tensors of logging-tensor"
 _NOTHING = (
@@ -60,10 +62,8 @@ class LoggingTensorHook(SessionRunHook):
         can_wait=True,
     )
     tensors: Mapping[str, Node | str] | Sequence[Node | str] | Node | str = ()
-    every_n_iter: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
-    every_n_secs: float | None = attrs.field(
-        default=None, validator=hookbus.numeric(least=0)
-    )
+    every_n_iter: int | None = attrs.field(default=None, validator=numeric(above=0))
+    every_n_secs: float | None = attrs.field(default=None, validator=numeric(least=0))
     at_end: bool = False
     formatter: Callable[[Mapping[str, Any]], str] | None = None
     reduce: Literal["none", "mean", "sum", "max"] = "none"
@@ -142,7 +142,7 @@ class LoggingTensorHook(SessionRunHook):
         if not self.at_end:
             return
         try:
-            with hookbus.undisturbed():  # an op may draw numbers
+            with undisturbed():  # an op may draw numbers
                 values = session.run(self._fetches)
         except (NoValueYetError, OutOfRangeError, UnfedPlaceholderError) as error:
             hookbus.log.warning("nothing to log at the end", why=str(error))

@@ -11,8 +11,10 @@ from hookbus_lr_finder_sweep import NAME, Sweep
 
 import hookbus
 from hookbus import Graph, Session, SessionRunArgs, SessionRunHook, UsageError
+from hookbus.evaluating import undisturbed
+from hookbus.validation import numeric
 
-_POSITIVE = hookbus.numeric(above=0)
+_POSITIVE = numeric(above=0)
 
 
 @attrs.define(eq=False)
@@ -40,7 +42,7 @@ class LRFinderHook(SessionRunHook):
 
     min_lr: float = field(default=1e-6, validator=_POSITIVE)
     max_lr: float = field(default=10.0, validator=_POSITIVE)
-    steps: int = field(default=100, validator=hookbus.numeric(least=2, whole=True))
+    steps: int = field(default=100, validator=numeric(least=2, whole=True))
     loss: str = "loss"
     train_op: str = "train"
     variable: str | None = None
@@ -73,7 +75,7 @@ class LRFinderHook(SessionRunHook):
             return
         self.sweep.losses.clear()
         # An op may draw numbers.
-        with closing(session.fork("fresh")) as fork, hookbus.undisturbed():
+        with closing(session.fork("fresh")) as fork, undisturbed():
             self.sweep.test(fork, self._rate_in(fork), self.loss, self.train_op)
         self._report()
 

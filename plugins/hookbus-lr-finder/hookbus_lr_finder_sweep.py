@@ -12,6 +12,7 @@ from hookbus_lr_finder_picture import write
 
 import hookbus
 from hookbus import Session, UsageError
+from hookbus.validation import number_in
 
 NAME = "lr-finder"
 _SMOOTHING = 0.8
@@ -100,7 +101,7 @@ class Sweep:
         Raises:
             UsageError: it is not a number.
         """
-        loss = hookbus.number_in(found)
+        loss = number_in(found)
         if loss is None:
             kind = f"{name!r} is not a single number (type {type(found).__name__})"
             raise UsageError(f"{NAME}: {kind}. Name another with --{NAME}-loss")

@@ -24,6 +24,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.validation import numeric
 
 _TRACED = SessionRunArgs(options=RunOptions(trace_level=RunOptions.FULL_TRACE))
 
@@ -58,8 +59,8 @@ class ProfilerHook(SessionRunHook):
         on_error="quarantine",  # a full disk must not end a training
     )
 
-    save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
-    save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    save_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
+    save_secs: float | None = attrs.field(default=None, validator=numeric(above=0))
     output_dir: str = ""
     show_dataflow: bool = True
     show_memory: bool = False

@@ -31,6 +31,7 @@ from hookbus import (
     SessionRunHook,
     SessionRunValues,
 )
+from hookbus.validation import numeric
 
 _REDRAW_SECS = 0.1
 
@@ -57,7 +58,7 @@ class ProgressHook(SessionRunHook):
         on_error="quarantine",  # a bar must not end a training
     )
 
-    every_secs: float = attrs.field(default=10.0, validator=hookbus.numeric(least=0))
+    every_secs: float = attrs.field(default=10.0, validator=numeric(least=0))
     _bar: Progress | None = attrs.field(default=None, init=False)
     _task: TaskID = attrs.field(default=TaskID(0), init=False)
     _values: str = attrs.field(default="", init=False)

@@ -11,8 +11,9 @@ from hookbus_reduce_lr_on_plateau_rule import NAME, Plateau, metric_in
 
 import hookbus
 from hookbus import Due, Graph, Session, SessionRunArgs, SessionRunHook
+from hookbus.validation import numeric
 
-_COUNT = hookbus.numeric(least=0, whole=True)
+_COUNT = numeric(least=0, whole=True)
 
 
 @attrs.define(eq=False)
@@ -38,13 +39,13 @@ class ReduceLROnPlateauHook(SessionRunHook):
 
     metric: str = "loss"
     evaluation: str | None = None
-    every_n_steps: int = field(default=100, validator=hookbus.numeric(least=1, whole=True))
+    every_n_steps: int = field(default=100, validator=numeric(least=1, whole=True))
     higher_is_better: bool = False
-    factor: float = field(default=0.1, validator=hookbus.numeric(above=0, below=1))
+    factor: float = field(default=0.1, validator=numeric(above=0, below=1))
     patience: int = field(default=10, validator=_COUNT)
-    threshold: float = field(default=1e-4, validator=hookbus.numeric(least=0))
+    threshold: float = field(default=1e-4, validator=numeric(least=0))
     cooldown: int = field(default=0, validator=_COUNT)
-    min_lr: float = field(default=0.0, validator=hookbus.numeric(least=0))
+    min_lr: float = field(default=0.0, validator=numeric(least=0))
     variable: str | None = None
     _plateau: Plateau = field(init=False)
     _timer: hookbus.SecondOrStepTimer = field(init=False)

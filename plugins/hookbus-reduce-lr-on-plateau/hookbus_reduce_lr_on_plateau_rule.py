@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 import hookbus
+from hookbus.validation import number_in
 
 NAME = "reduce-lr-on-plateau"
 
@@ -23,7 +24,7 @@ def metric_in(metrics: Mapping[str, Any], metric: str) -> float:
         found = ", ".join(map(repr, metrics)) or "none"
         mistake = f"the evaluation has no metric {metric!r}; it has {found}"
     else:
-        value = hookbus.number_in(metrics[metric])
+        value = number_in(metrics[metric])
         if value is not None:
             return value
         kind = type(metrics[metric]).__name__

@@ -20,6 +20,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.validation import number_in, numeric
 
 
 @attrs.define(eq=False)
@@ -42,9 +43,9 @@ class SpikeRollbackHook(SessionRunHook):
     options = hookbus.HookOptions(main_setting="loss_tensor")
 
     loss_tensor: Node | str = "loss"
-    factor: float = attrs.field(default=5.0, validator=hookbus.numeric(above=1))
-    window: int = attrs.field(default=50, validator=hookbus.numeric(least=1, whole=True))
-    warmup: int = attrs.field(default=10, validator=hookbus.numeric(least=1, whole=True))
+    factor: float = attrs.field(default=5.0, validator=numeric(above=1))
+    window: int = attrs.field(default=50, validator=numeric(least=1, whole=True))
+    warmup: int = attrs.field(default=10, validator=numeric(least=1, whole=True))
     _losses: deque[float] = attrs.field(init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
 
@@ -72,7 +73,7 @@ class SpikeRollbackHook(SessionRunHook):
         """Ask to roll back if the loss of a training step is bad; else remember it."""
         if run_values.global_step == run_context.global_step:
             return  # an evaluation of the program's own
-        loss = hookbus.number_in(run_values.results)
+        loss = number_in(run_values.results)
         if loss is None:
             raise UsageError(
                 f"spike-rollback watches one number, and {self.loss_tensor!r} is not one"

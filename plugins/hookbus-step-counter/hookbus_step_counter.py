@@ -12,6 +12,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.validation import numeric
 
 _MOST_WARNINGS = 5
 
@@ -38,10 +39,8 @@ class StepCounterHook(SessionRunHook):
         can_wait=True,
     )
 
-    every_n_steps: int | None = attrs.field(default=100, validator=hookbus.numeric(above=0))
-    every_n_secs: float | None = attrs.field(
-        default=None, validator=hookbus.numeric(least=0)
-    )
+    every_n_steps: int | None = attrs.field(default=100, validator=numeric(above=0))
+    every_n_secs: float | None = attrs.field(default=None, validator=numeric(least=0))
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _ran: bool = attrs.field(default=False, init=False)
     _stands: bool = attrs.field(default=False, init=False)

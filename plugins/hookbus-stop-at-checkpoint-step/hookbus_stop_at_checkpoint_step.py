@@ -15,6 +15,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.validation import numeric
 
 
 @attrs.define(eq=False)
@@ -38,9 +39,9 @@ class StopAtCheckpointStepHook(SessionRunHook):
     options = hookbus.HookOptions(main_setting="last_step", only_observes=True)
 
     model_dir: str | Path
-    last_step: int = attrs.field(validator=hookbus.numeric(above=0))
+    last_step: int = attrs.field(validator=numeric(above=0))
     wait_after_file_check_secs: float = attrs.field(
-        default=30.0, validator=hookbus.numeric(least=0)
+        default=30.0, validator=numeric(least=0)
     )
 
     def __attrs_post_init__(self) -> None:

@@ -9,6 +9,7 @@ import attrs
 
 import hookbus
 from hookbus import SessionRunContext, SessionRunHook, SessionRunValues, UsageError
+from hookbus.validation import numeric
 
 
 @attrs.define(eq=False)
@@ -31,8 +32,8 @@ class StopAtStepHook(SessionRunHook):
         main_setting="last_step", exclusive_settings=(("num_steps", "last_step"),)
     )
 
-    num_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
-    last_step: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    num_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
+    last_step: int | None = attrs.field(default=None, validator=numeric(above=0))
     _target: int | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:

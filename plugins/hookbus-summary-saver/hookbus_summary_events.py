@@ -25,6 +25,7 @@ from tensorboardX.summary import make_histogram, text
 
 import hookbus
 from hookbus import Graph, UsageError
+from hookbus.validation import number_in
 
 _BINS = 30
 _MOST_IMAGES = 3
@@ -133,7 +134,7 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _scalar(name: str, value: Any) -> Iterator[Summary.Value]:
-    number = hookbus.number_in(value)
+    number = number_in(value)
     if number is None:
         wanted = "name scalars with --summary-saver-tensors"
         raise _misfit("scalar", name, value, wanted)

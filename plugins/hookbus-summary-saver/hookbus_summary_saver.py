@@ -24,6 +24,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.validation import numeric
 
 _MOST_SEEN = 1024
 """The number of values of evaluations that are not written a second time."""
@@ -61,8 +62,8 @@ class SummarySaverHook(SessionRunHook):
         on_error="warn",  # a full disk must not end a training
     )
 
-    save_steps: int | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
-    save_secs: float | None = attrs.field(default=None, validator=hookbus.numeric(above=0))
+    save_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
+    save_secs: float | None = attrs.field(default=None, validator=numeric(above=0))
     output_dir: str | None = None
     tensors: Sequence[Node | str] | Node | str = ()
     _timer: SecondOrStepTimer = attrs.field(init=False)

@@ -10,8 +10,12 @@ import attrs
 import hookbus
 from hookbus import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookbus.backend import device_memory
+from hookbus.validation import number_in, numeric
 
-_ABOVE_0, _LEAST_0 = hookbus.numeric(above=0), hookbus.numeric(least=0)
+_ABOVE_0, _LEAST_0 = (
+    numeric(above=0),
+    numeric(least=0),
+)
 
 
 @attrs.define(eq=False)
@@ -119,5 +123,5 @@ class ThroughputHook(SessionRunHook):
 
 def _size_of(value: Any) -> float:
     """Return the length of the first axis; of a number, the number."""
-    number = hookbus.number_in(value) if getattr(value, "shape", ()) == () else None
+    number = number_in(value) if getattr(value, "shape", ()) == () else None
     return len(value) if number is None else number

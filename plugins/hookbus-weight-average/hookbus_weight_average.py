@@ -17,10 +17,12 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.evaluating import swapped
+from hookbus.validation import numeric
 
 
 def _up_to_one(hook: Any, field: attrs.Attribute[Any], value: Any) -> None:
-    hookbus.numeric(least=0)(hook, field, value)
+    numeric(least=0)(hook, field, value)
     if value is not None and value >= 1:
         raise UsageError(f"invalid {field.name}={value}; expected a number below 1")
 
@@ -45,8 +47,8 @@ class WeightAverageHook(SessionRunHook):
     """
 
     decay: float | None = attrs.field(default=0.999, validator=_up_to_one)
-    start_step: int = attrs.field(default=0, validator=hookbus.numeric(least=0))
-    every_n_steps: int = attrs.field(default=1, validator=hookbus.numeric(above=0))
+    start_step: int = attrs.field(default=0, validator=numeric(least=0))
+    every_n_steps: int = attrs.field(default=1, validator=numeric(above=0))
     variables: Sequence[str] = ()
     averages: dict[str, Any] = attrs.field(factory=dict, init=False)
     _updates: int = attrs.field(default=0, init=False)
@@ -74,7 +76,7 @@ class WeightAverageHook(SessionRunHook):
         """Evaluate with the averages."""
         here = session.variables() if self.averages else {}
         shown = {name: value for name, value in self.averages.items() if name in here}
-        with hookbus.swapped(session, shown):
+        with swapped(session, shown):
             yield
 
     def state_dict(self) -> dict[str, Any]:

@@ -33,6 +33,8 @@ PUBLIC = {
     "hookbus": hookbus.__all__,
     "hookbus.backend": hookbus.backend.__all__,
     "hookbus.errors": ERRORS,
+    "hookbus.evaluating": hookbus.evaluating.__all__,
+    "hookbus.validation": hookbus.validation.__all__,
 }
 """The names that plugins may use, by module."""
 

@@ -11,15 +11,9 @@ import attrs
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 
-from hookbus import (
-    Config,
-    Graph,
-    HookOptions,
-    MonitoredSession,
-    SessionRunHook,
-    undisturbed,
-)
+from hookbus import Config, Graph, HookOptions, MonitoredSession, SessionRunHook
 from hookbus.errors import add_note, culprit_of, summary_of
+from hookbus.evaluating import undisturbed
 from hookbus.logs import configure
 from tests.support.profiles import cases
 

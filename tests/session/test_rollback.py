@@ -33,9 +33,9 @@ from hookbus import (
     TrainingError,
     UsageError,
     hookimpl,
-    swapped,
 )
 from hookbus.checkpoint.manifest import Manifest
+from hookbus.evaluating import swapped
 from tests.support.profiles import cases
 
 QUIET = Config(autoload=False, header=False)

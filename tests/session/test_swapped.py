@@ -14,10 +14,10 @@ from hookbus import (
     SessionRunHook,
     UsageError,
     hookimpl,
-    swapped,
 )
 from hookbus.checkpoint.reader import read_checkpoint
-from hookbus.errors import WriteConflictError
+from hookbus.errors import SessionClosedError, WriteConflictError
+from hookbus.evaluating import swapped
 
 OFF = Config(autoload=False)
 
@@ -55,6 +55,42 @@ def test_a_block_shows_other_values_of_a_graph():
             session.run("train")
         assert session.run("w").tolist() == [3, 3]
     assert seen == [[9, 9]] * 4
+
+
+def test_a_monitored_session_can_be_swapped_from_outside():
+    """Code around the runs need not know its backend session; the rules are the same."""
+    with MonitoredSession(graph_of(), config=OFF) as session:
+        session.run("train")
+        with swapped(session, {"w": np.full(2, 9.0)}):
+            assert session.run("w").tolist() == [9, 9]
+            with (
+                pytest.raises(WriteConflictError, match="the caller and the caller"),
+                swapped(session.backend_session, {"w": np.zeros(2)}),
+            ):
+                pass
+        assert session.run("w").tolist() == [1, 1]
+        with (
+            pytest.raises(
+                UsageError, match="the caller swapped 'w', and the block changed"
+            ),
+            swapped(session, {"w": np.full(2, 9.0)}),
+        ):
+            session.run("train")
+        assert session.run("w").tolist() == [1, 1]
+    with pytest.raises(SessionClosedError), swapped(session, {"w": np.zeros(2)}):
+        pass
+
+
+def test_tracked_values_can_be_swapped_from_outside():
+    """A session around a custom loop has its backend session, too."""
+    weights = np.zeros(2)
+    with MonitoredSession(config=OFF) as session:
+        session.track(weights=weights)
+        with session.step():
+            weights += 1.0
+        with swapped(session, {"weights": np.full(2, 9.0)}):
+            assert weights.tolist() == [9, 9]
+        assert weights.tolist() == [1, 1]
 
 
 def test_a_block_shows_other_values_in_a_custom_loop():

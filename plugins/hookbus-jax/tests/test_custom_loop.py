@@ -10,14 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hookbus import (
-    MonitoredTrainingSession,
-    SessionRunArgs,
-    SessionRunHook,
-    UsageError,
-    swapped,
-)
+from hookbus import MonitoredTrainingSession, SessionRunArgs, SessionRunHook, UsageError
 from hookbus.errors import CheckpointMismatchError
+from hookbus.evaluating import swapped
 from hookbus.testing.scenarios import Cut
 from tests.support.kinds import QUIET
 

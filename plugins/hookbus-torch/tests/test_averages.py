@@ -7,7 +7,8 @@ import torch
 from hookbus_weight_average import WeightAverageHook
 from torch import nn
 
-from hookbus import Config, MonitoredTrainingSession, SessionRunHook, swapped
+from hookbus import Config, MonitoredTrainingSession, SessionRunHook
+from hookbus.evaluating import swapped
 
 QUIET = Config(autoload=False, header=False)
 STEPS = 8

@@ -26,6 +26,7 @@ from hookbus import (
     UsageError,
 )
 from hookbus.errors import NoValueYetError, UnknownNodeError
+from hookbus.evaluating import undisturbed
 
 QUIET = Config(autoload=False, header=False)
 DATA = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(5))
@@ -308,7 +309,7 @@ def test_a_fork_trains_without_any_effect_on_the_training():
             if run_values.global_step != 3:
                 return
             before = everything_in(forked)
-            with hookbus.undisturbed():
+            with undisturbed():
                 fork = run_context.session.fork()
                 losses.extend(fork.run(["loss", "train"])[0] for _ in range(3))
                 weight = fork.run("model.0.weight")

@@ -16,8 +16,8 @@ from hookbus import (
     SessionRunHook,
     UsageError,
     hookimpl,
-    swapped,
 )
+from hookbus.evaluating import swapped
 
 OFF = Config(autoload=False)
 STEPS = 20
