@@ -1,7 +1,8 @@
 """Training loops with hooks as plugins: an event bus around every step.
 
 ``import hookbus`` imports nothing else. The stub ``__init__.pyi`` lists the public names
-for type checkers; each is imported when it is first used (PEP 562).
+for type checkers; each is imported when it is first used (PEP 562), and ``__version__`` is
+read from the metadata of the distribution.
 """
 
 import functools
@@ -29,6 +30,8 @@ def _lazy(package):
             value = sorted(modules())
         elif source != package:
             value = getattr(importlib.import_module(source), name)
+        elif name == "__version__" and package == __name__:
+            value = importlib.import_module("importlib.metadata").version(package)
         else:
             value = _submodule(package, name)
         setattr(module, name, value)

@@ -52,20 +52,23 @@ from hookbus.hooks.checkpoints import Checkpoints as Checkpoints
 from hookbus.hooks.checkpoints import CheckpointSaverListener as CheckpointSaverListener
 from hookbus.hooks.context import SessionRunContext as SessionRunContext
 from hookbus.hooks.context import SessionRunValues as SessionRunValues
+from hookbus.hooks.context import StopKind as StopKind
 from hookbus.hooks.coordinator import Coordinator as Coordinator
-from hookbus.hooks.event_bus import Call as Call
+from hookbus.hooks.event_bus import HookCall as HookCall
 from hookbus.hooks.hook import SessionRunArgs as SessionRunArgs
 from hookbus.hooks.hook import SessionRunHook as SessionRunHook
 from hookbus.hooks.markers import hookimpl as hookimpl
 from hookbus.hooks.markers import hookspec as hookspec
 from hookbus.hooks.options import HookOptions as HookOptions
+from hookbus.hooks.options import Kind as Kind
 from hookbus.hooks.options import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
-from hookbus.hooks.outcome import Stop as Stop
-from hookbus.hooks.outcome import was_cut_short as was_cut_short
+from hookbus.hooks.outcome import StopReason as StopReason
+from hookbus.hooks.outcome import resumes as resumes
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
 from hookbus.logs import log as log
+from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.session.creators import ChiefSessionCreator as ChiefSessionCreator
 from hookbus.session.creators import Scaffold as Scaffold
 from hookbus.session.creators import SessionCreator as SessionCreator
@@ -79,3 +82,5 @@ from hookbus.session.step import Step as Step
 from hookbus.session.step import StepContext as StepContext
 from hookbus.session.training import MonitoredTrainingSession as MonitoredTrainingSession
 from hookbus.session.training import SingularMonitoredSession as SingularMonitoredSession
+
+__version__: str

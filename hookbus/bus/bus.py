@@ -31,7 +31,7 @@ from hookbus.errors import (
 )
 from hookbus.hooks import hookspecs
 from hookbus.hooks.context import CurrentHook
-from hookbus.hooks.event_bus import Call
+from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.options import RAISE, Kind, check_kind, options_of
 from hookbus.logs import log
 
@@ -127,10 +127,10 @@ class Bus:
         """
         self._registry.declare(module_or_class)
 
-    def observe(self, callback: Callable[[Call], object]) -> Callable[[], None]:
+    def observe(self, callback: Callable[[HookCall], object]) -> Callable[[], None]:
         """Call *callback* after every call of a hook, with its answer, error and time.
 
-        The callback gets one :class:`hookbus.Call` per hook, and then one for the whole
+        The callback gets one :class:`hookbus.HookCall` per hook, and then one for the whole
         event. Without an observer this costs nothing. A callback that raises is not called
         again.
 

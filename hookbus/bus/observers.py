@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import attrs
 
 from hookbus.errors import repr_of
-from hookbus.hooks.event_bus import Call
+from hookbus.hooks.event_bus import HookCall
 from hookbus.logs import log
 
-Observer: TypeAlias = Callable[[Call], object]
+Observer: TypeAlias = Callable[[HookCall], object]
 
 
 class Observers:
@@ -36,7 +36,7 @@ class Observers:
 
         return remove
 
-    def report(self, call: Call) -> None:
+    def report(self, call: HookCall) -> None:
         """Report a call; an observer that fails receives no further calls."""
         for token, observer in list(self._callbacks.items()):
             try:
@@ -131,7 +131,7 @@ class Watch:
 
     def report(self, result: Any, error: BaseException | None = None) -> None:
         """Report the call, which has ended."""
-        call = Call(
+        call = HookCall(
             self._plugin,
             self._event,
             self._arguments,
@@ -217,7 +217,7 @@ class Tracer:
     _spent: dict[tuple[str, str], tuple[int, float]] = attrs.field(factory=dict)
     _in_steps: set[tuple[str, str]] = attrs.field(factory=set)
 
-    def take(self, call: Call) -> None:
+    def take(self, call: HookCall) -> None:
         """Count one call."""
         if call.plugin is None:
             self._count_step(call)
@@ -250,7 +250,7 @@ class Tracer:
                 **share,
             )
 
-    def _count_step(self, call: Call) -> None:
+    def _count_step(self, call: HookCall) -> None:
         if call.event == _FIRST:
             self._began = call.start
         elif call.event == _LAST and self._began is not None:

@@ -43,7 +43,7 @@ from hookbus.estimator.run_config import RunConfig, with_directory
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.checkpoints import CheckpointSaverListener, check_listeners
-from hookbus.hooks.outcome import was_cut_short
+from hookbus.hooks.outcome import resumes
 from hookbus.logs import log
 from hookbus.metrics import mean
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
@@ -378,7 +378,7 @@ class Estimator:
             while not session.should_stop():
                 yield session.run(wanted)
         assert session.outcome is not None
-        if was_cut_short(session.outcome.kind):
+        if resumes(session.outcome.kind):
             raise SessionInterruptedError(
                 "a signal ended predict() before the end of its input"
             )

@@ -20,7 +20,7 @@ from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
 from hookbus.hooks.markers import hookimpl
-from hookbus.hooks.outcome import Outcome, was_cut_short
+from hookbus.hooks.outcome import Outcome, resumes
 from hookbus.slim.hooks import EvaluationHook, StopAtLastStepHook
 
 
@@ -70,7 +70,7 @@ class StopTrainingHook(StopAtLastStepHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Take over the last step of a training run that was cut short."""
-        self.goes_on = was_cut_short(ended)
+        self.goes_on = resumes(ended)
         if self.steps is not None and self.goes_on:
             self.last_step = state.get("last_step")
 

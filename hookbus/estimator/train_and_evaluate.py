@@ -18,7 +18,7 @@ from hookbus.estimator.exporter import Exporter
 from hookbus.estimator.hooks import StopTrainingHook
 from hookbus.estimator.model_fn import hooks_field
 from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
-from hookbus.hooks.outcome import was_cut_short
+from hookbus.hooks.outcome import resumes
 from hookbus.logs import log
 from hookbus.slim.hooks import EvaluationEmitter
 from hookbus.validation import check_name, check_number, check_seconds
@@ -167,7 +167,7 @@ class StopAlternatingHook(StopTrainingHook, EvaluationEmitter):
 
     def is_done(self, newest: CheckpointInfo) -> bool:
         """Return whether nothing is left to do, nor to evaluate."""
-        return super().is_done(newest) and not was_cut_short(newest.ended)
+        return super().is_done(newest) and not resumes(newest.ended)
 
     def begin(self, checkpoints: Checkpoints) -> None:
         """Refuse to train without checkpoints."""
@@ -232,7 +232,7 @@ class EvaluateListener(CheckpointSaverListener):
         global_step_value: int,
     ) -> None:
         """Evaluate the last checkpoint, unless a signal asks the process to end."""
-        if self.over or was_cut_short(self.training.ended):
+        if self.over or resumes(self.training.ended):
             return
         if self._evaluated != global_step_value:
             self._evaluate(global_step_value)

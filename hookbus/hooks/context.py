@@ -14,7 +14,7 @@ from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.options import Kind
-from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, Stop, united
+from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, StopReason, united
 from hookbus.hooks.timer import pause
 from hookbus.process.interrupts import signals_deferred
 from hookbus.validation import number_in
@@ -72,11 +72,11 @@ class Requests:
     run: SessionRunContext | None = None
     asking: SessionRunContext | None = None
     pending: bool = False
-    stop: Stop | None = None
+    stop: StopReason | None = None
     stopped: bool = False
     undone: SessionRunContext | None = None
-    failed_stop: tuple[Stop, int] | None = None
-    deferred_stop: tuple[Stop, int] | None = None
+    failed_stop: tuple[StopReason, int] | None = None
+    deferred_stop: tuple[StopReason, int] | None = None
     save: SaveRequest | None = None
     save_anyway: SaveRequest | None = None
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
@@ -118,7 +118,7 @@ class Requests:
         with self._lock:
             self._admit(who, "run_context.request_stop()", run)
             if self.stop is None:
-                self.stop = Stop(who, why, kind)
+                self.stop = StopReason(who, why, kind)
 
     @signals_deferred
     def request_save(
@@ -263,12 +263,12 @@ class Requests:
                 self._defer(*failed)
             self._settle()
 
-    def _defer(self, stop: Stop, step: int) -> None:
+    def _defer(self, stop: StopReason, step: int) -> None:
         """Have a stop wait for the run that begins at *step*."""
         if self.deferred_stop is None or step < self.deferred_stop[1]:
             self.deferred_stop = stop, step
 
-    def due_stop(self, began: int) -> Stop | None:
+    def due_stop(self, began: int) -> StopReason | None:
         """Return the stop that is due after a run that began at *began*, and keep it."""
         deferred = self.deferred_stop
         if self.stop is None and deferred is not None and began >= deferred[1]:
@@ -277,7 +277,7 @@ class Requests:
         return self.stop
 
     @signals_deferred
-    def take_stop(self, began: int) -> Stop | None:
+    def take_stop(self, began: int) -> StopReason | None:
         """Return the stop that takes effect after a run that began at *began*."""
         with self._lock:
             due = self.due_stop(began)
@@ -315,7 +315,7 @@ class Requests:
             return who
 
     @signals_deferred
-    def take_asked(self) -> tuple[Stop | None, SaveRequest | None, Rollback | None]:
+    def take_asked(self) -> tuple[StopReason | None, SaveRequest | None, Rollback | None]:
         """Return what all ranks have to agree on, and forget it."""
         with self._lock:
             asked = self.stop, united(self.save, self.save_anyway), self.rollback
@@ -324,7 +324,7 @@ class Requests:
 
     @signals_deferred
     def put_agreed(
-        self, stop: Stop | None, save: SaveRequest | None, rollback: Rollback | None
+        self, stop: StopReason | None, save: SaveRequest | None, rollback: Rollback | None
     ) -> None:
         """Take over what the ranks have agreed on."""
         with self._lock:

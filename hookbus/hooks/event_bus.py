@@ -11,7 +11,7 @@ import attrs
 
 
 @attrs.frozen(eq=False)
-class Call:
+class HookCall:
     """One call of one hook, or of all hooks of an event.
 
     Attributes:
@@ -54,5 +54,5 @@ class EventBus(Protocol):
     def around(self, event: str, **arguments: Any) -> AbstractContextManager[None]:
         """Send an event around a block: wrappers of the event surround it."""
 
-    def observe(self, callback: Callable[[Call], object]) -> Callable[[], None]:
+    def observe(self, callback: Callable[[HookCall], object]) -> Callable[[], None]:
         """Report every call to *callback* from now on; return a function that stops it."""

@@ -55,7 +55,7 @@ class Outcome:
     rolled_back: int = attrs.field(default=0, repr=False, kw_only=True)
 
 
-def was_cut_short(ended: str | None) -> bool:
+def resumes(ended: str | None) -> bool:
     """Return whether a session continues where the previous one was interrupted.
 
     A hook calls it in ``load_state_dict``: a period continues after a kill, a preemption or
@@ -65,7 +65,7 @@ def was_cut_short(ended: str | None) -> bool:
         ended: the argument ``ended`` of ``load_state_dict``: the kind of the outcome, or
             None if the session had not ended when it saved the checkpoint.
 
-    >>> was_cut_short(None), was_cut_short("preempted"), was_cut_short("stopped")
+    >>> resumes(None), resumes("preempted"), resumes("stopped")
     (True, True, False)
     """
     return ended in (None, "interrupted", "preempted")
@@ -80,7 +80,7 @@ SWALLOWED = (*END_OF_INPUT, SessionInterruptedError, SessionStoppedError)
 
 
 @attrs.frozen
-class Stop:
+class StopReason:
     """A request of a plugin, the caller or a signal to end the session."""
 
     who: str
@@ -162,10 +162,12 @@ def is_swallowed(error: BaseException | None, outcome: Outcome | None) -> bool:
     return clean and isinstance(error, SWALLOWED)
 
 
-def clean_outcome(stop: Stop | None, input_end: BaseException | None, step: int) -> Outcome:
+def clean_outcome(
+    stop: StopReason | None, input_end: BaseException | None, step: int
+) -> Outcome:
     """Return the outcome of a session that *stop*, or the end of its input, ended."""
     if stop is None and isinstance(input_end, StepFnStop):
-        stop = Stop(NOBODY, text_of(input_end))
+        stop = StopReason(NOBODY, text_of(input_end))
     if stop is not None:
         return Outcome(stop.kind, stop.who, stop.why, step)
     if input_end is not None:

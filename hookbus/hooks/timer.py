@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hookbus.errors import UsageError
-from hookbus.hooks.outcome import was_cut_short
+from hookbus.hooks.outcome import resumes
 
 _CHECK_EVERY_SECS = 0.05
 
@@ -147,6 +147,6 @@ class SecondOrStepTimer:
                 of training, without the pause between two sessions.
             ended: the argument ``ended`` of the hook's ``load_state_dict``.
         """
-        if self._last_step is None and state["step"] is not None and was_cut_short(ended):
+        if self._last_step is None and state["step"] is not None and resumes(ended):
             self._last_step = state["step"]
             self._last_time = time.monotonic() - state.get("secs", 0.0)

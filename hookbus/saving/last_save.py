@@ -10,7 +10,7 @@ import attrs
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.manifest import FileRecord, Manifest
 from hookbus.errors import CheckpointError, UsageError
-from hookbus.hooks.outcome import was_cut_short
+from hookbus.hooks.outcome import resumes
 
 
 @attrs.frozen(eq=False)
@@ -52,4 +52,4 @@ class LastSave:
     @property
     def is_marked(self) -> bool:
         """Whether it is that of a session that ended by itself."""
-        return not was_cut_short(self.manifest.ended)
+        return not resumes(self.manifest.ended)

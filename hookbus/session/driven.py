@@ -15,7 +15,7 @@ from hookbus.config.config import Config
 from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.hooks.options import Kind, check_kind
-from hookbus.hooks.outcome import NOBODY, Outcome, Stop, is_swallowed
+from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.library import on_host
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
@@ -190,7 +190,7 @@ class DrivenSession:
         return self._state.global_step
 
     @property
-    def stop(self) -> Stop | None:
+    def stop(self) -> StopReason | None:
         """Why the loop should end: a hook, a signal or a thread asked for it; or None."""
         state = self._state
         if state.phase is not Phase.RUNNING or self._pending is not None:
@@ -201,7 +201,7 @@ class DrivenSession:
         if state.stop is None and coord.should_stop():
             error = coord.exception
             why = "a thread asked to stop" if error is None else summary_of(error)
-            return Stop("coordinator", why)
+            return StopReason("coordinator", why)
         return state.stop
 
     @signals_deferred
@@ -332,7 +332,7 @@ class DrivenSession:
         record = backend.record(pending)
         return StepRequest(names, pending[2], *record, state.requests.skip)
 
-    def after_step(self, values: Mapping[str, Any] = _NOTHING) -> Stop | None:
+    def after_step(self, values: Mapping[str, Any] = _NOTHING) -> StopReason | None:
         """Call every ``after_run`` with the values of the step; serve what hooks ask for.
 
         Checkpoints are saved and variables assigned before it returns. With a graph, the

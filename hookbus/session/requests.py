@@ -14,7 +14,7 @@ from hookbus.hooks.outcome import (
     NOBODY,
     Rollback,
     SaveRequest,
-    Stop,
+    StopReason,
     united,
     united_rollbacks,
 )
@@ -133,7 +133,7 @@ def _exchange(
     if stops:
         rank, who, why, kind = stops[0]
         everywhere = len(stops) == agreement.peers.size
-        stop = Stop(who, why if everywhere else f"{why} (rank {rank})", kind)
+        stop = StopReason(who, why if everywhere else f"{why} (rank {rank})", kind)
     requests.put_agreed(stop, united(*saves), united_rollbacks(back))
 
 

@@ -22,7 +22,7 @@ from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
 from hookbus.hooks.options import Kind, options_of
-from hookbus.hooks.outcome import NOBODY, Stop, failed_outcome, was_cut_short
+from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
 from hookbus.library import find_peers
 from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
@@ -132,7 +132,7 @@ def new_session(
         tracking,
         EpochIterator(tracking.generators),
         rollbacks.state_dict,
-        was_cut_short if one_call else continues_input,
+        resumes if one_call else continues_input,
     )
     retention = Retention(checkpoints, bus)
     saver = Saver(retention, contents, versions(hooks), agreement)
@@ -433,7 +433,7 @@ def _stop_before_first_run(state: SessionState, session: Session) -> None:
     if reasons:
         who, why = reasons[0][0], str(reasons[0][1])
         log.info("nothing to train", step=session.global_step, by=who, why=why)
-        state.take_stop(Stop(who, why))
+        state.take_stop(StopReason(who, why))
 
 
 def _prepare(state: SessionState, backend: HookedSession) -> None:
@@ -456,7 +456,7 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
         states, ended = restored.state.get("hooks", {}), restored.manifest.ended
         if training:
             load_hooks(contents.hooks, states, ended)
-            if state.first_step is None and was_cut_short(ended):
+            if state.first_step is None and resumes(ended):
                 state.rollbacks.load_state_dict(restored.state.get("rollbacks", {}))
         else:
             load_evaluated(contents.hooks, states, ended, state.kind)

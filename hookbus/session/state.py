@@ -29,7 +29,7 @@ from hookbus.errors import (
 from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import Requests, SessionRunContext
 from hookbus.hooks.options import Kind
-from hookbus.hooks.outcome import Outcome, Stop
+from hookbus.hooks.outcome import Outcome, StopReason
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
@@ -140,7 +140,7 @@ class SessionState:
     tracer: Tracer | None = None
     phase: Phase = Phase.NEW
     backend: HookedSession | None = None
-    stop: Stop | None = None
+    stop: StopReason | None = None
     input_end: BaseException | None = None
     recovering: bool = False
     acts_always: bool = False
@@ -274,7 +274,7 @@ class SessionState:
             )
         return self.backend
 
-    def take_stop(self, stop: Stop) -> None:
+    def take_stop(self, stop: StopReason) -> None:
         """Apply a stop, unless another one took effect before."""
         if self.stop is None:
             self.stop = stop
@@ -284,7 +284,7 @@ class SessionState:
         """Apply the signal that arrived, if any, as a stop."""
         name, received = self.signals.name, self.signals.received
         if received is not None:
-            self.take_stop(Stop(name, f"{name} came", KINDS[received]))
+            self.take_stop(StopReason(name, f"{name} came", KINDS[received]))
 
     def end_input(self, error: BaseException) -> None:
         """Record that the input has ended."""

@@ -20,7 +20,7 @@ from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.options import HookOptions
-from hookbus.hooks.outcome import Outcome, was_cut_short
+from hookbus.hooks.outcome import Outcome, resumes
 from hookbus.logs import log, log_evaluation
 from hookbus.validation import check_number, numeric, scalar_in
 
@@ -181,7 +181,7 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
     @property
     def interrupted(self) -> bool:
         """Whether a signal ended the session."""
-        return self.outcome is None or was_cut_short(self.outcome.kind)
+        return self.outcome is None or resumes(self.outcome.kind)
 
     @property
     def cut_short(self) -> bool:

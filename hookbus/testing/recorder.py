@@ -10,7 +10,7 @@ import attrs
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
 from hookbus.config.config import Config
-from hookbus.hooks.event_bus import Call
+from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.options import HookOptions
@@ -24,9 +24,9 @@ class CallLog:
         calls: the calls, in the order in which they returned.
     """
 
-    calls: Sequence[Call]
+    calls: Sequence[HookCall]
 
-    def calls_of(self, event: str, plugin: str | None = None) -> list[Call]:
+    def calls_of(self, event: str, plugin: str | None = None) -> list[HookCall]:
         """Return the calls of one event that went to a hook.
 
         Args:
@@ -65,7 +65,7 @@ class Recorder(CallLog, SessionRunHook):
 
     options = HookOptions(only_observes=True)
 
-    calls: list[Call] = attrs.field(factory=list, init=False)
+    calls: list[HookCall] = attrs.field(factory=list, init=False)
     session: Session | None = attrs.field(default=None, init=False)
     _bus: Bus | None = attrs.field(default=None, init=False)
 
@@ -79,7 +79,7 @@ class Recorder(CallLog, SessionRunHook):
         """Keep the backend session."""
         self.session = session
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: HookCall) -> None:
         assert self._bus is not None
         member = self._bus.members.get(call.plugin or "")
         if member is None or not isinstance(member.plugin, Recorder):

@@ -10,7 +10,7 @@ import attrs
 
 from hookbus.config.config import Config
 from hookbus.graph.graph import Graph
-from hookbus.hooks.event_bus import Call
+from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.outcome import Outcome
 from hookbus.session.recovery import Recovery
 from hookbus.session.training import MonitoredTrainingSession
@@ -33,7 +33,7 @@ class Steps(CallLog):
     outcome: Outcome
     global_step: int
     variables: Mapping[str, Any]
-    calls: tuple[Call, ...] = attrs.field(repr=False)
+    calls: tuple[HookCall, ...] = attrs.field(repr=False)
     error: BaseException | None = None
 
 

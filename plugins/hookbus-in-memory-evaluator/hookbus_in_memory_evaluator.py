@@ -90,7 +90,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
     def end(self, session: Session, outcome: Outcome) -> None:
         """Evaluate a last time, unless the final checkpoint must not wait."""
-        if not hookbus.was_cut_short(outcome.kind):
+        if not hookbus.resumes(outcome.kind):
             self._evaluate(session)
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Continue the count of a session that was cut short; else start a new one."""
-        self._runs = state["runs"] if hookbus.was_cut_short(ended) else None
+        self._runs = state["runs"] if hookbus.resumes(ended) else None
 
     def _evaluate_first(self, session: Session) -> None:
         self._evaluate(session)

@@ -158,7 +158,7 @@ class LoggingTensorHook(SessionRunHook):
         """Continue the count of a session that was cut short."""
         if self._timer is None or state["timer"] is None or self._runs:
             return  # a recovery does not undo what was logged
-        if hookbus.was_cut_short(ended):
+        if hookbus.resumes(ended):
             self._runs = state["runs"]
             self._timer.load_state_dict(state["timer"], ended)
 

@@ -15,7 +15,7 @@ from hookbus_profiler_timeline import Span, Timeline
 import hookbus
 from hookbus import (
     Bus,
-    Call,
+    HookCall,
     RunOptions,
     SecondOrStepTimer,
     SessionRunArgs,
@@ -158,7 +158,7 @@ class ProfilerHook(SessionRunHook):
             assert self._bus is not None
             self._unwatch = self._bus.observe(self._note)
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: HookCall) -> None:
         ended = time.perf_counter()
         run = call.arguments.get("run_context")
         if isinstance(run, SessionRunContext) and run.kind != self._kind:

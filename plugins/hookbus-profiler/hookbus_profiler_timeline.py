@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hookbus import Call, OpRecord, RunMetadata, ValueRecord
+from hookbus import HookCall, OpRecord, RunMetadata, ValueRecord
 
 Event = dict[str, Any]
 """A JSON object; until it is written, its times are in nanoseconds."""
@@ -40,7 +40,7 @@ class Span:
     error: str | None
 
     @classmethod
-    def of(cls, call: Call, end: float, inside: Sequence[Span]) -> Span:
+    def of(cls, call: HookCall, end: float, inside: Sequence[Span]) -> Span:
         """Return the span of a call that has ended.
 
         Args:

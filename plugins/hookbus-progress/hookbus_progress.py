@@ -135,7 +135,7 @@ class ProgressHook(SessionRunHook):
     def end(self, session: hookbus.Session, outcome: hookbus.Outcome) -> None:
         """Show the last step, or that it was not to be the last, and take the bar down."""
         if self._bar is not None:
-            step, cut_short = session.global_step, hookbus.was_cut_short(outcome.kind)
+            step, cut_short = session.global_step, hookbus.resumes(outcome.kind)
             if cut_short:
                 self._bar.update(self._task, description=outcome.kind)
             total = self._total if cut_short else step

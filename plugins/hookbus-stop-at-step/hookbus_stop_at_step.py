@@ -79,7 +79,7 @@ class StopAtStepHook(SessionRunHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Restore the target of a session that was cut short."""
-        if self.num_steps is not None and hookbus.was_cut_short(ended):
+        if self.num_steps is not None and hookbus.resumes(ended):
             self._target = state.get("last_step")
 
     def _reason(self, step: int) -> str | None:

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hookbus import (
-    Call,
     Config,
     Graph,
+    HookCall,
     HookOptions,
     MonitoredSession,
     SessionRunArgs,
@@ -39,9 +39,9 @@ from tests.support.behaviours import (
 from tests.support.buses import answering, bus, called
 
 
-def told(made: Bus) -> list[Call]:
+def told(made: Bus) -> list[HookCall]:
     """Observe a bus; return the list that its calls are put into."""
-    calls: list[Call] = []
+    calls: list[HookCall] = []
     made.observe(calls.append)
     return calls
 
@@ -88,7 +88,7 @@ def test_each_after_run_is_told_with_its_own_results() -> None:
 
     class Watching(SessionRunHook):
         def __init__(self) -> None:
-            self.calls: list[Call] = []
+            self.calls: list[HookCall] = []
 
         @hookimpl
         def addhooks(self, bus: Bus) -> None:
@@ -206,7 +206,7 @@ def test_the_time_of_others_is_not_ones_own() -> None:
 
 def test_undo_ends_it_at_once() -> None:
     """After undo nothing is told, not even of the event of the moment; twice is once."""
-    calls: list[Call] = []
+    calls: list[HookCall] = []
 
     class Undoing:
         def before_run(self) -> None:
@@ -223,7 +223,7 @@ def test_undo_ends_it_at_once() -> None:
 
 def test_an_observer_may_come_in_the_middle_of_an_event() -> None:
     """It is told from the next event on; the one on its way reaches everybody."""
-    calls: list[Call] = []
+    calls: list[HookCall] = []
 
     class Starting:
         def before_run(self) -> None:
@@ -238,7 +238,7 @@ def test_an_observer_may_come_in_the_middle_of_an_event() -> None:
 
 def test_several_observers_are_told_each() -> None:
     """The same function twice is told twice; each has an undo of its own."""
-    calls: list[Call] = []
+    calls: list[HookCall] = []
     made = bus()
     undo, _ = made.observe(calls.append), made.observe(calls.append)
     made.emit("planned_last_step")
@@ -268,7 +268,7 @@ def test_an_observer_can_be_called() -> None:
 def test_an_observer_that_fails_is_told_no_more(capsys: Any) -> None:
     """Who only watches ends no session: an error is logged, once."""
 
-    def fails(call: Call) -> None:
+    def fails(call: HookCall) -> None:
         raise OSError("full")
 
     made = bus(answering())
@@ -332,7 +332,7 @@ def test_observing_changes_nothing(behaviours: Behaviours) -> None:
 @example([reraises, raises_stop])
 def test_each_call_that_ran_is_told_once(behaviours: Behaviours) -> None:
     """Nobody is told of twice, and the last one told of is the whole event."""
-    calls: list[Call] = []
+    calls: list[HookCall] = []
     observers = Observers()
     observers.add(calls.append)
     outcome(partial(Caller, observers=observers), behaviours)
@@ -344,7 +344,7 @@ def test_each_call_that_ran_is_told_once(behaviours: Behaviours) -> None:
 
 def test_a_stop_that_passes_a_wrapper_is_told_as_one() -> None:
     """Python would make a RuntimeError of a StopIteration that goes through a generator."""
-    calls: list[Call] = []
+    calls: list[HookCall] = []
     observers = Observers()
     observers.add(calls.append)
     stack = [implementation(0, reraises), implementation(1, raises_stop)]

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from hookbus import Call, Config, Graph, MonitoredSession, SessionRunHook, hookimpl
+from hookbus import Config, Graph, HookCall, MonitoredSession, SessionRunHook, hookimpl
 from hookbus.bus.observers import Tracer
 
 
-def call(plugin: str | None, event: str, start: float, seconds: float) -> Call:
+def call(plugin: str | None, event: str, start: float, seconds: float) -> HookCall:
     """Return a call of so many seconds."""
-    return Call(plugin, event, {}, None, None, start, seconds)
+    return HookCall(plugin, event, {}, None, None, start, seconds)
 
 
-def taken(*calls: Call) -> Tracer:
+def taken(*calls: HookCall) -> Tracer:
     """Return a tracer that was told of calls."""
     tracer = Tracer()
     for each in calls:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookbus import SecondOrStepTimer, UsageError, was_cut_short
+from hookbus import SecondOrStepTimer, UsageError, resumes
 
 CUT_SHORT = [None, "interrupted", "preempted"]
 OVER = ["completed", "stopped", "end_of_input", "failed"]
@@ -130,7 +130,7 @@ def resumed(state: Mapping[str, Any], ended: str | None = None, **period: float)
 @pytest.mark.parametrize("ended", [*CUT_SHORT, *OVER])
 def test_which_ends_cut_a_session_short(ended: str | None) -> None:
     """A kill, of which nothing is known, Ctrl-C and a preemption; none that was meant."""
-    assert was_cut_short(ended) is (ended in CUT_SHORT)
+    assert resumes(ended) is (ended in CUT_SHORT)
 
 
 @pytest.mark.parametrize("ended", CUT_SHORT)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import os
 import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,18 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     """An unknown name is the error that any module raises, and no import error."""
     with pytest.raises(AttributeError, match=r"^module 'hookbus' has no attribute 'Grph'$"):
         _ = hookbus.Grph
-    assert not hasattr(hookbus, "__version__")
     assert not hasattr(hookbus, "__main__")
+    assert not hasattr(hookbus.backend, "__version__")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    """`hookbus.__version__` reads the metadata when somebody asks for it."""
+    assert hookbus.__version__ == version("hookbus")
+    code = """if True:
+    import hookbus, sys
+    assert "importlib.metadata" not in sys.modules
+    print(hookbus.__version__, "importlib.metadata" in sys.modules)"""
+    assert fresh(code) == f"{version('hookbus')} True\n"
 
 
 def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
@@ -108,11 +119,33 @@ def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
     assert 'Module has no attribute "Grph"' in errors[0]
 
 
+def alias_docs(stub: Path) -> Iterator[tuple[str, str]]:
+    """Yield the type aliases of a stub, each with the text below its definition."""
+    for node in ast.parse(stub.read_text("utf-8")).body:
+        if not isinstance(node, ast.ImportFrom) or node.module == "hookbus":
+            continue
+        source = ROOT.parent / f"{node.module.replace('.', '/')}.py"
+        body = ast.parse(source.read_text("utf-8")).body
+        for made, below in itertools.pairwise(body):
+            is_alias = isinstance(made, ast.AnnAssign) and ast.unparse(made.target)
+            if is_alias == node.names[0].name and isinstance(below, ast.Expr):
+                yield is_alias, ast.literal_eval(below.value)
+
+
+ALIASES = dict(alias_docs(ROOT / "__init__.pyi"))
+
+
+def test_type_aliases_are_exported_for_annotations() -> None:
+    """Those of the arguments kind and reduce."""
+    assert {*ALIASES} == {"Kind", "Reduction", "StopKind"}
+
+
 def test_public_names_are_documented() -> None:
     """Everything that hookbus exports has a docstring of its own."""
     for name in hookbus.__all__:
         value = getattr(hookbus, name)
         own = value.__doc__ if inspect.isclass(value) else inspect.getdoc(value)
+        own = ALIASES.get(name, own)
         assert own, name
         assert not own.startswith(f"{name}("), f"{name}: made by a decorator"
 

@@ -61,7 +61,7 @@ def start(driven: DrivenSession) -> EmbeddedSession:
     return engine
 
 
-def step(driven: DrivenSession, engine: EmbeddedSession) -> hookbus.Stop | None:
+def step(driven: DrivenSession, engine: EmbeddedSession) -> hookbus.StopReason | None:
     """Do one step, as a loop does that knows nothing of the hooks."""
     wanted = driven.before_step()
     names = [*wanted.fetches, "train"]
