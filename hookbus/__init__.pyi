@@ -57,11 +57,11 @@ from hookbus.hooks.coordinator import Coordinator as Coordinator
 from hookbus.hooks.event_bus import HookCall as HookCall
 from hookbus.hooks.hook import SessionRunArgs as SessionRunArgs
 from hookbus.hooks.hook import SessionRunHook as SessionRunHook
+from hookbus.hooks.hook_options import HookOptions as HookOptions
+from hookbus.hooks.hook_options import Kind as Kind
 from hookbus.hooks.markers import hookimpl as hookimpl
 from hookbus.hooks.markers import hookspec as hookspec
-from hookbus.hooks.options import HookOptions as HookOptions
-from hookbus.hooks.options import Kind as Kind
-from hookbus.hooks.options import OptionGroup as OptionGroup
+from hookbus.hooks.option_group import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
 from hookbus.hooks.outcome import StopReason as StopReason
 from hookbus.hooks.outcome import resumes as resumes

@@ -32,7 +32,7 @@ from hookbus.errors import (
 from hookbus.hooks import hookspecs
 from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import HookCall
-from hookbus.hooks.options import RAISE, Kind, check_kind, options_of
+from hookbus.hooks.hook_options import RAISE, Kind, check_kind, options_of
 from hookbus.logs import log
 
 

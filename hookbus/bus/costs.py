@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hookbus.hooks.options import options_of
+from hookbus.hooks.hook_options import options_of
 from hookbus.library import device_memory
 from hookbus.logs import log
 

@@ -22,7 +22,7 @@ from hookbus.errors import (
     repr_of,
 )
 from hookbus.hooks.context import CurrentHook
-from hookbus.hooks.options import ErrorPolicy
+from hookbus.hooks.hook_options import ErrorPolicy
 from hookbus.logs import log
 
 NEVER_DROPPED = (

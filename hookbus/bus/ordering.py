@@ -11,7 +11,7 @@ import attrs
 
 from hookbus.discovery import canonical_name
 from hookbus.errors import PluginError, did_you_mean
-from hookbus.hooks.options import options_of
+from hookbus.hooks.hook_options import options_of
 from hookbus.logs import log
 
 GROUPS = (

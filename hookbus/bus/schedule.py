@@ -12,7 +12,7 @@ import attrs
 from hookbus.bus.caller import Caller
 from hookbus.bus.registry import Implementation
 from hookbus.errors import PluginError, blame
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.timer import Due
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from hookbus.config.settings import Setting
 from hookbus.config.sources import flags_of_environment, setting_of_entry, setting_of_flag
 from hookbus.discovery import Catalog, installed_plugins
 from hookbus.errors import UsageError, clipped, spelled
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import Outcome
 from hookbus.logs import LEVEL
 from hookbus.validation import check_share

@@ -15,7 +15,7 @@ import attrs
 from hookbus.config.convert import convert, takes_boolean
 from hookbus.config.parser import Precedence
 from hookbus.errors import UsageError, did_you_mean, text_of
-from hookbus.hooks.options import options_of
+from hookbus.hooks.hook_options import options_of
 from hookbus.validation import signature_of
 
 ON_ERROR = "on_error"

@@ -13,7 +13,7 @@ import attrs
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
 from hookbus.hooks.hook import SessionRunArgs
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, StopReason, united
 from hookbus.hooks.timer import pause
 from hookbus.process.interrupts import signals_deferred

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import attrs
 
 from hookbus.backend.protocol import RunOptions
-from hookbus.hooks.options import HookOptions
+from hookbus.hooks.hook_options import HookOptions
 from hookbus.peers.protocol import Reduction
 from hookbus.peers.reduction import check_reduction
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from hookbus.hooks.coordinator import Coordinator
     from hookbus.hooks.event_bus import EventBus
     from hookbus.hooks.hook import SessionRunArgs
-    from hookbus.hooks.options import Kind, OptionGroup
+    from hookbus.hooks.hook_options import Kind
+    from hookbus.hooks.option_group import OptionGroup
     from hookbus.hooks.outcome import Outcome
     from hookbus.hooks.timer import Due
 

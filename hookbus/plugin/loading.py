@@ -35,8 +35,15 @@ from hookbus.errors import (
     summary_of,
 )
 from hookbus.hooks.hook import SessionRunHook
+from hookbus.hooks.hook_options import (
+    ErrorPolicy,
+    HookOptions,
+    Kind,
+    options_of,
+    parse_policy,
+)
 from hookbus.hooks.markers import PROJECT
-from hookbus.hooks.options import ErrorPolicy, Kind, OptionGroup, options_of, parse_policy
+from hookbus.hooks.option_group import OptionGroup
 from hookbus.plugin.requirements import check_fits
 from hookbus.plugin.selection import Verdict
 
@@ -69,7 +76,7 @@ _IMPORTING = (
     "<frozen",
     "<attrs generated",
     str(Path(importlib.__file__).parent),
-    inspect.getfile(OptionGroup),
+    inspect.getfile(HookOptions),
 )
 
 

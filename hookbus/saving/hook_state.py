@@ -12,7 +12,7 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.error_policy import ErrorGuard
 from hookbus.checkpoint.codec import too_deep
 from hookbus.errors import CheckpointError, blame
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.logs import log
 from hookbus.validation import signature_of
 

@@ -14,7 +14,7 @@ from hookbus.backend.reports import ReportGraph
 from hookbus.config.config import Config
 from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
-from hookbus.hooks.options import Kind, check_kind
+from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.library import on_host
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks

@@ -22,7 +22,7 @@ from hookbus.errors import (
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
-from hookbus.hooks.options import Kind, check_kind
+from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred

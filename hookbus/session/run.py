@@ -37,7 +37,7 @@ from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import Requests, SessionRunContext, context_of
 from hookbus.hooks.coordinator import Coordinator
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.reduction import reductions_of

@@ -21,7 +21,7 @@ from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
-from hookbus.hooks.options import Kind, options_of
+from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
 from hookbus.library import find_peers
 from hookbus.logs import log, speak_as

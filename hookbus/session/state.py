@@ -28,7 +28,7 @@ from hookbus.errors import (
 )
 from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import Requests, SessionRunContext
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import Outcome, StopReason
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement

@@ -17,7 +17,7 @@ from hookbus.bus.straight import Steady, StraightRun
 from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.context import SessionRunContext, context_of
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.logs import log, log_evaluation
 from hookbus.peers.reduction import check_reduction, sums_of_all

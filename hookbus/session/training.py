@@ -14,7 +14,7 @@ from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.hooks.options import Kind, check_kind
+from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief

@@ -10,7 +10,7 @@ from typing import Any
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
-from hookbus.hooks.options import Kind
+from hookbus.hooks.hook_options import Kind
 from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.creators import SessionCreator

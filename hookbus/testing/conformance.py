@@ -22,7 +22,7 @@ from hookbus import random_state
 from hookbus.checkpoint.codec import codecs
 from hookbus.discovery import GROUP, Installed, installed_plugins
 from hookbus.errors import PluginError, UsageError
-from hookbus.hooks.options import options_of
+from hookbus.hooks.hook_options import options_of
 from hookbus.testing import bus_with
 from hookbus.testing._suite.candidate import Candidate
 from hookbus.testing._suite.compare import differences, unsavable

@@ -30,7 +30,7 @@ from hookbus import (
 )
 from hookbus.config.parser import Precedence
 from hookbus.errors import ArgumentTypeError
-from hookbus.hooks.options import options_of
+from hookbus.hooks.hook_options import options_of
 from hookbus.testing import fake_dist, run_steps
 from tests.support.watching import clock as clock
 from tests.support.watching import lines as lines

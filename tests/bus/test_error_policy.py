@@ -36,7 +36,7 @@ from hookbus.bus.error_policy import FailureLog as Failures
 from hookbus.bus.registry import Registration as Member
 from hookbus.errors import SessionInterruptedError, UnknownNodeError, WriteConflictError
 from hookbus.hooks.context import CurrentHook as Turn
-from hookbus.hooks.options import ErrorPolicy, parse_policy
+from hookbus.hooks.hook_options import ErrorPolicy, parse_policy
 from hookbus.session.creators import ChiefSessionCreator
 from tests.support import behaviours
 from tests.support.buses import bus, called

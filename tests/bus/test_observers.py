@@ -27,7 +27,7 @@ from hookbus.bus.observers import Observers
 from hookbus.bus.registry import Registration as Member
 from hookbus.errors import ArgumentTypeError
 from hookbus.hooks.context import CurrentHook as Turn
-from hookbus.hooks.options import ErrorPolicy
+from hookbus.hooks.hook_options import ErrorPolicy
 from tests.support.behaviours import (
     PLAIN,
     WRAPPERS,

@@ -19,7 +19,7 @@ from hookbus import (
     SessionRunHook,
 )
 from hookbus.config.settings import schema_of
-from hookbus.hooks.options import ErrorPolicy, options_of
+from hookbus.hooks.hook_options import ErrorPolicy, options_of
 from tests.support.buses import bus, called
 
 OFF = Config(autoload=False, header=False)
