@@ -1,4 +1,4 @@
-"""Shows at the end of a run where its time went, by part of the tests."""
+"""Shows at the end of a run how much it compared, and where its time went."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the seconds and the number of tests of each part, the longest first."""
+    """Print the seconds and the number of tests of each part, the longest first.
+
+    Before that, print how many random cases were compared: each test that compares some
+    records their number as its property ``cases``.
+    """
+    compared = 0
     seconds: dict[str, float] = defaultdict(float)
     tests: dict[str, set[str]] = defaultdict(set)
     for reports in terminalreporter.stats.values():
@@ -17,6 +22,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 part = part_of(report.nodeid)
                 seconds[part] += report.duration
                 tests[part].add(report.nodeid)
+                if report.when == "call":
+                    compared += dict(report.user_properties).get("cases", 0)
+    if compared:
+        terminalreporter.write_line(f"{compared:,} random programs compared")
     total = sum(seconds.values())
     if total < 20:  # of a few tests nobody asks
         return
