@@ -23,10 +23,10 @@ from hookbus.errors import (
 )
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.lifecycle.creators import ChiefSessionCreator, Scaffold
 from hookbus.logs import log, shown
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
 from hookbus.random_state import undisturbed
-from hookbus.session.creators import ChiefSessionCreator, Scaffold
 from hookbus.session.training import UNSET
 from hookbus.slim.checkpoints import checkpoints_iterator, wait_for_new_checkpoint
 from hookbus.slim.hooks import EvaluationHook, StopAfterNEvalsHook, SummaryAtEndHook

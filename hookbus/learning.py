@@ -19,11 +19,11 @@ from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.outcome import StepFnStop
+from hookbus.lifecycle.creators import Scaffold
+from hookbus.lifecycle.recovery import Recovery
+from hookbus.lifecycle.start import current_config
 from hookbus.logs import log
-from hookbus.session.creators import Scaffold
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recovery import Recovery
-from hookbus.session.start import current_config
 from hookbus.session.training import UNSET, MonitoredTrainingSession, Unset
 from hookbus.slim.checkpoints import wait_for_step
 from hookbus.slim.hooks import TRAIN_CALL, TrainStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from hookbus.bus.caller import Caller
@@ -24,16 +24,23 @@ from hookbus.bus.registry import HookFunction, Implementation, Registration, Reg
 from hookbus.bus.validation import check_object, fault_of, misspelt, unmarked
 from hookbus.errors import (
     ArgumentTypeError,
-    ForkedSessionError,
     PluginError,
     UsageError,
     did_you_mean,
 )
 from hookbus.hooks import hookspecs
-from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.hook_options import RAISE, Kind, check_kind, options_of
+from hookbus.hooks.requests import CurrentHook
 from hookbus.logs import log
+from hookbus.process.forks import ForkGuard
+
+
+class Follower(Protocol):
+    """What has prepared something for the hooks as they are."""
+
+    def invalidate(self) -> None:
+        """Look anew: hooks have changed, or may be due earlier."""
 
 
 class Bus:
@@ -46,9 +53,15 @@ class Bus:
     Args:
         kind: the kind of the session.
         budget: the share of the time that each hook may take; None does not measure it.
+        fork_guard: tells whether the session belongs to the parent of this process.
     """
 
-    def __init__(self, kind: Kind = "train", budget: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: Kind = "train",
+        budget: float | None = None,
+        fork_guard: ForkGuard | None = None,
+    ) -> None:
         self.kind = kind
         self.current = CurrentHook()
         self._members: dict[str, Registration] = {}
@@ -61,13 +74,18 @@ class Bus:
         self._observers = Observers()
         self._callers: dict[tuple[str, Kind], Caller] = {}
         self._compiled: WeakSet[Caller] = WeakSet()
-        self._is_cut_off = False
+        self._fork_guard = fork_guard or ForkGuard()
+        self._followers: WeakSet[Follower] = WeakSet()
         self.version = 0
         """How often its hooks or observers have changed."""
         self.changes = 0
         """How often something has happened after which hooks may be due earlier."""
         self.changed: dict[str, int] = {}
         """The last of these that reached a hook, by name; none if it is not there."""
+
+    def follow(self, follower: Follower) -> None:
+        """Tell *follower* from now on when hooks have changed or may be due earlier."""
+        self._followers.add(follower)
 
     @property
     def members(self) -> Mapping[str, Registration]:
@@ -193,9 +211,8 @@ class Bus:
         del self._hints[name]
         self._changed()
 
-    def cut_off(self) -> None:
-        """Reach no hook any more, in a forked child; this ends a current event, too."""
-        self._is_cut_off = True
+    def abandon_after_fork(self) -> None:
+        """Reach no hook any more, in a forked child, also in an event that is under way."""
         for caller in self._compiled:
             caller.cut_off()
         self._changed()
@@ -221,13 +238,13 @@ class Bus:
         Raises:
             UsageError: there is no such kind.
             PluginError: there is no such event.
-            ForkedSessionError: the bus is cut off.
+            ForkedSessionError: this process is a forked child.
         """
         key = (event, kind or self.kind)
         if key not in self._callers:
             self._callers[key] = self.compile(event, self.implementations(*key))
         caller = self._callers[key]
-        self.changes += 1
+        self._note_change()
         self.changed |= dict.fromkeys(caller.names, self.changes)
         return caller
 
@@ -235,10 +252,9 @@ class Bus:
         """Return a caller of some implementations of an event, in this order.
 
         Raises:
-            ForkedSessionError: the bus is cut off.
+            ForkedSessionError: this process is a forked child.
         """
-        if self._is_cut_off:
-            raise ForkedSessionError
+        self._fork_guard.check()
         caller = Caller(
             event,
             self._registry.parameters[event],
@@ -317,8 +333,13 @@ class Bus:
     def _changed(self) -> None:
         self._callers.clear()
         self.version += 1
-        self.changes += 1
+        self._note_change()
         self.changed = dict.fromkeys(self._members, self.changes)
+
+    def _note_change(self) -> None:
+        self.changes += 1
+        for follower in self._followers:
+            follower.invalidate()
 
     def _register(self, member: Registration, functions: Sequence[HookFunction]) -> None:
         for other in self._members.values():

@@ -17,8 +17,9 @@ from hookbus.bus.costs import HookCosts
 from hookbus.bus.observers import Observers, Watch, is_passing_stop
 from hookbus.bus.registry import Bound, Implementation
 from hookbus.errors import PluginError, blame, culprit_of
-from hookbus.hooks.context import CurrentHook, SessionRunValues
+from hookbus.hooks.context import SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs
+from hookbus.hooks.requests import CurrentHook
 from hookbus.process.interrupts import interruptible
 
 Result: TypeAlias = tuple[str, Any]
@@ -142,15 +143,15 @@ class Caller:
             raise failure
 
     def resume(
-        self, args: tuple[Any, ...], departure: tuple[int, list[Result], Any]
+        self, args: tuple[Any, ...], bailout: tuple[int, list[Result], Any]
     ) -> list[Result]:
-        """Go on after a hook; return all answers.
+        """Call the hooks behind one that bailed out; return the answers of all.
 
         Args:
             args: the event's arguments.
-            departure: the hook's place, the answers before its own, and its own.
+            bailout: the hook's place, the answers before its own, and its own.
         """
-        place, results, answer = departure
+        place, results, answer = bailout
         if answer is not None:
             results.append((self.implementations[place].plugin, answer))
         return self._collect(args, place + 1, results)

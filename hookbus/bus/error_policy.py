@@ -21,8 +21,8 @@ from hookbus.errors import (
     culprit_of,
     repr_of,
 )
-from hookbus.hooks.context import CurrentHook
 from hookbus.hooks.hook_options import ErrorPolicy
+from hookbus.hooks.requests import CurrentHook
 from hookbus.logs import log
 
 NEVER_DROPPED = (

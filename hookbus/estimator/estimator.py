@@ -44,11 +44,11 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.checkpoints import CheckpointSaverListener, check_listeners
 from hookbus.hooks.outcome import resumes
+from hookbus.lifecycle.creators import ChiefSessionCreator, WorkerSessionCreator, warm
 from hookbus.logs import log
 from hookbus.metrics import mean
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
 from hookbus.random_state import undisturbed
-from hookbus.session.creators import ChiefSessionCreator, WorkerSessionCreator, warm
 from hookbus.slim.session import CallSession, evaluation_plugins
 from hookbus.validation import check_directory, check_name, check_number, check_params
 

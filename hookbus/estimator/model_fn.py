@@ -17,9 +17,9 @@ from hookbus.estimator.inputs import BatchedInput
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, op_behind, ops_of
+from hookbus.lifecycle.creators import Scaffold
 from hookbus.metrics import Metric
 from hookbus.plugin.roster import as_hooks
-from hookbus.session.creators import Scaffold
 from hookbus.validation import names_taken, number_in
 
 NodeOrName: TypeAlias = Node | str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.hooks.context import CurrentHook, Requests
+from hookbus.hooks.requests import CurrentHook, Requests
 
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from hookbus.graph.graph import Graph
     from hookbus.hooks.checkpoints import Checkpoints
     from hookbus.hooks.context import SessionRunContext, SessionRunValues
-    from hookbus.hooks.coordinator import Coordinator
     from hookbus.hooks.event_bus import EventBus
     from hookbus.hooks.hook import SessionRunArgs
     from hookbus.hooks.hook_options import Kind
     from hookbus.hooks.option_group import OptionGroup
     from hookbus.hooks.outcome import Outcome
     from hookbus.hooks.timer import Due
+    from hookbus.process.coordinator import Coordinator
 
 
 @hookspec

@@ -1,1 +1,1 @@
-"""Runs a session, from its start to its end."""
+"""Provides the sessions that programs use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import attrs
 
@@ -16,15 +16,12 @@ from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
-from hookbus.library import on_host
-from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
-from hookbus.process.interrupts import signals_deferred
-from hookbus.process.signals import raise_deferred
-from hookbus.session.creators import ChiefSessionCreator
-from hookbus.session.finish import leave
-from hookbus.session.requests import act, act_after_run, record
-from hookbus.session.run import NO_FETCHES, HookedSession, PendingRun
-from hookbus.session.start import (
+from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.creators import ChiefSessionCreator
+from hookbus.lifecycle.finish import leave
+from hookbus.lifecycle.modes import Driven
+from hookbus.lifecycle.requests import apply_after_run, apply_requests, record
+from hookbus.lifecycle.start import (
     begin,
     close_replaced,
     current_config,
@@ -33,8 +30,16 @@ from hookbus.session.start import (
     new_session,
     open_backend,
 )
-from hookbus.session.state import Phase
-from hookbus.session.step import Evaluation, Step
+from hookbus.lifecycle.state import Phase
+from hookbus.loop.evaluation import Evaluation
+from hookbus.loop.inputs import track
+from hookbus.loop.step import Step
+from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
+from hookbus.process.interrupts import signals_deferred
+from hookbus.process.signals import raise_deferred
+from hookbus.step.executor import check_given
+from hookbus.step.request import NO_FETCHES
+from hookbus.step.trace import OpenStep, Trace
 from hookbus.validation import check_name
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -73,9 +78,6 @@ class _GivenSession(ChiefSessionCreator):
 
     def prepare(self, *_: Any) -> None:
         """Initialize nothing: the loop has done it."""
-
-
-_PendingStep: TypeAlias = PendingRun | Step
 
 
 class DrivenSession:
@@ -152,7 +154,8 @@ class DrivenSession:
         )
         graph = ReportGraph() if graph is None else graph
         self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)
-        self._pending: _PendingStep | None = None
+        self._open: OpenStep | Step | None = None
+        self._usual: tuple[Trace, StepRequest] | None = None
         self._finalized = False
         self._state = new_session(
             self._creator,
@@ -162,12 +165,13 @@ class DrivenSession:
                 {"hooks": as_hooks(hooks, "hooks")},
                 automatic=[saving] if checkpoint_dir and kind == "train" else (),
             ),
+            Driven(graph.takes_reports),
             kind=kind,
             config=config,
             grace=stop_grace_period_secs,
             exit_on_signal=exit_on_signal,
-            driven=True,
         )
+        self._step = Step(self._state, kind)
 
     @property
     def kind(self) -> Kind:
@@ -192,17 +196,16 @@ class DrivenSession:
     @property
     def stop(self) -> StopReason | None:
         """Why the loop should end: a hook, a signal or a thread asked for it; or None."""
-        state = self._state
-        if state.phase is not Phase.RUNNING or self._pending is not None:
-            return state.stop
-        state.stop_by_signal()
-        assert state.backend is not None
-        coord = state.backend.coord
-        if state.stop is None and coord.should_stop():
-            error = coord.exception
+        state, backend = self._state, self._state.backend
+        if state.ready is None or backend is None or self._open is not None:
+            return state.ending.stop
+        if state.ending.signals.received is not None:
+            state.stop_by_signal()
+        elif backend.coord.should_stop():
+            error = backend.coord.exception
             why = "a thread asked to stop" if error is None else summary_of(error)
             return StopReason("coordinator", why)
-        return state.stop
+        return state.ending.stop
 
     @signals_deferred
     def begin(self) -> None:
@@ -245,7 +248,7 @@ class DrivenSession:
         """
         state, graph = self._state, self._state.creator.graph
         self._check_begun("created()")
-        if state.custom_loop:
+        if state.mode.takes_reports:
             if session is not None:
                 raise UsageError("created() takes no session: this loop has no graph")
             if state.backend is not None:
@@ -281,7 +284,7 @@ class DrivenSession:
         """
         self._check_created("track()")
         self._state.check_custom_loop("track()", "its variables are saved")
-        return self._state.track(things)
+        return track(self._state, things)
 
     def record(self, params: Any) -> None:
         """Record hyperparameters; see :meth:`MonitoredSession.record`.
@@ -310,27 +313,44 @@ class DrivenSession:
             GraphError: a hook asks for a node that does not exist.
         """
         backend = self._check_created("before_step()")
-        check_kind(kind)
-        state, kind = self._state, kind or self.kind
-        if self._pending is not None:
+        state = self._state
+        if self._open is not None:
             raise UsageError(
                 "before_step() inside a step: call after_step() or cancel_step() first; "
                 "if the session has failed, created() or failed()"
             )
         self._check_outside_event("before_step()")
-        if state.stop is not None:
+        if kind is not None:
+            check_kind(kind)
+        if state.ready is None:
             state.usable(kind)
-        if state.custom_loop and fetches:
+        if not state.mode.takes_reports:
+            self._open = opened = self._ask(backend, fetches, kind)
+        elif fetches:
             raise UsageError("before_step() takes no fetches: this loop has no graph")
-        if state.custom_loop:
-            step = Step(state, kind).__enter__()
-            self._pending, pending = step, step.pending
         else:
-            pending = self._ask(backend, fetches, kind)
-            self._pending = pending
-        names = tuple(dict.fromkeys(backend.wanted(pending).names))
-        record = backend.record(pending)
-        return StepRequest(names, pending[2], *record, state.requests.skip)
+            step = self._step if kind is None else Step(state, kind)
+            self._open = step.__enter__()
+            opened = step.opened
+        return self._request_of(backend, opened)
+
+    def _request_of(self, backend: BackendHandle, opened: OpenStep) -> StepRequest:
+        """Return what hooks want of a step; a repetition wants what is prepared."""
+        skipped_by, usual = opened.skipped_by, self._usual
+        is_usual = opened.unplanned is None and skipped_by is None
+        if is_usual and usual is not None and usual[0] is opened.trace:
+            return usual[1]
+        asked = opened.asked
+        request = StepRequest(
+            tuple(dict.fromkeys(backend.stepper.wanted(opened))),
+            opened.feeds,
+            asked.options,
+            asked.metadata,
+            skipped_by,
+        )
+        if is_usual:
+            self._usual = opened.trace, request
+        return request
 
     def after_step(self, values: Mapping[str, Any] = _NOTHING) -> StopReason | None:
         """Call every ``after_run`` with the values of the step; serve what hooks ask for.
@@ -350,27 +370,25 @@ class DrivenSession:
             UsageError: no step has begun, or a value is missing.
         """
         backend = self._check_created("after_step()")
-        pending = self._check_inside("after_step()")
-        if isinstance(pending, Step):
-            pending.report(**values)
-            self._pending = None
-            pending.__exit__(None, None, None)
+        opened = self._check_inside("after_step()")
+        state = self._state
+        if isinstance(opened, Step):
+            opened.report(**values)
+            self._open = None
+            opened.__exit__(None, None, None)
             return self.stop
-        wanted = backend.wanted(pending).names
-        lacking = [name for name in wanted if name not in values]
-        if lacking:
-            raise UsageError(
-                f"after_step() lacks the value of {lacking[0]!r}, which a hook fetches; "
-                "give one for each of the fetches that before_step() returned"
-            )
-        self._pending = None
+        stepper, context = backend.stepper, opened.context
+        assert context is not None
+        check_given(stepper.wanted(opened), values)
+        self._open = None
         try:
-            backend.deliver(pending, on_host([values[name] for name in wanted]))
-            act_after_run(self._state, pending[0])
+            stepper.close(opened, values)
+            if state.requests.pending or state.ending.signals.received:
+                apply_after_run(state, context)
         except BaseException:
-            self._state.requests.fail_run()
+            state.abort_run()
             raise
-        self._state.requests.run = None
+        context.close()
         return self.stop
 
     def cancel_step(self) -> None:
@@ -380,18 +398,19 @@ class DrivenSession:
             UsageError: no step has begun.
         """
         backend = self._check_created("cancel_step()")
-        pending, self._pending = self._check_inside("cancel_step()"), None
-        if isinstance(pending, Step):
-            pending.cancel()
-            pending.__exit__(None, None, None)
+        opened, self._open = self._check_inside("cancel_step()"), None
+        if isinstance(opened, Step):
+            opened.cancel()
+            opened.__exit__(None, None, None)
             return
+        state, context = self._state, backend.stepper.context_of(opened)
         try:
-            backend.cancel(pending)
-            act(self._state, None, saving=False)
+            backend.stepper.cancel(opened)
+            apply_requests(state, context, saving=False, cancelled=True)
         except BaseException:
-            self._state.requests.fail_run()
+            state.abort_run()
             raise
-        self._state.requests.run = None
+        context.close()
 
     def evaluation(
         self, name: str | None = None, *, reduce: Literal["none", "mean"] = "none"
@@ -475,18 +494,19 @@ class DrivenSession:
         assert self._state.outcome is not None
         return self._state.outcome
 
-    def _ask(self, backend: HookedSession, fetches: Any, kind: Kind) -> PendingRun:
+    def _ask(self, backend: BackendHandle, fetches: Any, kind: Kind | None) -> OpenStep:
+        stepper = backend.stepper
         try:
-            pending = backend.ask(fetches or NO_FETCHES, None, None, None, kind)
-            backend.wanted(pending)  # it resolves the names
+            opened = stepper.open(fetches or NO_FETCHES, None, None, None, kind)
+            stepper.wanted(opened)  # it resolves the names
         except BaseException:
-            self._state.requests.fail_run()
+            self._state.abort_run()
             raise
-        return pending
+        return opened
 
     def _forget_step(self) -> None:
-        self._pending, self._state.block = None, None
-        self._state.requests.fail_run()
+        self._open, self._state.loop.block = None, None
+        self._state.abort_run()
 
     def _check_open(self, what: str) -> None:
         self._state.check_process()
@@ -506,13 +526,15 @@ class DrivenSession:
         if self._state.phase is Phase.NEW:
             raise UsageError(f"{what} before begin(); call begin() first")
 
-    def _check_created(self, what: str) -> HookedSession:
-        self._check_begun(what)
-        if self._state.backend is None:
-            raise UsageError(f"{what} before created(); call created() first")
-        return self._state.backend
+    def _check_created(self, what: str) -> BackendHandle:
+        backend = self._state.backend
+        if self._state.ready is None or backend is None:  # nearly never
+            self._check_begun(what)
+            if backend is None:
+                raise UsageError(f"{what} before created(); call created() first")
+        return backend
 
-    def _check_inside(self, what: str) -> _PendingStep:
-        if self._pending is None:
+    def _check_inside(self, what: str) -> OpenStep | Step:
+        if self._open is None:
             raise UsageError(f"{what} outside a step; call before_step() first")
-        return self._pending
+        return self._open

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
-from hookbus.bus.straight import OTHER
 from hookbus.config.config import Config
 from hookbus.errors import (
     END_OF_INPUT,
@@ -24,15 +23,13 @@ from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
-from hookbus.plugin.roster import as_hooks, session_hooks
-from hookbus.process.interrupts import signals_deferred
-from hookbus.process.signals import raise_deferred
-from hookbus.session.creators import SessionCreator, chief
-from hookbus.session.finish import leave
-from hookbus.session.recovery import Recovery
-from hookbus.session.requests import exchange_at_end_of_pass, heed_signal, record
-from hookbus.session.run import HookedSession
-from hookbus.session.start import (
+from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.creators import SessionCreator, chief
+from hookbus.lifecycle.finish import leave
+from hookbus.lifecycle.modes import mode_of
+from hookbus.lifecycle.recovery import Recovery
+from hookbus.lifecycle.requests import exchange_at_end_of_pass, heed_signal, record
+from hookbus.lifecycle.start import (
     Done,
     begin,
     current_config,
@@ -45,8 +42,14 @@ from hookbus.session.start import (
     recoverable,
     repeat,
 )
-from hookbus.session.state import RUNNING, Phase, SessionState
-from hookbus.session.step import Evaluation, Step, StepContext, check_step_fn, end_epoch
+from hookbus.lifecycle.state import RUNNING, Phase, SessionState
+from hookbus.loop.evaluation import Evaluation
+from hookbus.loop.inputs import end_epoch, track, wrapping
+from hookbus.loop.step import Step
+from hookbus.plugin.roster import as_hooks, session_hooks
+from hookbus.process.interrupts import signals_deferred
+from hookbus.process.signals import raise_deferred
+from hookbus.session.step_fn import StepContext, check_step_fn
 from hookbus.validation import check_name
 
 if TYPE_CHECKING:
@@ -123,6 +126,7 @@ class MonitoredSession:
             new_session(
                 creator,
                 session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
+                mode_of(creator.graph),
                 kind=kind,
                 config=config,
                 grace=stop_grace_period_secs,
@@ -172,7 +176,7 @@ class MonitoredSession:
         not due in them is not part of it. Readable after close.
         """
         backend = self._state.backend
-        return None if backend is None else backend.compiled_step
+        return None if backend is None else backend.stepper.compiled_step
 
     @property
     def backend_session(self) -> Session:
@@ -229,42 +233,35 @@ class MonitoredSession:
                 error.
         """
         state = self._state
-        backend, signals, requests = state.backend, state.signals, state.requests
+        stepper, signals = state.ready, state.ending.signals
         if (
-            backend is None
-            or state.phase is not RUNNING
+            stepper is None
             or signals.received is not None
-            or backend.current_hook.name is not NOBODY
+            or state.bus.current.name is not NOBODY
             or kind is not None
-            or state.custom_loop
+            or stepper.takes_reports
         ):
-            if state.custom_loop:
+            if state.mode.takes_reports:
                 return self._read(fetches, feed_dict)
             if kind is not None:
                 check_kind(kind)
-            if state.bus.current.name is not NOBODY:
-                self._refuse_inside_event()
-            backend = state.usable(kind)
+            self._refuse_inside_event()
+            stepper = state.usable(kind).stepper
         done: Done | None = None
         try:
-            values = OTHER
-            if kind is None and options is None and run_metadata is None:
-                values = backend.whole(fetches, feed_dict)
-            if values is OTHER:
-                kind = kind or state.kind
-                values = backend.run(fetches, feed_dict, options, run_metadata, kind)
-            if requests.pending or state.acts_always or signals.received:
-                kind = kind or state.kind
-                done = values, backend.session.global_step
-                finish_run(state, backend.last_context(fetches, feed_dict, kind))
-            requests.run = None
+            step = stepper.open(fetches, feed_dict, options, run_metadata, kind)
+            values = stepper.close(step, step.feeds)
+            if state.requests.pending or signals.received:
+                done = values, state.global_step
+                finish_run(state, stepper.context_of(step))
+            if step.context is not None:
+                step.context._phase = "over"  # close() would take longer
             return values
         except BaseException as error:
-            requests.fail_run()
+            state.abort_run()
             cause = recoverable(state, error) if isinstance(error, Exception) else None
             if cause is None:
                 raise
-        kind = kind or state.kind
         request = (fetches, feed_dict, options, run_metadata, kind)
         return repeat(state, cause, lambda new: self._run_on(new, *request), done)
 
@@ -272,7 +269,7 @@ class MonitoredSession:
         """Read the values that a custom loop reported last."""
         state = self._state
         state.check_process()
-        if state.block == "step":
+        if state.loop.block == "step":
             raise UsageError("run() inside step(): report what the step computes instead")
         return state.usable("aux").session.run(fetches, feed_dict)
 
@@ -293,10 +290,10 @@ class MonitoredSession:
         """
         check_step_fn(step_fn)
         state = self._state
-        if state.custom_loop:
+        if state.mode.takes_reports:
             raise UsageError("run_step_fn() is for a session with a graph; use step()")
 
-        def call(backend: HookedSession) -> Any:
+        def call(backend: BackendHandle) -> Any:
             def run_with_hooks(
                 fetches: Any,
                 feed_dict: Mapping[Node | str, Any] | None = None,
@@ -336,7 +333,7 @@ class MonitoredSession:
         if self._is_closed:
             return
         graph = self._state.creator.graph
-        if self._state.custom_loop:
+        if self._state.mode.takes_reports:
             raise UsageError(
                 "loop() is for a session with a graph; use iterate() and step()"
             )
@@ -389,7 +386,7 @@ class MonitoredSession:
         True
         """
         self._check_custom_loop("track()")
-        return self._state.track(things)
+        return track(self._state, things)
 
     def record(self, params: Mapping[str, Any] | Namespace) -> None:
         """Record the hyperparameters of the training, at its start and at each resume.
@@ -424,7 +421,7 @@ class MonitoredSession:
         self._check_custom_loop("iterate()")
         if name is not None and not isinstance(name, str):
             raise ArgumentTypeError(f"the name of iterate() must be a str, given: {name!r}")
-        if self._state.block == "evaluation":
+        if self._state.loop.block == "evaluation":
             raise UsageError(
                 "iterate() inside evaluation(): iterate over the data without the session, "
                 "which keeps the position of the training"
@@ -438,7 +435,7 @@ class MonitoredSession:
             iterable,
             self._should_stop,
             partial(end_epoch, state),
-            state.wrapping(name),
+            wrapping(state, name),
             partial(exchange_at_end_of_pass, state),
         )
 
@@ -515,18 +512,22 @@ class MonitoredSession:
                 run the code behind it a second time.
         """
         state = self._state
-        if state.custom_loop and threading.get_ident() == state.thread:
+        if state.mode.takes_reports and threading.get_ident() == state.loop.thread:
             state.contents.epochs.mark()
-            if state.signals.received is not None and not heed_signal(state):
+            if state.ending.signals.received is not None and not heed_signal(state):
                 return False
         return self._should_stop()
 
     def _should_stop(self) -> bool:
         state = self._state
         backend = state.backend
-        if state.phase is not Phase.RUNNING or state.signals.came() or backend is None:
+        if (
+            state.phase is not Phase.RUNNING
+            or state.ending.signals.came()
+            or backend is None
+        ):
             state.check_process()
-            if state.custom_loop and state.phase is RUNNING:
+            if state.mode.takes_reports and state.phase is RUNNING:
                 heed_signal(state)
             return True
         if not backend.coord.should_stop():
@@ -534,11 +535,11 @@ class MonitoredSession:
         error = backend.coord.exception
         cause = recoverable(state, error) if error is not None else None
         if cause is None:
-            if state.shows_backend and error is not None:
+            if state.options.shows_backend and error is not None:
                 raise error
             return True
         recover(state, cause)  # a thread met a preemption
-        return state.stop is not None
+        return state.ending.stop is not None
 
     @signals_deferred
     def close(self) -> None:
@@ -578,16 +579,17 @@ class MonitoredSession:
     def _is_closed(self) -> bool:
         return self._state.phase is Phase.CLOSED
 
-    def _run_on(self, backend: HookedSession, *request: Any) -> Any:
-        requests = self._state.requests
+    def _run_on(self, backend: BackendHandle, *request: Any) -> Any:
+        state, stepper = self._state, backend.stepper
         try:
-            values = backend.run(*request)
-            fetches, feed_dict, _, _, kind = request
-            finish_run(self._state, backend.last_context(fetches, feed_dict, kind))
+            step = stepper.open(*request)
+            values = stepper.close(step, step.feeds)
+            context = stepper.context_of(step)
+            finish_run(state, context)
         except BaseException:
-            requests.fail_run()
+            state.abort_run()
             raise
-        requests.run = None
+        context.close()
         return values
 
     def _refuse_inside_event(self) -> None:

@@ -15,12 +15,13 @@ from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.hook_options import Kind, check_kind
+from hookbus.lifecycle.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
+from hookbus.lifecycle.modes import mode_of
+from hookbus.lifecycle.recovery import Recovery
+from hookbus.lifecycle.start import current_config, new_session
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
-from hookbus.session.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recovery import Recovery
-from hookbus.session.start import current_config, new_session
 
 
 class SingularMonitoredSession(MonitoredSession):
@@ -59,10 +60,12 @@ class SingularMonitoredSession(MonitoredSession):
     ) -> None:
         config = config or current_config()
         check_kind(kind)
+        creator = chief(graph, scaffold, checkpoint_dir, checkpoint_filename_with_path)
         self._start(
             new_session(
-                chief(graph, scaffold, checkpoint_dir, checkpoint_filename_with_path),
+                creator,
                 session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
+                mode_of(creator.graph),
                 kind=kind,
                 config=config,
                 grace=stop_grace_period_secs,
@@ -190,6 +193,7 @@ class MonitoredTrainingSession(MonitoredSession):
             new_session(
                 creator,
                 [*taking_part, *self._core_hooks()],
+                mode_of(creator.graph),
                 kind="train",
                 config=config,
                 grace=stop_grace_period_secs,

@@ -11,12 +11,13 @@ from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.hooks.hook_options import Kind
+from hookbus.lifecycle.creators import SessionCreator
+from hookbus.lifecycle.modes import mode_of
+from hookbus.lifecycle.recovery import Recovery
+from hookbus.lifecycle.start import current_config, new_session
 from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
 from hookbus.process.interrupts import signals_deferred
-from hookbus.session.creators import SessionCreator
 from hookbus.session.monitored import MonitoredSession
-from hookbus.session.recovery import Recovery
-from hookbus.session.start import current_config, new_session
 
 
 class CallSession(MonitoredSession):
@@ -57,6 +58,7 @@ class CallSession(MonitoredSession):
             new_session(
                 creator,
                 [*plugins, *core],
+                mode_of(creator.graph),
                 kind=kind,
                 config=config,
                 recovery=Recovery(),

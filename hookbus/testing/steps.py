@@ -12,7 +12,7 @@ from hookbus.config.config import Config
 from hookbus.graph.graph import Graph
 from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.outcome import Outcome
-from hookbus.session.recovery import Recovery
+from hookbus.lifecycle.recovery import Recovery
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.model import Script
 from hookbus.testing.recorder import CallLog, Recorder

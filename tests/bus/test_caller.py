@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.bus.caller import Caller, Implementation
 from hookbus.errors import culprit_of
-from hookbus.hooks.context import CurrentHook as Turn
+from hookbus.hooks.requests import CurrentHook as Turn
 from tests.support.behaviours import (
     PLAIN,
     WRAPPERS,

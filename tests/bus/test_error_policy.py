@@ -35,9 +35,9 @@ from hookbus.bus.error_policy import ErrorGuard as Guard
 from hookbus.bus.error_policy import FailureLog as Failures
 from hookbus.bus.registry import Registration as Member
 from hookbus.errors import SessionInterruptedError, UnknownNodeError, WriteConflictError
-from hookbus.hooks.context import CurrentHook as Turn
 from hookbus.hooks.hook_options import ErrorPolicy, parse_policy
-from hookbus.session.creators import ChiefSessionCreator
+from hookbus.hooks.requests import CurrentHook as Turn
+from hookbus.lifecycle.creators import ChiefSessionCreator
 from tests.support import behaviours
 from tests.support.buses import bus, called
 

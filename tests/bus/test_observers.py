@@ -26,8 +26,8 @@ from hookbus.bus.caller import Caller
 from hookbus.bus.observers import Observers
 from hookbus.bus.registry import Registration as Member
 from hookbus.errors import ArgumentTypeError
-from hookbus.hooks.context import CurrentHook as Turn
 from hookbus.hooks.hook_options import ErrorPolicy
+from hookbus.hooks.requests import CurrentHook as Turn
 from tests.support.behaviours import (
     PLAIN,
     WRAPPERS,

@@ -348,7 +348,7 @@ def test_the_step_that_was_compiled_is_shown(hookbus, script):
     """
     done = hookbus("run", "--show-step", script(code))
     assert "compiled step\n# Compiled after two steps" in done.stderr
-    assert "\ndef whole(fetches, feeds):\n    step = session.global_step\n" in done.stderr
+    assert "\ndef run(feeds):\n" in done.stderr
     done = hookbus("run", "--show-step", "--log-format", "json", script(code))
     last = json.loads(done.stderr.splitlines()[-1])
     assert last["event"].startswith("compiled step\n# Compiled after two steps")

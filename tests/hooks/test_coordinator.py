@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hookbus import Coordinator, OutOfRangeError
-from hookbus.hooks.coordinator import ThreadsStillRunningError
+from hookbus.process.coordinator import ThreadsStillRunningError
 from tests.support.running import started
 
 

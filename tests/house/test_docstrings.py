@@ -17,8 +17,11 @@ LEFT_OUT = (
     "hookbus/backend",
     "hookbus/bus",
     "hookbus/hooks",
+    "hookbus/lifecycle",
+    "hookbus/loop",
     "hookbus/saving",
     "hookbus/session",
+    "hookbus/step",
 )
 """TEMPORARY: packages whose modules are being moved. Empty this when they have moved."""
 

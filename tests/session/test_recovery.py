@@ -18,7 +18,7 @@ from hookbus import (
     MonitoredTrainingSession,
     UnavailableError,
 )
-from hookbus.session.recovery import Preemptions, Recovery
+from hookbus.lifecycle.recovery import Preemptions, Recovery
 from tests.support.handlers import exits_by
 
 OFF = Config(autoload=False)

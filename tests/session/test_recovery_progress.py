@@ -117,7 +117,7 @@ class StepHook(SessionRunHook):
 @pytest.fixture
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sessions whose waits cannot be set, those of an Estimator, wait for 0 seconds."""
-    monkeypatch.setattr("hookbus.session.recovery._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("hookbus.lifecycle.recovery._LONGEST_WAIT", 0.0)
 
 
 @pytest.mark.usefixtures("no_waits")

@@ -35,7 +35,7 @@ from hookbus import (
 from hookbus.checkpoint.reader import read_checkpoint
 from hookbus.hooks import hookspecs
 from hookbus.hooks.markers import PROJECT
-from hookbus.session.recovery import Recovery
+from hookbus.lifecycle.recovery import Recovery
 from tests.support.profiles import cases
 
 OFF = Config(autoload=False, header=False)

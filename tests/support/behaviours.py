@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from hookbus.bus.caller import Caller, Implementation
-from hookbus.hooks.context import CurrentHook as Turn
+from hookbus.hooks.requests import CurrentHook as Turn
 
 
 def returns_number(arg: list) -> Any:

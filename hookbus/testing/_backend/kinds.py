@@ -16,7 +16,7 @@ import attrs
 from hookbus.config.config import Config
 from hookbus.graph.graph import Graph
 from hookbus.hooks.outcome import Outcome
-from hookbus.session.recovery import Recovery
+from hookbus.lifecycle.recovery import Recovery
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing.backend_model import BackendModel
 

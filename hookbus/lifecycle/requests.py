@@ -2,96 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hookbus.checkpoint.reader import Restored
-from hookbus.errors import SessionClosedError, UsageError, blaming_writers
+from hookbus.errors import SessionClosedError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.outcome import (
-    NOBODY,
     Rollback,
     SaveRequest,
     StopReason,
     united,
     united_rollbacks,
 )
+from hookbus.hooks.requests import RunRequests
+from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Place, Status
 from hookbus.process.interrupts import signals_deferred
-from hookbus.process.signals import KINDS, raise_deferred
-from hookbus.saving.hook_state import load_hooks
+from hookbus.process.signals import raise_deferred
 from hookbus.saving.leaves import Snapshot
-from hookbus.session.state import Phase, SessionState
 from hookbus.swaps import unswapped
 from hookbus.validation import plain_params
 
 _CAME = "a signal came"
 
 
-def act(
+def apply_requests(
     state: SessionState,
     context: SessionRunContext | None,
     saving: bool = True,
     together: bool = False,
+    cancelled: bool = False,
 ) -> None:
-    """Serve all requests, or those that all ranks of a training have agreed on.
+    """Serve what hooks have asked for, or what all ranks of a training have agreed on.
 
     Args:
         state: the session.
-        context: that of the run that has just ended, if any.
-        saving: whether to write a checkpoint; if not, a request for one stays.
+        context: that of the run that has just ended; None outside of runs.
+        saving: whether to write a checkpoint; if not, a request for one is left over.
         together: whether all ranks do this now.
+        cancelled: whether the run was left without its second half.
     """
+    asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
         if together:
-            _exchange(state, now=True)
+            _exchange(state, asked, now=True)
         else:
-            hold_requests(state)
-    _serve(state, context, saving)
+            hold_requests(state, asked)
+    _serve(state, None if cancelled else context, asked, saving)
 
 
-def _serve(state: SessionState, context: SessionRunContext | None, saving: bool) -> None:
-    """Serve all requests."""
-    requests = state.requests
-    _serve_rollback(state)
+def _serve(
+    state: SessionState,
+    context: SessionRunContext | None,
+    asked: RunRequests,
+    saving: bool,
+) -> None:
+    """Serve requests; *context* is that of the run that has just ended, if any."""
+    requests, ending = state.requests, state.ending
+    _roll_back_if_asked(state, asked, context)
     began = state.global_step - 1 if context is None else context.global_step
-    due = requests.due_stop(began)
+    due = ending.due(began, asked)
     if due is not None and due.kind == "preempted":
-        requests.request_save(due.who, due.why, context)
-    commit(state)
-    requested = requests.take_save() if saving else None
+        asked.save = united(asked.save, SaveRequest(due.who, due.why))
+    commit(state, asked)
+    requested = requests.take_save(asked) if saving else None
     if requested is not None:
         save(state, requested, context)
         if state.agreement is not None:
-            _exchange(state, now=True)  # what hooks of some ranks asked for around the save
+            # What hooks of some ranks asked for around the save.
+            _exchange(state, asked, now=True)
         raise_deferred()
-        commit(state)  # the assignments of after_save, and those before a refusal
-    _serve_rollback(state)  # of a hook around the save
+        commit(state, asked)  # the assignments of after_save, and those before a refusal
+    _roll_back_if_asked(state, asked, context)  # of a hook around the save
     record_values(state)
-    stop = None if requests.rollback is not None else requests.take_stop(began)
+    stop = None if asked.rollback is not None else ending.take_due(began, asked)
     if stop is not None:
         state.take_stop(stop)
-    requests.served()
-    cut_short = state.stop is not None and state.stop.kind in KINDS.values()
-    if requested is not None and cut_short and state.custom_loop:
+    ending.forget_failed()
+    requests.served(asked, state.is_waiting)
+    if requested is not None and ending.is_cut_short and state.mode.takes_reports:
         assert state.backend is not None
         state.saver.skip_further_saves(state.backend.session)
 
 
-def hold_requests(state: SessionState) -> None:
+def hold_requests(state: SessionState, own: RunRequests) -> None:
     """Put aside what all ranks have to agree on, until they do."""
     agreement = state.agreement
     assert agreement is not None
-    stop, save, rollback = state.requests.take_asked()
+    stop, save, rollback = state.requests.take_asked(own)
     asked = agreement.asked
     if stop is not None:
         asked.setdefault("stop", [stop.who, stop.why, stop.kind])
     if rollback is not None and "rollback" not in asked:
         # Further runs follow before the ranks go back, all with as many values as this one.
-        taken = inputs_to_leave_out(state, rollback, None)
+        taken = state.mode.inputs_to_leave_out(state, rollback)
         asked["rollback"] = [rollback.who, rollback.why, rollback.skip_inputs, taken]
     if save is not None:
         who, why, kept = asked.get("save", (save.who, save.why, {}))
@@ -99,9 +105,13 @@ def hold_requests(state: SessionState) -> None:
 
 
 def _exchange(
-    state: SessionState, place: Place = "in a pass", *, now: bool = False
+    state: SessionState,
+    own: RunRequests,
+    place: Place = "in a pass",
+    *,
+    now: bool = False,
 ) -> None:
-    """Tell the other ranks what this one wants; take over what they agree on.
+    """Tell the other ranks what this one wants; put what they agree on into *own*.
 
     *now* waits for them here, and not only at a boundary.
 
@@ -111,19 +121,20 @@ def _exchange(
     """
     agreement, requests, backend = state.agreement, state.requests, state.backend
     assert agreement is not None
-    hold_requests(state)
-    schedule = None if backend is None else backend.schedules.get(state.kind)
+    hold_requests(state, own)
+    schedule = None if backend is None else backend.stepper.schedules.get(state.kind)
     boundary = 0.0 if schedule is None else schedule.next_boundary
+    signals = state.ending.signals
     status = Status(
         state.global_step,
         int(min(boundary, NEVER)),
-        signal=state.signals.noted or 0,
+        signal=signals.noted or 0,
         skipped=requests.skips.total(),
         assigned=requests.assigned,
     )
     asked, signal = agreement.exchange(status, place, now=now)
     if signal:
-        state.signals.receive(signal)
+        signals.receive(signal)
     if not asked:
         return
     stops = [(rank, *each["stop"]) for rank, each in asked.items() if "stop" in each]
@@ -134,7 +145,7 @@ def _exchange(
         rank, who, why, kind = stops[0]
         everywhere = len(stops) == agreement.peers.size
         stop = StopReason(who, why if everywhere else f"{why} (rank {rank})", kind)
-    requests.put_agreed(stop, united(*saves), united_rollbacks(back))
+    own.stop, own.save, own.rollback = stop, united(*saves), united_rollbacks(back)
 
 
 def exchange_at_end_of_pass(state: SessionState) -> None:
@@ -144,9 +155,11 @@ def exchange_at_end_of_pass(state: SessionState) -> None:
         PeersDisagreeError: another rank has further values.
     """
     if state.agreement is not None and not state.agreement.is_over:
-        _exchange(state, "at the end of a pass", now=True)
-        if state.requests.pending:
-            _serve(state, state.last_step, saving=True)
+        context = state.loop.last_context
+        asked = RunRequests() if context is None else context.asked
+        _exchange(state, asked, "at the end of a pass", now=True)
+        if state.requests.has_work(asked):
+            _serve(state, context, asked, saving=True)
 
 
 def exchange_at_end(state: SessionState) -> None:
@@ -160,19 +173,19 @@ def exchange_at_end(state: SessionState) -> None:
     """
     if state.agreement is None or state.agreement.is_over:
         return
-    _exchange(state, "at its end", now=True)
-    requests = state.requests
-    if requests.rollback is not None:
-        asked = requests.rollback
-        log.warning("too late to roll back: the loop is over", by=asked.who, why=asked.why)
-    elif requests.stop is not None:
-        state.take_stop(requests.stop)
+    asked = RunRequests()
+    _exchange(state, asked, "at its end", now=True)
+    back = asked.rollback
+    if back is not None:
+        log.warning("too late to roll back: the loop is over", by=back.who, why=back.why)
+    elif asked.stop is not None:
+        state.take_stop(asked.stop)
 
 
-def commit(state: SessionState) -> None:
+def commit(state: SessionState, asked: RunRequests) -> None:
     """Commit the assignments of hooks."""
     assert state.backend is not None
-    writes = state.requests.take_writes()
+    writes = state.requests.take_writes(asked) if asked.writes else {}
     if writes:
         with blaming_writers(writes):
             values = {name: value for name, (_, value) in writes.items()}
@@ -181,38 +194,24 @@ def commit(state: SessionState) -> None:
             log.debug("variable assigned", variable=name, by=who)
 
 
-def take_rollback(state: SessionState) -> tuple[Rollback, Restored]:
+def take_rollback(
+    state: SessionState, asked: RunRequests, context: SessionRunContext | None
+) -> tuple[Rollback, Restored]:
     """Return the request to roll back, and the checkpoint to which the session goes.
+
+    A stop waits until the session comes there again, unless it ends this process alone.
 
     Raises:
         UsageError: the session saves nothing, or there is no checkpoint.
         NoGoodCheckpointError: there are checkpoints, but none of them is good.
     """
-    asked = state.requests.take_rollback()
-    assert asked is not None
-    return asked, state.saver.newest(asked.who)
-
-
-def inputs_to_leave_out(
-    state: SessionState, asked: Rollback, context: SessionRunContext | None
-) -> Mapping[str, Sequence[int]]:
-    """Return the numbers of the values that a roll-back leaves out, by input.
-
-    *context* is that of the last run; None if it was not compiled.
-
-    Raises:
-        UsageError: the backend pulls from inputs in a way of its own.
-    """
-    if not asked.skip_inputs:
-        return {}
-    if asked.taken is not None:
-        return asked.taken
-    if state.custom_loop:
-        return state.contents.epochs.given_last()
-    if state.driven:
-        return {}  # it does not go back
-    assert state.backend is not None
-    return state.backend.numbers_of(context)
+    rollback = state.requests.take_rollback(asked)
+    assert rollback is not None
+    stop = asked.stop
+    if stop is not None and stop.kind == "stopped" and context is not None:
+        asked.stop = None
+        state.ending.defer(stop, context.global_step)
+    return rollback, state.saver.newest(rollback.who)
 
 
 def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> None:
@@ -221,7 +220,7 @@ def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> 
     Raises:
         TrainingError: the session went back too often.
     """
-    state.rollbacks.add(asked, state.global_step)
+    state.recoveries.rollbacks.add(asked, state.global_step)
     log.warning(
         "rolling back",
         by=asked.who,
@@ -234,46 +233,12 @@ def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> 
     retention.forget_values_after(restored.manifest.global_step)
 
 
-def _serve_rollback(state: SessionState) -> None:
-    """Roll a custom loop back if a hook has asked; a session with a graph does it later."""
-    asked = state.requests.rollback
-    if asked is not None and state.custom_loop:
-        _roll_back_in_place(state)
-    elif asked is not None and state.driven:
-        raise UsageError(
-            f"hook {asked.who!r} called run_context.request_rollback(), but the loop that "
-            "runs the steps cannot go back"
-        )
-
-
-def _roll_back_in_place(state: SessionState) -> None:
-    """Give what a custom loop tracks the state of the newest good checkpoint.
-
-    The open pass over its input goes back, too, if it can.
-    """
-    asked, restored = take_rollback(state)
-    assert state.backend is not None
-    backend, contents, saved = state.backend, state.contents, restored.state
-    place = contents.place_of(restored)
-    why_not = contents.epochs.why_not_back(place)
-    if why_not is not None and not asked.skip_inputs:
-        raise UsageError(
-            f"hook {asked.who!r} called run_context.request_rollback(skip_inputs=False), "
-            f"but the input of session.iterate() does not go back: {why_not}"
-        )
-    count_rollback(state, asked, restored)
-    seek: Callable[[], None] | None = None
-    if why_not is None:
-        left_out = inputs_to_leave_out(state, asked, None)
-        seek = partial(contents.epochs.go_back, place, left_out)
-    else:
-        log.warning("the input does not go back", why=why_not)
-    backend.settle()
-    # In the order in which a session begins.
-    state.saver.put_back(backend.session, restored, seek)
-    load_hooks(contents.hooks, saved.get("hooks", {}), restored.manifest.ended)
-    state.bus.caller("after_create_session").collect(backend.session, backend.coord)
-    contents.generators.restore(saved.get("random", {}))
+def _roll_back_if_asked(
+    state: SessionState, asked: RunRequests, context: SessionRunContext | None
+) -> None:
+    """Roll a loop back if a hook has asked; a session with a graph does it later."""
+    if asked.rollback is not None and not state.mode.replaces_backend:
+        state.mode.roll_back(state, asked, context)
 
 
 def record_values(state: SessionState) -> None:
@@ -284,25 +249,23 @@ def record_values(state: SessionState) -> None:
         state.saver.record_values(state.global_step)
 
 
-def act_after_run(state: SessionState, context: SessionRunContext) -> None:
+def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
     """Serve the requests of hooks, or of a signal, after a successful run.
 
     The caller replaces the backend session of a graph that has to roll back.
     """
+    asked, ending = context.asked, state.ending
     if state.agreement is not None and context.kind == state.kind:
-        _exchange(state)
-    signalled = state.signals.came() and state.stop is None
-    if signalled:
+        _exchange(state, asked)
+    if ending.signals.came() and ending.stop is None:
         state.stop_by_signal()
-        state.requests.request_save(state.signals.name, _CAME, context)
-    is_replaced = not (state.custom_loop or state.driven)
-    if state.requests.pending and not (is_replaced and state.requests.rollback is not None):
-        _serve(state, context, saving=True)
-    if state.recovering:
+        state.requests.request_save(ending.signals.name, _CAME, context)
+    is_later = asked.rollback is not None and state.mode.replaces_backend
+    if not is_later and (ending.is_waiting or state.requests.has_work(asked)):
+        _serve(state, context, asked, saving=True)
+    if state.recoveries.is_recovering:
         assert state.backend is not None
-        assert state.preemptions is not None
-        state.recovering = not state.preemptions.are_over(state.backend.session)
-        state.acts_always = state.recovering or state.agreement is not None
+        state.recoveries.note_progress(state.backend.session)
 
 
 def record(state: SessionState, params: Any) -> None:
@@ -318,9 +281,8 @@ def record(state: SessionState, params: Any) -> None:
     contents = state.contents
     contents.record(plain_params(params))
     state.bus.caller("params_recorded").collect(contents.params, state.global_step)
-    inside = state.block is not None or state.bus.current.name is not NOBODY
-    if state.requests.pending and not inside:
-        act(state, None, saving=contents.may_save)
+    if state.requests.pending and not state.is_inside:
+        apply_requests(state, None, saving=contents.may_save)
 
 
 def heed_signal(state: SessionState) -> bool:
@@ -329,8 +291,8 @@ def heed_signal(state: SessionState) -> bool:
     The checkpoint is written at once: what the program does after its loop is not part of
     what a resumed one continues. A value that would be lost still gets its step before.
     """
-    inside = state.block is not None or state.bus.current.name is not NOBODY
-    if inside or state.stop is not None or state.phase is not Phase.RUNNING:
+    ending = state.ending
+    if state.is_inside or ending.stop is not None or state.phase is not Phase.RUNNING:
         return True
     contents = state.contents
     if contents.epochs.pending:
@@ -338,8 +300,8 @@ def heed_signal(state: SessionState) -> bool:
     state.stop_by_signal()
     if contents.tracking.is_complete and not contents.epochs.resuming:
         assert state.backend is not None
-        state.requests.request_save(state.signals.name, _CAME)
-        act(state, state.last_step)
+        state.requests.request_save(ending.signals.name, _CAME)
+        apply_requests(state, state.loop.last_context)
     return True
 
 
@@ -363,7 +325,7 @@ def save(
             why=request.why,
         )
         return
-    state.backend.settle()
+    state.backend.stepper.flush_idle()
     write = _write if bus.costs is None else bus.costs.timed(request.who, _write)
     with unswapped(session):
         path = write(state, request, context)
@@ -374,7 +336,7 @@ def save(
         return
     who, reason = answers[0]
     if context is not None:
-        requests.request_stop(who, str(reason))
+        requests.request_stop(who, str(reason), context)
     elif state.phase is not Phase.CLOSED:
         log.info(
             "a stop is ignored: no run came before the checkpoint", by=who, why=str(reason)
@@ -397,7 +359,7 @@ def save_failed(state: SessionState, why: str) -> None:
     if state.is_abandoned or contents.epochs.resuming or not saver.is_chief:
         return
     session = backend.session
-    backend.settle()
+    backend.stepper.flush_idle()
     with unswapped(session):
         snapshot = contents.snapshot(session)
         if not _is_refused(state, snapshot, None):
@@ -433,16 +395,17 @@ def _write(
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
     requests, step = state.requests, session.global_step
+    asked = RunRequests() if context is None else context.asked
     snapshot = state.contents.snapshot(session)
     if not _on_any_rank(state, not saver.is_safe(session, snapshot)):
         saver.keep_last(request)
         return None
     if _on_any_rank(state, _is_refused(state, snapshot, context)):
-        requests.take_save()  # the refusal is also the answer to these requests
+        requests.take_save(asked)  # the refusal is also the answer to these requests
         return None
     bus.caller("before_save").collect(session, step)
-    commit(state)
+    commit(state, asked)
     # Who asked meanwhile gets this checkpoint.
-    request = united(request, requests.take_save()) or request
+    request = united(request, requests.take_save(asked)) or request
     saver.retention.add_values(requests.take_values())
     return saver.write(session, snapshot, request)

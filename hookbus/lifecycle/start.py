@@ -20,14 +20,33 @@ from hookbus.bus.registry import Registration
 from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
-from hookbus.hooks.context import CurrentHook, Requests, SessionRunContext
+from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
+from hookbus.hooks.requests import CurrentHook, Requests
 from hookbus.library import find_peers
+from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.creators import SessionCreator
+from hookbus.lifecycle.ending import Ending
+from hookbus.lifecycle.recovery import Preemptions, Recoveries, Recovery, Rollbacks
+from hookbus.lifecycle.requests import (
+    apply_after_run,
+    apply_requests,
+)
+from hookbus.lifecycle.services import Services
+from hookbus.lifecycle.state import (
+    Mode,
+    Phase,
+    SessionOptions,
+    SessionState,
+    note_closed,
+    note_open,
+)
 from hookbus.logs import log, speak_as
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
 from hookbus.plugin.roster import versions
+from hookbus.process.forks import ForkGuard
 from hookbus.process.interrupts import call_interruptibly, signals_deferred
 from hookbus.process.signals import SignalWatch, raise_deferred
 from hookbus.saving.contents import Contents, continues_input
@@ -41,17 +60,6 @@ from hookbus.saving.hook_state import (
 from hookbus.saving.retention import Retention
 from hookbus.saving.saver import Saver
 from hookbus.saving.tracking import Tracking
-from hookbus.session.creators import SessionCreator
-from hookbus.session.recovery import Preemptions, Recovery, Rollbacks
-from hookbus.session.requests import (
-    act,
-    act_after_run,
-    count_rollback,
-    inputs_to_leave_out,
-    take_rollback,
-)
-from hookbus.session.run import HookedSession
-from hookbus.session.state import Phase, SessionState, note_closed, note_open
 
 T = TypeVar("T")
 Done: TypeAlias = tuple[Any, int]
@@ -84,6 +92,7 @@ def inside_event() -> bool:
 def new_session(
     creator: SessionCreator,
     hooks: Sequence[Registration],
+    mode: Mode,
     *,
     kind: Kind,
     config: Config,
@@ -92,14 +101,13 @@ def new_session(
     shows_backend: bool = False,
     one_call: bool = False,
     exit_on_signal: bool = True,
-    driven: bool = False,
     hook_budget: float | None = None,
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
 
     *hooks* are registered in their order. *recovery* sets how often a preempted session is
     opened again; None for never. *hook_budget* is the share of the time that each hook may
-    take. The other arguments are attributes of the state.
+    take. The other arguments are those of :class:`SessionOptions`.
 
     Raises:
         UsageError, PluginError: a hook is invalid.
@@ -112,7 +120,8 @@ def new_session(
             agreement = Agreement(peers)
         if rank != CHIEF:
             hooks = [member for member in hooks if options_of(member.plugin).ranks == "all"]
-    bus = Bus(kind, config.budget(hook_budget))
+    fork_guard = ForkGuard()
+    bus = Bus(kind, config.budget(hook_budget), fork_guard)
     tracer = Tracer() if config.trace else None
     if tracer is not None:
         bus.observe(tracer.take)
@@ -122,7 +131,9 @@ def new_session(
         outcome = failed_outcome(error, 0, bus.current)
         config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
         raise
-    requests, given, tracking = Requests(), creator.checkpoint_dir, Tracking()
+    # The ranks of a training exchange what they want after each run.
+    requests = Requests(pending=agreement is not None)
+    given, tracking = creator.checkpoint_dir, Tracking()
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
     checkpoints = Checkpoints(directory, requests, bus.current)
@@ -135,37 +146,31 @@ def new_session(
         resumes if one_call else continues_input,
     )
     retention = Retention(checkpoints, bus)
-    saver = Saver(retention, contents, versions(hooks), agreement)
-    custom_loop = creator.graph.takes_reports
+    saver = Saver(
+        retention,
+        contents,
+        versions(hooks),
+        agreement=agreement,
+        fork_guard=fork_guard,
+    )
     signals = SignalWatch(saves=lambda: checkpoints.enabled_by is not None)
     signals.notes_only = agreement is not None
+    # Only the caller of a custom loop could repeat its step. One rank alone cannot begin
+    # again: the others wait for it in the middle of a step.
+    recovers = recovery is not None and agreement is None and mode.replaces_backend
+    preemptions = Preemptions(recovery) if recovers and recovery is not None else None
     return SessionState(
-        kind=kind,
-        config=config,
-        creator=creator,
-        bus=bus,
-        requests=requests,
-        contents=contents,
-        saver=saver,
-        signals=signals,
-        # Only the caller of a custom loop could repeat its step.
-        # One rank alone cannot begin again: the others wait for it in the middle of a step.
-        preemptions=(
-            None
-            if custom_loop or recovery is None or agreement is not None
-            else Preemptions(recovery)
-        ),
-        grace=grace,
-        custom_loop=custom_loop,
-        rank=rank,
-        shows_backend=shows_backend,
-        one_call=one_call,
-        exit_on_signal=exit_on_signal,
-        driven=driven,
-        tracer=tracer,
-        rollbacks=rollbacks,
-        agreement=agreement,
-        acts_always=agreement is not None,
+        SessionOptions(kind, config, grace, rank, shows_backend, one_call, exit_on_signal),
+        mode,
+        creator,
+        bus,
+        requests,
+        contents,
+        saver,
+        Ending(signals),
+        Recoveries(rollbacks, preemptions),
+        agreement,
+        tracer,
     )
 
 
@@ -179,7 +184,7 @@ def begin(state: SessionState) -> None:
     bus.check_order()
     bus.configure()
     state.creator.graph.enter()
-    state.phase = Phase.BEGUN
+    state.enter(Phase.BEGUN)
     _call_begin(state)
 
 
@@ -233,7 +238,7 @@ def _plain_settings(hook: Any) -> dict[str, str]:
 def enter_session(state: SessionState) -> None:
     """Watch signals, and record that the session is open in this thread."""
     note_open(state)
-    state.signals.install()
+    state.ending.signals.install()
     _current_hooks().append(state.bus.current)
 
 
@@ -244,7 +249,7 @@ def leave_session(state: SessionState) -> None:
         _current_hooks().remove(state.bus.current)
 
 
-def open_backend(state: SessionState) -> HookedSession:
+def open_backend(state: SessionState) -> BackendHandle:
     """Open a backend session; try again if it is preempted before it is ready.
 
     Raises:
@@ -255,22 +260,23 @@ def open_backend(state: SessionState) -> HookedSession:
         cause = _try_to_open(state)
         if cause is None:
             assert state.backend is not None
-            if state.preemptions is not None:
-                state.preemptions.opened(state.backend.session)
+            preemptions = state.recoveries.preemptions
+            if preemptions is not None:
+                preemptions.opened(state.backend.session)
             if state.first_step is None:
                 state.first_step = state.global_step
-            if state.phase is Phase.BEGUN:  # no hook asked to stop
-                state.phase = Phase.RUNNING
+            if state.phase in (Phase.BEGUN, Phase.RUNNING):  # no hook asked to stop
+                state.enter(Phase.RUNNING)
             return state.backend
         _wait_to_reopen(state, cause)
 
 
 @signals_deferred
-def recover(state: SessionState, cause: BaseException) -> HookedSession:
+def recover(state: SessionState, cause: BaseException) -> BackendHandle:
     """Replace the backend session, which was preempted, by a new one, restored."""
     assert state.backend is not None
-    assert state.preemptions is not None
-    state.preemptions.closed(state.backend.session)
+    assert state.recoveries.preemptions is not None
+    state.recoveries.preemptions.closed(state.backend.session)
     close_replaced(state)
     _wait_to_reopen(state, cause)
     backend = open_backend(state)
@@ -280,25 +286,9 @@ def recover(state: SessionState, cause: BaseException) -> HookedSession:
 
 def finish_run(state: SessionState, context: SessionRunContext) -> None:
     """Serve the requests after a successful run of a graph, a roll-back included."""
-    act_after_run(state, context)
-    if state.requests.rollback is not None:
-        _roll_back(state, context)
-
-
-@signals_deferred
-def _roll_back(state: SessionState, context: SessionRunContext) -> None:
-    """Replace the backend session by one that is restored, because a hook asked for it."""
-    asked, restored = take_rollback(state)
-    count_rollback(state, asked, restored)
-    old = state.backend
-    assert old is not None
-    state.rollbacks.leave_out(inputs_to_leave_out(state, asked, context))
-    old.settle()
-    error = old.close(state.grace)
-    if error is not None and not isinstance(error, old.session.preemption_errors):
-        raise error
-    open_backend(state)
-    raise_deferred()
+    apply_after_run(state, context)
+    if context.asked.rollback is not None:
+        state.mode.roll_back(state, context.asked, context)
 
 
 def close_replaced(state: SessionState) -> None:
@@ -309,9 +299,9 @@ def close_replaced(state: SessionState) -> None:
     """
     old = state.backend
     assert old is not None
-    old.settle()
-    state.requests.repeat_run()
-    left = old.close(state.grace)
+    old.stepper.flush_idle()
+    state.ending.repeat_failed()
+    left = old.close(state.options.grace)
     if left is not None and not isinstance(left, old.session.preemption_errors):
         raise left
 
@@ -319,7 +309,7 @@ def close_replaced(state: SessionState) -> None:
 def repeat(
     state: SessionState,
     cause: BaseException,
-    what: Callable[[HookedSession], T],
+    what: Callable[[BackendHandle], T],
     done: Done | None = None,
 ) -> T:
     """Repeat a call that a preemption interrupted, on a new backend session.
@@ -350,26 +340,29 @@ def recoverable(state: SessionState, error: BaseException) -> BaseException | No
     A session that shows its backend raises the preemption instead.
     """
     found = state.backend.preemption(error) if state.backend is not None else None
-    if state.preemptions is not None:
+    if state.recoveries.preemptions is not None:
         return found
-    if state.shows_backend and found is not None and found is not error:
+    if state.options.shows_backend and found is not None and found is not error:
         raise found from error
     return None
 
 
 def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
     """Wait before a backend session is opened again, or raise the preemption."""
-    if state.preemptions is None:
-        raise cause
-    state.preemptions.wait(cause, state.signals.came)
-    state.recovering = state.acts_always = True
+    state.recoveries.wait(cause, state.ending.signals.came)
+    state.requests.forget_run(state.is_waiting)
 
 
 def _call_begin(state: SessionState) -> None:
     """Call all ``begin``s; a hook without one begins after the hooks before it."""
     caller, order = state.bus.caller("begin"), list(state.bus.members)
     silent = set(order) - {name for name, _ in caller.rows}
-    arguments = (state.creator.graph, state.saver.checkpoints, state.kind, state.rank)
+    arguments = (
+        state.creator.graph,
+        state.saver.checkpoints,
+        state.kind,
+        state.options.rank,
+    )
 
     def args_of(name: str) -> tuple[Any, ...]:
         raise_deferred()
@@ -396,33 +389,31 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     except PREEMPTION_ERRORS as error:
         return error
     state.bus.failures.spare(session.preemption_errors)
-    epochs = state.contents.epochs
-    remaining = epochs.remaining if state.custom_loop else session.remaining
-    parts = state.bus, state.requests, state.signals, session, remaining
-    backend = HookedSession(*parts, lambda: epochs.epoch, state.agreement)
+    services, driven = Services(state), state.mode.is_driven
+    backend = BackendHandle(session, services, state.bus, state.agreement, driven)
     try:
         _prepare(state, backend)
     except BaseException as error:
         cause = backend.preemption(error)
-        backend.close(state.grace)
+        backend.close(state.options.grace)
         if cause is None:
             raise
         return cause
     state.backend = backend
     try:
         # The objects of a custom loop are known only at its first step.
-        if not state.custom_loop:
+        if not state.mode.takes_reports:
             state.saver.note_restored(session)
         # Not before: a checkpoint without them is not the current state.
-        session.leave_out(state.rollbacks.left_out)
-        if state.kind == "train" and state.stop is None:
+        session.leave_out(state.recoveries.rollbacks.left_out)
+        if state.kind == "train" and state.ending.stop is None:
             _stop_before_first_run(state, session)
-        act(state, None, saving=not state.custom_loop, together=True)
+        apply_requests(state, None, saving=not state.mode.takes_reports, together=True)
     except Exception as error:
         cause = recoverable(state, error)
         if cause is None:
             raise
-        backend.close(state.grace)
+        backend.close(state.options.grace)
         return cause
     return None
 
@@ -436,7 +427,7 @@ def _stop_before_first_run(state: SessionState, session: Session) -> None:
         state.take_stop(StopReason(who, why))
 
 
-def _prepare(state: SessionState, backend: HookedSession) -> None:
+def _prepare(state: SessionState, backend: BackendHandle) -> None:
     """Restore or initialize a backend session in this order, and notify the hooks."""
     session, creator, contents = backend.session, state.creator, state.contents
     training = state.kind == "train"
@@ -446,10 +437,12 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
     if restored is None:
         _restore_pristine(state)
     contents.tracking.add_all(creator.graph.objects)
-    if training and not state.custom_loop:  # that may track more until its first step
+    if (
+        training and not state.mode.takes_reports
+    ):  # that may track more until its first step
         contents.tracking.check()
     # 2. The initialization of the scaffold.
-    hurry = state.signals.came
+    hurry = state.ending.signals.came
     call_interruptibly(creator.prepare, session, restored is not None, hurry)
     # 3. The states of hooks.
     if restored is not None:
@@ -457,14 +450,16 @@ def _prepare(state: SessionState, backend: HookedSession) -> None:
         if training:
             load_hooks(contents.hooks, states, ended)
             if state.first_step is None and resumes(ended):
-                state.rollbacks.load_state_dict(restored.state.get("rollbacks", {}))
+                state.recoveries.rollbacks.load_state_dict(
+                    restored.state.get("rollbacks", {})
+                )
         else:
             load_evaluated(contents.hooks, states, ended, state.kind)
     state.bus.caller("after_create_session").collect(session, backend.coord)
     # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
         contents.generators.restore(restored.state.get("random", {}))
-        if not state.custom_loop:  # that may import more until its first step
+        if not state.mode.takes_reports:  # that may import more until its first step
             contents.generators.restore_rest()
 
 
@@ -475,20 +470,20 @@ def _restore_pristine(state: SessionState) -> None:
     them in its own way; then the hooks just go on.
     """
     hooks = state.contents.hooks
-    if state.driven and state.saver.checkpoints.directory is None:
+    if state.mode.is_driven and state.saver.checkpoints.directory is None:
         return
-    if state.pristine is None:
-        state.pristine = _copies(hooks, states_of(hooks)), random_state.capture()
+    if state.recoveries.pristine is None:
+        state.recoveries.pristine = _copies(hooks, states_of(hooks)), random_state.capture()
         return
     graph = state.creator.graph
     changed = [*graph.objects, *(node.name for node in graph.variables if is_live(node))]
-    if changed and not state.driven:
+    if changed and not state.mode.is_driven:
         raise CheckpointError(
             "the session was preempted, and there is no checkpoint: the objects of its "
             f"graph ({', '.join(changed)}) have changed in place. Save checkpoints, for "
             "example with checkpoint_dir="
         )
-    states, generators = state.pristine
+    states, generators = state.recoveries.pristine
     load_hooks(hooks, _copies(hooks, states), None)
     if state.kind == "train":
         random_state.restore(generators)

@@ -6,7 +6,7 @@ It does after a preemption, and if a hook asks to roll back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -160,3 +160,36 @@ class Preemptions:
 
 def _progress(session: Session) -> Progress:
     return session.global_step, session.pulled()
+
+
+@attrs.define(eq=False)
+class Recoveries:
+    """How a session begins again, and how often it did.
+
+    Attributes:
+        rollbacks: counts how often it went back because a hook asked.
+        preemptions: counts the preemptions; None if the session recovers from none.
+        is_recovering: whether it has made no progress since the last preemption.
+        pristine: the states of hooks and generators before the first backend session.
+    """
+
+    rollbacks: Rollbacks
+    preemptions: Preemptions | None = None
+    is_recovering: bool = False
+    pristine: tuple[Any, Any] | None = None
+
+    def wait(self, cause: BaseException, hurry: Callable[[], bool]) -> None:
+        """Wait before a backend session is opened again.
+
+        Raises:
+            BaseException: *cause*, the preemption, if the session does not recover from it.
+        """
+        if self.preemptions is None:
+            raise cause
+        self.preemptions.wait(cause, hurry)
+        self.is_recovering = True
+
+    def note_progress(self, session: Session) -> None:
+        """Note that a run succeeded: the recovery is over if it led further than before."""
+        assert self.preemptions is not None
+        self.is_recovering = not self.preemptions.are_over(session)

@@ -29,11 +29,11 @@ from hookbus.hooks.outcome import (
     is_clean_end,
     united,
 )
+from hookbus.lifecycle.requests import exchange_at_end, record_values, save, save_failed
+from hookbus.lifecycle.start import inside_event, leave_session, recoverable
+from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log, shown
 from hookbus.process.signals import KINDS, SignalExit, exception_for, take_deferred
-from hookbus.session.requests import exchange_at_end, record_values, save, save_failed
-from hookbus.session.start import inside_event, leave_session, recoverable
-from hookbus.session.state import Phase, SessionState
 
 
 def finish(state: SessionState, reached: BaseException | None) -> BaseException | None:
@@ -50,20 +50,23 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
             a signal handler could not raise before.
         BaseExceptionGroup: errors of several hooks.
     """
-    began, state.phase = state.phase is not Phase.NEW, Phase.CLOSED
-    state.requests.fail_run()  # a run that is left in the middle
+    began = state.phase is not Phase.NEW
+    state.enter(Phase.CLOSED)
+    state.abort_run()  # a run that is left in the middle
     error, clean = _decide(state, reached)
     if not clean:
         error = _told_to_peers(state, error)
     if clean:
-        outcome = clean_outcome(state.stop, state.input_end, state.global_step)
+        outcome = clean_outcome(
+            state.ending.stop, state.ending.input_end, state.global_step
+        )
     else:
         outcome = failed_outcome(error, state.global_step, state.bus.current)
     state.outcome = outcome = attrs.evolve(
         outcome,
         params=state.contents.params,
         skipped=state.requests.skips.total(),
-        rolled_back=state.rollbacks.count,
+        rolled_back=state.recoveries.rollbacks.count,
     )
     failures: list[BaseException] = []
 
@@ -115,7 +118,7 @@ def leave(
         return
     exits_by = finish(state, reached)
     try:
-        if exits_by is not None and is_clean_end(raised, state.stop is not None):
+        if exits_by is not None and is_clean_end(raised, state.ending.stop is not None):
             raise exits_by from None
     finally:
         # Its traceback contains this frame: without a cycle it goes when it is caught.
@@ -141,7 +144,7 @@ def _decide(
             return thread, False
         if clean and isinstance(reached, END_OF_INPUT):
             state.end_input(reached)
-        if clean and state.custom_loop:
+        if clean and state.mode.takes_reports:
             state.contents.epochs.finish()
         if clean:
             exchange_at_end(state)
@@ -176,10 +179,10 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     who = saver.checkpoints.enabled_by
     failures = [error for _, error in _tell(state, "end", session, outcome)]
     requested = state.requests.take_save()
-    state.requests.close(over=False)
+    state.requests.close("ended")
     if who is not None:
         requested = united(SaveRequest(who, f"end: {outcome.kind}"), requested)
-    if state.custom_loop and outcome.kind in KINDS.values():
+    if state.mode.takes_reports and outcome.kind in KINDS.values():
         # Before the first step, the checkpoint that was restored, or none, is the one to
         # continue: the program has repeated a part of what came before it.
         requested = requested if state.contents.tracking.is_complete else None
@@ -195,7 +198,7 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     is_marked = saver.last is not None and saver.last.is_marked
     over = (
         outcome.kind == "end_of_input"
-        or (state.one_call and outcome.kind in ("completed", "stopped"))
+        or (state.options.one_call and outcome.kind in ("completed", "stopped"))
         or (outcome.kind == "stopped" and not is_marked)
     )
     marks = who is not None and (over or session.global_step != state.first_step)
@@ -248,7 +251,7 @@ def _close_backend(state: SessionState) -> None:
     """Close the backend session; raise the error of one of its threads."""
     if state.backend is None or state.is_abandoned:
         return
-    error = state.backend.close(state.grace)
+    error = state.backend.close(state.options.grace)
     if isinstance(error, Exception) and recoverable(state, error) is not None:
         log.error("error while closing the session", error=repr_of(error))
     elif error is not None:
@@ -262,7 +265,7 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     saver, last = state.saver, state.saver.last
     saved = last is not None and last.step == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
-    state.config.records.append(record)
+    state.options.config.records.append(record)
     # An evaluation, or a failed start, is not the end of the training in this directory.
     trained = state.kind == "train" and state.first_step is not None
     written = saver.is_chief and not saver.is_displaced
@@ -280,13 +283,13 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
         state.tracer.report()
     if state.bus.costs is not None:
         state.bus.costs.report()
-    if state.config.show_step:
+    if state.options.config.show_step:
         _show_step(state)
 
 
 def _show_step(state: SessionState) -> None:
     """Log the source of the compiled step."""
-    source = None if state.backend is None else state.backend.compiled_step
+    source = None if state.backend is None else state.backend.stepper.compiled_step
     if source is None:
         log.info("no compiled step", why="no two steps in a row did the same")
     else:
@@ -341,15 +344,15 @@ def _leave_signals(state: SessionState, outcome: Outcome) -> BaseException | Non
     try:
         exits_by = _exit_by_signal(state, outcome)
     finally:
-        state.signals.restore(exit_on_way=isinstance(exits_by, SignalExit))
+        state.ending.signals.restore(exit_on_way=isinstance(exits_by, SignalExit))
     return exits_by or _exit_by_signal(state, outcome)  # one that arrived meanwhile
 
 
 def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | None:
-    saver, signals = state.saver, state.signals
+    saver, signals = state.saver, state.ending.signals
     unhandled_signal = signals.unhandled_signal
     served = outcome.kind in KINDS.values()
-    if served and not state.exit_on_signal:
+    if served and not state.options.exit_on_signal:
         return None
     if served and signals.is_shared:
         # A hook that evaluates returns, so that the hooks after it get their events.

@@ -1,0 +1,342 @@
+"""Collects what hooks ask of a session until the session serves it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypeAlias, get_args
+
+import attrs
+
+from hookbus.errors import UsageError, WriteConflictError, did_you_mean
+from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, StopReason, united
+from hookbus.process.interrupts import signals_deferred
+from hookbus.validation import number_in
+
+StopKind: TypeAlias = Literal["stopped", "preempted"]
+"""How a session may end because a hook asks for it."""
+
+Stage: TypeAlias = Literal["open", "ended", "over"]
+"""How far a session is: it serves requests, records only numbers, or serves nothing."""
+
+
+@attrs.define(eq=False)
+class CurrentHook:
+    """The name of the hook that is being called, which a request records."""
+
+    name: str = NOBODY
+
+    def spelled(self) -> str:
+        """Return who asks now, in the words of messages."""
+        return _spelled(self.name)
+
+
+@attrs.define(eq=False)
+class RunRequests:
+    """What hooks have asked of one run. The context of the run owns it.
+
+    A run that fails takes it along; only its stop may count later.
+
+    Attributes:
+        stop: the first request to end the session.
+        save: the request for a checkpoint.
+        rollback: the first request to go back to a checkpoint.
+        skip: the plugin that asked to skip the update.
+        writes: the plugin that assigned each variable, and the value, by variable.
+        writers: the plugin that has assigned each variable in this run, also if that is
+            committed.
+        is_undone: whether the session has gone back since. Between two steps of a custom
+            loop hooks may still ask through the context of such a run.
+    """
+
+    stop: StopReason | None = None
+    save: SaveRequest | None = None
+    rollback: Rollback | None = None
+    skip: str | None = None
+    writes: dict[str, tuple[str, Any]] = attrs.field(factory=dict)
+    writers: dict[str, str] = attrs.field(factory=dict)
+    is_undone: bool = False
+
+
+class AskedRun(Protocol):
+    """A run through whose context hooks make requests."""
+
+    @property
+    def kind(self) -> str:
+        """The purpose of the run."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run failed, or its requests are served; it takes no more then."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a ``before_run`` of the run is still to come, or under way."""
+
+    @property
+    def asked(self) -> RunRequests:
+        """The requests of hooks; the session serves them."""
+
+
+@attrs.define(eq=False)
+class Requests:
+    """Takes the requests of hooks, those of a run into its :class:`RunRequests`.
+
+    Hooks make them in the thread of the session or, during a run, in any other one. No
+    signal handler raises in these methods, where it could leave the lock taken.
+
+    Attributes:
+        pending: whether there may be something to serve after the run.
+        save: the request for a checkpoint that is written whatever becomes of the run: one
+            from outside of any run, or one that an earlier run left over.
+        values: the numbers that belong to the checkpoint of a step, by that step.
+        skips: the number of updates that were skipped, by the plugin that asked.
+        assigned: the number of values that hooks have assigned.
+        stage: which requests are still accepted.
+    """
+
+    pending: bool = False
+    save: SaveRequest | None = None
+    values: dict[int, dict[str, float]] = attrs.field(factory=dict)
+    skips: Counter[str] = attrs.field(factory=Counter)
+    assigned: int = 0
+    stage: Stage = "open"
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    @signals_deferred
+    def request_stop(
+        self, who: str, why: str, run: AskedRun, kind: StopKind = "stopped"
+    ) -> None:
+        """Ask for the end of the session; the outcome names the first hook that asked.
+
+        Args:
+            who: the plugin that asks.
+            why: the reason, in words.
+            run: the run through whose context it asks.
+            kind: the kind of the outcome.
+
+        Raises:
+            UsageError: the run is over, or the session serves no further request; or there
+                is no such kind.
+        """
+        if kind not in get_args(StopKind):
+            raise UsageError(
+                f"hook {who!r} called run_context.request_stop(kind={kind!r}): expected "
+                f"'stopped' or 'preempted'{did_you_mean(str(kind), get_args(StopKind))}"
+            )
+        with self._lock:
+            asked = self._asked_of(run, who, "request_stop()")
+            if asked.stop is None:
+                asked.stop = StopReason(who, why, kind)
+
+    @signals_deferred
+    def request_save(
+        self,
+        who: str,
+        why: str,
+        run: AskedRun | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Ask for a checkpoint, maybe one to *keep*; several requests write one.
+
+        Outside a run (*run* is None) it is written even if the current run fails.
+
+        Raises:
+            UsageError: the run is over, or the session serves no further request.
+        """
+        request = SaveRequest(who, str(why), {who: str(why)} if keep else {})
+        with self._lock:
+            if run is None:
+                self._admit(who, "checkpoints.request_save()")
+                self.save = united(self.save, request)
+            else:
+                asked = self._asked_of(run, who, "request_save()")
+                asked.save = united(asked.save, request)
+
+    @signals_deferred
+    def record_values(self, who: str, values: Mapping[str, Any], global_step: int) -> None:
+        """Record numbers for the checkpoint of a step.
+
+        Raises:
+            UsageError: a value is not a finite number; or nothing is recorded any more.
+        """
+        what = "checkpoints.record_values()"
+        numbers: dict[str, float] = {}
+        for name, value in values.items():
+            number = number_in(value)
+            if number is None or not math.isfinite(number):
+                raise UsageError(
+                    f"{_spelled(who)} called {what} with {name}={value!r}: expected a "
+                    "finite number"
+                )
+            numbers[str(name)] = number
+        with self._lock:
+            if self.stage == "over":
+                raise UsageError(
+                    f"{_spelled(who)} called {what} after the last finished(); record them "
+                    "in finished() at the latest"
+                )
+            self.values.setdefault(global_step, {}).update(numbers)
+            self.pending = True
+
+    @signals_deferred
+    def assign(self, who: str, values: Mapping[str, Any], run: AskedRun) -> None:
+        """Ask for variables to be written, each by one party per run.
+
+        Raises:
+            UsageError: the run is over.
+            WriteConflictError: another party writes the same variable.
+        """
+        with self._lock:
+            asked = self._asked_of(run, who, "assign()")
+            for name, value in values.items():
+                other = asked.writers.setdefault(name, who)
+                if other != who:
+                    raise WriteConflictError(
+                        f"variable {name!r} is written by two parties in one run: "
+                        f"{other!r} and {who!r}; switch one of them off"
+                    )
+                asked.writes[name] = (who, value)
+                self.assigned += 1
+
+    @signals_deferred
+    def skip_update(self, who: str, run: AskedRun) -> None:
+        """Ask a run not to commit what its train ops update.
+
+        Raises:
+            UsageError: every ``before_run`` was called, or it is no run of a training.
+        """
+        with self._lock:
+            asked = self._asked_of(run, who, "skip_update()")
+            if run.kind != "train":
+                raise UsageError(
+                    f"hook {who!r} called run_context.skip_update() in a run of the kind "
+                    f"{run.kind!r}, which updates nothing"
+                )
+            if not run.is_asking:
+                raise UsageError(
+                    f"hook {who!r} called run_context.skip_update() after before_run(): "
+                    "the update is under way; ask in before_run()"
+                )
+            asked.skip = asked.skip or who
+
+    @signals_deferred
+    def request_rollback(
+        self, who: str, why: str, skip_inputs: bool, run: AskedRun
+    ) -> None:
+        """Ask to go back to the newest good checkpoint; the first request counts.
+
+        Raises:
+            UsageError: the run is over.
+        """
+        with self._lock:
+            asked = self._asked_of(run, who, "request_rollback()")
+            if asked.rollback is None:
+                asked.rollback = Rollback(who, why, skip_inputs)
+
+    @signals_deferred
+    def take_rollback(self, asked: RunRequests) -> Rollback | None:
+        """Return the request to go back, and forget it with what else would be undone."""
+        with self._lock:
+            rollback, asked.rollback = asked.rollback, None
+            if rollback is not None:
+                asked.writes, asked.save, self.save = {}, None, None
+                asked.is_undone = True
+            return rollback
+
+    @signals_deferred
+    def take_values(self) -> dict[int, dict[str, float]]:
+        """Return the numbers to record, by step and name, and forget them."""
+        with self._lock:
+            values, self.values = self.values, {}
+            return values
+
+    @signals_deferred
+    def take_save(self, asked: RunRequests | None = None) -> SaveRequest | None:
+        """Return the request for a checkpoint, of a run or from outside, and forget it."""
+        with self._lock:
+            own = None if asked is None else asked.save
+            save, self.save = united(own, self.save), None
+            if asked is not None:
+                asked.save = None
+            return save
+
+    @signals_deferred
+    def take_writes(self, asked: RunRequests) -> dict[str, tuple[str, Any]]:
+        """Return the pending writes, (plugin, value) by variable, and forget them."""
+        with self._lock:
+            writes, asked.writes = asked.writes, {}
+            return writes
+
+    @signals_deferred
+    def take_asked(
+        self, asked: RunRequests
+    ) -> tuple[StopReason | None, SaveRequest | None, Rollback | None]:
+        """Return what all ranks have to agree on, and forget it."""
+        with self._lock:
+            found = asked.stop, united(asked.save, self.save), asked.rollback
+            asked.stop = asked.save = self.save = asked.rollback = None
+            return found
+
+    def has_work(self, asked: RunRequests) -> bool:
+        """Return whether there is something to serve, of a run or from outside."""
+        own = asked.stop, asked.save, asked.rollback, asked.writes, asked.skip
+        return any(own) or self.save is not None or bool(self.values)
+
+    @signals_deferred
+    def served(self, asked: RunRequests, is_waiting: bool) -> None:
+        """Record that the session has acted.
+
+        What it has not written is left over. *is_waiting* is whether there is something
+        else to do after each run.
+        """
+        with self._lock:
+            self.save, asked.save = united(self.save, asked.save), None
+            asked.skip = None  # of a step that was cancelled
+            asked.writers.clear()
+            self.pending = is_waiting or bool(self.save or self.values or asked.writes)
+
+    @signals_deferred
+    def forget_run(self, is_waiting: bool) -> None:
+        """Record that a run has taken its requests along."""
+        with self._lock:
+            self.pending = is_waiting or bool(self.save or self.values)
+
+    @signals_deferred
+    def close(self, stage: Stage = "over") -> None:
+        """Refuse further requests: the session does nothing that could serve them."""
+        with self._lock:
+            self.stage = stage
+
+    def _asked_of(self, run: AskedRun, who: str, what: str) -> RunRequests:
+        """Return the requests of a run, for one more.
+
+        Raises:
+            UsageError: it could have no effect.
+        """
+        if run.is_over:
+            raise UsageError(
+                f"{_spelled(who)} called run_context.{what} after the run of this context; "
+                "ask during the run, through its own context"
+            )
+        self._admit(who, f"run_context.{what}")
+        return run.asked
+
+    def _admit(self, who: str, what: str) -> None:
+        """Refuse a request that could have no effect.
+
+        Raises:
+            UsageError: the session serves no further request.
+        """
+        if self.stage != "open":
+            raise UsageError(
+                f"{_spelled(who)} called {what} after the last end(); the session serves "
+                "no further request: ask in end() at the latest"
+            )
+        self.pending = True
+
+
+def _spelled(who: str) -> str:
+    return "the caller" if who == NOBODY else f"hook {who!r}"

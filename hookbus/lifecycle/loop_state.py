@@ -1,0 +1,61 @@
+"""Holds where a custom loop is: its open block, its last step, the names of its inputs."""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal, TypeAlias
+
+import attrs
+
+from hookbus.errors import UsageError, did_you_mean
+from hookbus.graph.graph import Graph
+from hookbus.graph.wraps import wrapper
+from hookbus.hooks.context import SessionRunContext
+from hookbus.logs import log
+
+Block: TypeAlias = Literal["step", "evaluation"]
+"""A block of a custom loop: the method of the session that makes it."""
+
+
+@attrs.define(eq=False)
+class LoopState:
+    """Where a custom loop is.
+
+    Attributes:
+        block: the block that is entered; None between two blocks.
+        last_context: the context of the last step. Between two steps hooks ask through it.
+        input_names: the names that the loop gave to its inputs.
+        thread: the number of the thread that opened the session.
+    """
+
+    block: Block | None = None
+    last_context: SessionRunContext | None = None
+    input_names: set[str] = attrs.field(factory=set)
+    thread: int = attrs.field(factory=threading.get_ident)
+
+    def check_block(self, block: Block) -> None:
+        """Raise UsageError if a block cannot be entered inside another."""
+        if self.block is not None:
+            raise UsageError(
+                f"{block}() inside {self.block}(): leave the {self.block} first"
+            )
+
+    def check_wraps(self, graph: Graph) -> None:
+        """Warn of wraps that no input of the loop uses.
+
+        Raises:
+            GraphError: one wraps what lives in a tracked object.
+        """
+        names = self.input_names
+        for name, wraps in graph.wraps.items():
+            if name in names:
+                continue
+            owners = [graph.resolve(each).owner for each in wraps]
+            graph.check_wrap(graph.resolve(name), wrapper(owners[0]))
+            near = did_you_mean(name, names) or f"; use session.iterate(..., name={name!r})"
+            log.warning(
+                "a wrap has no effect",
+                node=name,
+                by=", ".join(owner or "the user" for owner in owners),
+                why=f"no input of the loop has this name{near}",
+            )

@@ -1,0 +1,175 @@
+"""Provides the three forms of a session: a graph, a custom loop, and a driven loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import attrs
+
+from hookbus.errors import UsageError
+from hookbus.graph import graph as graph_module
+from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.outcome import Rollback
+from hookbus.hooks.requests import RunRequests
+from hookbus.lifecycle.requests import count_rollback, take_rollback
+from hookbus.lifecycle.start import open_backend
+from hookbus.lifecycle.state import Mode, SessionState
+from hookbus.logs import log
+from hookbus.process.interrupts import signals_deferred
+from hookbus.process.signals import raise_deferred
+from hookbus.saving.hook_state import load_hooks
+
+
+@attrs.frozen
+class Graph:
+    """A session that runs a graph. It begins again on a new backend session."""
+
+    takes_reports: bool = attrs.field(default=False, init=False)
+    is_driven: bool = attrs.field(default=False, init=False)
+    replaces_backend: bool = attrs.field(default=True, init=False)
+
+    def remaining(self, state: SessionState) -> int | None:
+        """Return the number of steps that are left until an input ends, if it is known."""
+        assert state.backend is not None
+        return state.backend.session.remaining()
+
+    def inputs_to_leave_out(
+        self, state: SessionState, asked: Rollback
+    ) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of the values that the last run has taken, by input."""
+        if not asked.skip_inputs:
+            return {}
+        if asked.taken is not None:
+            return asked.taken
+        assert state.backend is not None
+        return state.backend.stepper.inputs_of_last()
+
+    @signals_deferred
+    def roll_back(
+        self,
+        state: SessionState,
+        asked: RunRequests,
+        context: SessionRunContext | None,
+    ) -> None:
+        """Replace the backend session by one that is restored."""
+        rollback, restored = take_rollback(state, asked, context)
+        count_rollback(state, rollback, restored)
+        if asked.stop is not None:  # it does not wait: the new backend session is not used
+            state.ending.defer(asked.stop, step=-1)
+        old, rollbacks = state.backend, state.recoveries.rollbacks
+        assert old is not None
+        rollbacks.leave_out(self.inputs_to_leave_out(state, rollback))
+        old.stepper.flush_idle()
+        error = old.close(state.options.grace)
+        if error is not None and not isinstance(error, old.session.preemption_errors):
+            raise error
+        open_backend(state)
+        raise_deferred()
+
+
+@attrs.frozen
+class Blocks:
+    """A custom loop: the caller computes the steps. It goes back in place."""
+
+    takes_reports: bool = attrs.field(default=True, init=False)
+    is_driven: bool = attrs.field(default=False, init=False)
+    replaces_backend: bool = attrs.field(default=False, init=False)
+
+    def remaining(self, state: SessionState) -> int | None:
+        """Return the number of steps that are left in the open pass, if it is known."""
+        return state.contents.epochs.remaining()
+
+    def inputs_to_leave_out(
+        self, state: SessionState, asked: Rollback
+    ) -> Mapping[str, Sequence[int]]:
+        """Return the number of the last value of the open pass."""
+        if not asked.skip_inputs:
+            return {}
+        return state.contents.epochs.given_last() if asked.taken is None else asked.taken
+
+    def roll_back(
+        self,
+        state: SessionState,
+        asked: RunRequests,
+        context: SessionRunContext | None,
+    ) -> None:
+        """Give what the loop tracks the state of the newest good checkpoint.
+
+        The open pass over its input goes back, too, if it can.
+        """
+        rollback, restored = take_rollback(state, asked, context)
+        assert state.backend is not None
+        backend, contents, saved = state.backend, state.contents, restored.state
+        place = contents.place_of(restored)
+        why_not = contents.epochs.why_not_back(place)
+        if why_not is not None and not rollback.skip_inputs:
+            raise UsageError(
+                f"hook {rollback.who!r} called run_context.request_rollback("
+                "skip_inputs=False), but the input of session.iterate() does not go back: "
+                f"{why_not}"
+            )
+        count_rollback(state, rollback, restored)
+        seek: Callable[[], None] | None = None
+        if why_not is None:
+            left_out = self.inputs_to_leave_out(state, rollback)
+            seek = partial(contents.epochs.go_back, place, left_out)
+        else:
+            log.warning("the input does not go back", why=why_not)
+        backend.stepper.flush_idle()
+        # In the order in which a session begins.
+        state.saver.put_back(backend.session, restored, seek)
+        load_hooks(contents.hooks, saved.get("hooks", {}), restored.manifest.ended)
+        state.bus.caller("after_create_session").collect(backend.session, backend.coord)
+        contents.generators.restore(saved.get("random", {}))
+
+
+@attrs.frozen
+class Driven:
+    """A loop of another trainer, with a graph or with reports.
+
+    The loop alone decides about recovery. What it reports goes back in place; it cannot go
+    back with a graph.
+    """
+
+    takes_reports: bool
+    is_driven: bool = attrs.field(default=True, init=False)
+    replaces_backend: bool = attrs.field(default=False, init=False)
+
+    def remaining(self, state: SessionState) -> int | None:
+        """Return the number of steps that are left until an input ends, if it is known."""
+        return (_BLOCKS if self.takes_reports else _GRAPH).remaining(state)
+
+    def inputs_to_leave_out(
+        self, state: SessionState, asked: Rollback
+    ) -> Mapping[str, Sequence[int]]:
+        """Return nothing with a graph: the inputs are the loop's own."""
+        return _BLOCKS.inputs_to_leave_out(state, asked) if self.takes_reports else {}
+
+    def roll_back(
+        self,
+        state: SessionState,
+        asked: RunRequests,
+        context: SessionRunContext | None,
+    ) -> None:
+        """Go back with what the loop reports, and refuse to with a graph.
+
+        Raises:
+            UsageError: the loop has a graph.
+        """
+        if self.takes_reports:
+            _BLOCKS.roll_back(state, asked, context)
+            return
+        assert asked.rollback is not None
+        raise UsageError(
+            f"hook {asked.rollback.who!r} called run_context.request_rollback(), but the "
+            "loop that runs the steps cannot go back"
+        )
+
+
+_GRAPH, _BLOCKS = Graph(), Blocks()
+
+
+def mode_of(graph: graph_module.Graph) -> Mode:
+    """Return the form of a session that runs its own steps with a graph."""
+    return _BLOCKS if graph.takes_reports else _GRAPH

@@ -1,0 +1,60 @@
+"""Provides what the contexts of runs need of their session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookbus.graph.node import Node
+from hookbus.lifecycle.state import SessionState
+
+
+class Services:
+    """The services of a session to the contexts of its runs.
+
+    Attributes:
+        requests: takes the requests of hooks.
+        current_hook: names the hook that is being called.
+    """
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self.requests, self.current_hook = state.requests, state.bus.current
+
+    def emit(self, event: str, **arguments: Any) -> list[Any]:
+        """Send an event to all hooks; return their answers without the Nones."""
+        return self._state.bus.emit(event, **arguments)
+
+    def writable(self, node: Node | str, value: Any) -> str:
+        """Return the name of a variable that the current hook may set to *value*.
+
+        Raises:
+            GraphError: it may not.
+        """
+        backend, who = self._state.backend, f"hook {self.current_hook.name!r}"
+        assert backend is not None
+        name = backend.session.graph.variable_named(node, who)
+        backend.session.check(name, value, who)
+        return name
+
+    def planned_end(self) -> int | None:
+        """Return the earliest end that a hook plans or an input has."""
+        state = self._state
+        ends = self.emit("planned_last_step")
+        left = state.mode.remaining(state)
+        if left is not None:
+            ends.append(state.global_step + left)
+        return min(ends, default=None)
+
+    def epoch(self) -> int | None:
+        """Return the number of the open pass of a custom loop over its input."""
+        return self._state.contents.epochs.epoch
+
+    def is_ending(self) -> bool:
+        """Return whether a signal or the coordinator ends the session."""
+        state = self._state
+        ended = state.backend is not None and state.backend.coord.should_stop()
+        return ended or state.ending.signals.came()
+
+    def was_stopped(self) -> bool:
+        """Return whether a stop that a hook asked for took effect."""
+        return self._state.ending.was_asked

@@ -1,0 +1,354 @@
+"""Holds the state of one session: its parts, and its phase."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from weakref import WeakSet
+
+import attrs
+
+from hookbus.bus.bus import Bus
+from hookbus.bus.observers import Tracer
+from hookbus.checkpoint.lock import changing
+from hookbus.config.config import Config, forget_records
+from hookbus.errors import SessionClosedError, UsageError
+from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.hook_options import Kind
+from hookbus.hooks.outcome import NOBODY, Outcome, Rollback, StopReason
+from hookbus.hooks.requests import Requests, RunRequests
+from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.creators import SessionCreator
+from hookbus.lifecycle.ending import Ending
+from hookbus.lifecycle.loop_state import LoopState
+from hookbus.lifecycle.recovery import Recoveries
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import CHIEF
+from hookbus.process.signals import abandon_after_fork, delay_signals, deliver_signals
+from hookbus.saving.contents import Contents
+from hookbus.saving.saver import Saver
+from hookbus.step.stepper import Stepper
+
+
+class Phase(enum.Enum):
+    """The phases of a session's life, in their order.
+
+    ``NEW``: its parts exist, no hook was called. ``BEGUN``: the hooks' ``begin``s are
+    called and the backend is opened. ``RUNNING``: it takes runs. ``STOPPING``: a stop, a
+    signal or the end of input took effect, and only ``aux`` runs are allowed. ``CLOSED``:
+    the hooks are notified of the end.
+    """
+
+    NEW = enum.auto()
+    BEGUN = enum.auto()
+    RUNNING = enum.auto()
+    STOPPING = enum.auto()
+    CLOSED = enum.auto()
+
+
+RUNNING = Phase.RUNNING
+"""For what each step asks: Python 3.11 takes long to look a member of an enum up."""
+
+
+@attrs.frozen
+class SessionOptions:
+    """How a session was opened; never changed.
+
+    Attributes:
+        kind: the purpose of the session.
+        config: which plugins are on, and how they are set.
+        grace: the seconds to wait for threads when a backend session is closed.
+        rank: the number of this process, 0 for the chief and for a single one.
+        shows_backend: whether the caller sees errors of the backend and its threads, as
+            in a SingularMonitoredSession.
+        one_call: whether the session serves one call, like ``Estimator.train()``, which
+            is complete when it returns even if it ran no step.
+        exit_on_signal: whether the end of the session raises KeyboardInterrupt or
+            SystemExit after a signal.
+    """
+
+    kind: Kind
+    config: Config
+    grace: float = 120.0
+    rank: int = CHIEF
+    shows_backend: bool = False
+    one_call: bool = False
+    exit_on_signal: bool = True
+
+
+class Mode(Protocol):
+    """The form of a session; :mod:`hookbus.lifecycle.modes` has the three that exist."""
+
+    @property
+    def takes_reports(self) -> bool:
+        """Whether the caller computes the steps and reports values, without a graph."""
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether another loop runs the steps, and creates the backend sessions."""
+
+    @property
+    def replaces_backend(self) -> bool:
+        """Whether the session can begin again on a new backend session."""
+
+    def remaining(self, state: SessionState) -> int | None:
+        """Return the number of steps that are left until an input ends, if it is known."""
+
+    def inputs_to_leave_out(
+        self, state: SessionState, asked: Rollback
+    ) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of the values that a roll-back leaves out, by input.
+
+        Raises:
+            UsageError: the backend pulls from inputs in a way of its own.
+        """
+
+    def roll_back(
+        self,
+        state: SessionState,
+        asked: RunRequests,
+        context: SessionRunContext | None,
+    ) -> None:
+        """Go back to the newest good checkpoint, because a hook has asked for it.
+
+        Args:
+            state: the session.
+            asked: what hooks have asked for, the roll-back among it.
+            context: that of the run in which they did; None outside of runs.
+
+        Raises:
+            UsageError: the session cannot go back.
+            TrainingError: it went back too often.
+        """
+
+
+@attrs.define(eq=False)
+class SessionState:
+    """The parts and the state of one monitored session.
+
+    The parts are created once, before the first event. The rest changes, and only the
+    functions of this package change it.
+
+    Attributes:
+        options: how it was opened.
+        mode: what differs between a graph, a custom loop, and a loop of another trainer.
+        creator: creates and initializes backend sessions.
+        bus: the hooks.
+        requests: takes the requests of hooks.
+        contents: the parts that checkpoints contain.
+        saver: writes and reads checkpoints.
+        ending: whether it ends, and why.
+        recoveries: how it begins again after a preemption or a roll-back.
+        agreement: what this process agrees on with the others of the training; None if it
+            trains alone.
+        tracer: adds up the time of each plugin; None unless that was requested.
+        loop: where a custom loop is.
+        phase: the phase of its life.
+        backend: the current backend session; None before the first one.
+        ready: runs steps right away; None unless the session is ``RUNNING``.
+        begun: the names of the hooks whose ``begin`` was called.
+        first_step: the global step at which the first run could begin; None before that.
+        outcome: how it ended; None until then.
+    """
+
+    options: SessionOptions
+    mode: Mode
+    creator: SessionCreator
+    bus: Bus
+    requests: Requests
+    contents: Contents
+    saver: Saver
+    ending: Ending
+    recoveries: Recoveries
+    agreement: Agreement | None = None
+    tracer: Tracer | None = None
+    loop: LoopState = attrs.field(factory=LoopState)
+    phase: Phase = Phase.NEW
+    backend: BackendHandle | None = None
+    ready: Stepper | None = None
+    begun: set[str] = attrs.field(factory=set)
+    first_step: int | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The purpose of the session."""
+        return self.options.kind
+
+    @property
+    def global_step(self) -> int:
+        """The global step after the last run; 0 before the first backend session."""
+        return self.backend.session.global_step if self.backend is not None else 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop, a signal or the coordinator ends it."""
+        backend = self.backend
+        ended = backend is not None and backend.coord.should_stop()
+        return ended or self.ending.is_decided
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a block of a custom loop is entered, or an event is under way."""
+        return self.loop.block is not None or self.bus.current.name is not NOBODY
+
+    @property
+    def acts_always(self) -> bool:
+        """Whether there is something to do after each run.
+
+        The session recovers, or agrees with other processes.
+        """
+        return self.recoveries.is_recovering or self.agreement is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether each run may have something to serve that its own hooks do not ask."""
+        return self.acts_always or self.ending.is_waiting
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase, or go on in it with another backend session."""
+        self.phase, backend = phase, self.backend
+        is_ready = phase is RUNNING and backend is not None
+        self.ready = backend.stepper if is_ready and backend is not None else None
+
+    def abort_run(self) -> None:
+        """Forget the requests of the run that is open, which has failed.
+
+        Its stop is remembered, for a repetition.
+        """
+        context = None if self.backend is None else self.backend.stepper.abort()
+        if context is not None:
+            self.ending.note_failed(context.asked, context.global_step)
+            self.requests.forget_run(self.is_waiting)
+
+    def check_custom_loop(self, what: str, instead: str) -> None:
+        """Raise an error unless the session is open and serves a custom loop.
+
+        Raises:
+            SessionClosedError: the session is closed.
+            UsageError: it has a graph.
+        """
+        self.check_process()
+        if self.phase is Phase.CLOSED:
+            raise SessionClosedError(f"{what} on a closed session; create a new one")
+        if not self.mode.takes_reports:
+            raise UsageError(
+                f"{what} is for a custom loop, but this session has a graph: {instead}"
+            )
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it is the copy, in a forked child, of a session of the parent."""
+        return self.saver.fork_guard.is_abandoned
+
+    def check_process(self) -> None:
+        """Raise ForkedSessionError in a forked child of the process that opened it."""
+        self.saver.fork_guard.check()
+
+    def abandon_after_fork(self) -> None:
+        """Do nothing any more, in a forked child: no event, no save, no outcome."""
+        self.saver.fork_guard.abandon()
+        self.enter(Phase.STOPPING)  # so that nothing is ready
+        self.bus.abandon_after_fork()
+        self.saver.abandon_after_fork()
+
+    def usable(self, kind: Kind | None) -> BackendHandle:
+        """Return the backend session, if it may run something of *kind*.
+
+        Raises:
+            SessionClosedError: the session is closed; in a forked child a
+                ForkedSessionError.
+            SessionInterruptedError: a signal has arrived.
+            RunAfterStopError: a hook stopped the session before; in a custom loop a
+                SessionStoppedError.
+        """
+        backend, ending = self.backend, self.ending
+        if self.phase is RUNNING and ending.signals.received is None and backend:
+            return backend  # nearly always
+        self.check_process()
+        if self.phase is Phase.CLOSED or backend is None:
+            raise SessionClosedError("run() on a closed session; create a new one")
+        refusal = ending.refusal(kind, self.mode.takes_reports)
+        if refusal is not None:
+            self.stop_by_signal()
+            raise refusal
+        return backend
+
+    def take_stop(self, stop: StopReason) -> None:
+        """Apply a stop, unless another one took effect before."""
+        if self.ending.take(stop):
+            self._stop_running()
+
+    def stop_by_signal(self) -> None:
+        """Apply the signal that arrived, if any, as a stop."""
+        stop = self.ending.signal_stop()
+        if stop is not None:
+            self.take_stop(stop)
+
+    def end_input(self, error: BaseException) -> None:
+        """Record that the input has ended."""
+        self.ending.take_input_end(error)
+        self._stop_running()
+
+    def freeze_position(self) -> None:
+        """Keep the current position in the input for the last checkpoint."""
+        if self.backend is not None and self.saver.checkpoints.enabled_by is not None:
+            self.contents.freeze_position(self.backend.session)
+
+    def _stop_running(self) -> None:
+        if self.phase is not Phase.CLOSED:
+            self.enter(Phase.STOPPING)
+        self.freeze_position()
+
+
+_open: WeakSet[SessionState] = WeakSet()
+
+
+def note_open(state: SessionState) -> None:
+    """Note an open session of this process; its forked children leave it alone."""
+    _watch_forks()
+    _open.add(state)
+
+
+def note_closed(state: SessionState) -> None:
+    """Note that a session is closed."""
+    _open.discard(state)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Register, once in a process, what a fork does to open sessions."""
+    if sys.platform != "win32":
+        os.register_at_fork(
+            before=_before_fork,
+            after_in_parent=_after_fork,
+            after_in_child=_after_fork_in_child,
+        )
+
+
+def _before_fork() -> None:
+    changing.acquire()  # the child must find each lock as held or as not held
+    delay_signals()
+
+
+def _after_fork() -> None:
+    try:
+        deliver_signals()
+    finally:
+        changing.release()
+
+
+def _after_fork_in_child() -> None:
+    """Leave all sessions to the parent, with their locks, signals and records."""
+    try:
+        for state in [*_open]:
+            state.abandon_after_fork()
+        _open.clear()
+        forget_records()
+        abandon_after_fork()
+    finally:
+        _after_fork()

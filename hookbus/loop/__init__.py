@@ -1,0 +1,1 @@
+"""Serves custom loops: the blocks of steps and evaluations."""

@@ -1,0 +1,199 @@
+"""Runs one step of a custom loop as a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hookbus.backend.reports import Reports
+from hookbus.errors import UsageError
+from hookbus.graph.summaries import Summaries, SummaryKind
+from hookbus.hooks.hook_options import Kind
+from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.requests import apply_after_run, apply_requests, heed_signal
+from hookbus.lifecycle.state import RUNNING, SessionState
+from hookbus.step.request import NO_FEEDS, NO_FETCHES
+from hookbus.step.trace import OpenStep
+
+
+class Step:
+    """One step of a custom loop. Entering it calls ``before_run``, leaving ``after_run``.
+
+    Attributes:
+        feeds: the values that hooks feed in this step, by name.
+    """
+
+    __slots__ = (
+        "_aside",
+        "_cancelled",
+        "_counts",
+        "_kind",
+        "_open",
+        "_other_kind",
+        "_reports",
+        "_state",
+        "feeds",
+    )
+
+    def __init__(self, state: SessionState, kind: Kind) -> None:
+        self.feeds: Mapping[str, Any] = NO_FEEDS
+        self._state = state
+        self._kind = kind
+        self._other_kind = None if kind == state.kind else kind
+        self._aside = state.contents.tracking.aside
+        self._counts = kind == state.kind
+        self._reports: Reports
+        self._open: OpenStep | None = None
+        self._cancelled = False
+
+    def report(self, /, **values: Any) -> None:
+        """Make values of this step available to hooks.
+
+        Args:
+            values: the values by name. A callable is called only if a hook fetches it.
+                It may draw random numbers: the generators of the process and those that
+                the session tracks are restored afterwards. It must not change anything
+                else, like the state of a model, because then the training would depend
+                on which hooks are on.
+
+        Raises:
+            UsageError: a name is reported twice, or the step is not entered.
+        """
+        if self._open is None:
+            self._check_entered("report()")
+        self._reports.add(values)
+
+    @property
+    def opened(self) -> OpenStep:
+        """The step between its halves, inside the block."""
+        self._check_entered("opened")
+        assert self._open is not None
+        return self._open
+
+    @property
+    def skipped(self) -> bool:
+        """Whether a hook asks this step not to update what it trains.
+
+        The loop looks at it where it would update, for example before ``optimizer.step()``.
+        The step counts all the same.
+
+        Raises:
+            UsageError: the step is not entered.
+        """
+        self._check_entered("skipped")
+        return self.opened.skipped_by is not None
+
+    @property
+    def summary(self) -> Summaries[Any]:
+        """Reports summaries of this step, as :attr:`Graph.summary` does in a graph."""
+        return Summaries(self._summarize)
+
+    def cancel(self) -> None:
+        """Leave the step without counting it; hooks get ``cancelled``, not ``after_run``.
+
+        The rest of the block still runs; an error that leaves it counts as usual.
+        """
+        self._cancelled = True
+
+    def _summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
+        self._check_entered(f"summary.{kind}()")
+        self._reports.summarize(kind, name, value)
+
+    def _check_entered(self, what: str) -> None:
+        if self._open is None:
+            raise UsageError(f"call {what} inside the block of its step")
+
+    def __enter__(self) -> Step:
+        state = self._state
+        loop, contents, stepper = state.loop, state.contents, state.ready
+        if loop.block is not None:
+            loop.check_block("step")
+        must_be_done = contents.epochs.begin_step(self._counts)
+        if (
+            stepper is None
+            or state.ending.signals.received is not None
+            or state.requests.pending
+            or not contents.tracking.is_complete
+        ):
+            stepper = self._prepare(must_be_done).stepper
+        try:
+            opened = stepper.open(NO_FETCHES, None, None, None, self._other_kind)
+            if opened.unplanned is not None or opened.trace is not stepper.captured_for:
+                stepper.capture(opened)
+        except BaseException:
+            state.abort_run()
+            raise
+        reports = self._reports = Reports()
+        reports.aside = self._aside
+        self._open, self.feeds, loop.block = opened, opened.feeds, "step"
+        self._cancelled = False
+        return self
+
+    def _prepare(self, must_be_done: bool) -> BackendHandle:
+        """Do what comes before the first step, and before one after something unusual.
+
+        Args:
+            must_be_done: whether the value of the step would be lost.
+        """
+        state = self._state
+        contents, backend = state.contents, state.backend
+        signals = state.ending.signals
+        if backend is None or state.phase is not RUNNING or signals.received is not None:
+            # A value that would be lost still gets its step, even after a signal. A
+            # foreign loop is told of the signal after the step.
+            kind = "aux" if must_be_done or state.mode.is_driven else self._kind
+            if kind != "aux" and signals.received is not None:
+                heed_signal(state)
+            backend = state.usable(kind)
+        is_new = not contents.tracking.is_complete
+        if is_new:
+            state.loop.check_wraps(state.creator.graph)
+            contents.tracking.check()
+            contents.generators.restore_rest()
+            state.saver.note_restored(backend.session)
+        if state.requests.pending or (is_new and state.agreement is not None):
+            session, saver = backend.session, state.saver
+            # The first checkpoint; or what a cancelled step left. After a checkpoint, its
+            # own after_save may have asked for the next one, which comes after this step.
+            # What has wrapped the first value would be saved as it is after that.
+            is_first = (
+                session.global_step == state.first_step and not contents.epochs.wrapped
+            )
+            saves = is_first or not (must_be_done or saver.is_saved(session))
+            apply_requests(state, None, saving=saves, together=is_new)
+        return backend
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        opened, self._open = self._open, None
+        state = self._state
+        state.loop.block = None
+        if opened is None:
+            return
+        if error is not None:
+            state.abort_run()
+            return
+        try:
+            self._leave(opened)
+        except BaseException:
+            state.abort_run()
+            raise
+        assert opened.context is not None
+        opened.context.close()
+
+    def _leave(self, opened: OpenStep) -> None:
+        state, context = self._state, opened.context
+        assert context is not None
+        if self._counts:
+            state.contents.epochs.step_done()
+        stepper = state.ready or state.usable("aux").stepper
+        if self._cancelled:
+            stepper.cancel(opened)
+            apply_requests(state, context, saving=False, cancelled=True)
+            return
+        reports = self._reports
+        if opened.feeds:  # a hook sees its own feed, even if the loop used another value
+            reports = reports.fed(opened.feeds)
+        stepper.close(opened, reports)
+        state.loop.last_context = context
+        if state.requests.pending or state.ending.signals.received:
+            apply_after_run(state, context)

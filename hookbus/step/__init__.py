@@ -1,0 +1,1 @@
+"""Runs steps: what a step asks for, whom it calls, and what repeats."""

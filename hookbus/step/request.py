@@ -1,0 +1,219 @@
+"""Describes what one run asks for, and tells whether two runs ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import attrs
+
+from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.errors import GraphError, PluginError, blame
+from hookbus.graph.fetches import Leaf, structure_of, unite_feeds
+from hookbus.graph.graph import Graph
+from hookbus.graph.node import Node
+from hookbus.hooks.hook import SessionRunArgs
+from hookbus.peers.protocol import Reduction
+
+CALLER = "the caller"
+
+NO_FETCHES: list[Any] = []
+"""The caller's fetches in a step of a custom loop; nobody changes it."""
+NO_FEEDS: Mapping[str, Any] = {}
+DEFAULT_OPTIONS = RunOptions()
+NO_METADATA = RunMetadata()
+"""The record of all runs that are not traced: a backend leaves it empty."""
+
+_NAMES = frozenset({str, Node})
+"""The types of fetches that are neither nested nor an object of a backend."""
+_LITERALS = (str, int, bool, type(None))
+"""The types of values that nobody can change in place, and that source can spell."""
+
+
+class RunRequest(tuple[Any, ...]):
+    """The fetches of one run; equal ones share a plan.
+
+    It is a tuple because every run makes, hashes and compares one: the caller's fetches, a
+    pair (hook, fetches) for each hook that has some, and the names of the fed nodes.
+    """
+
+    __slots__ = ()
+    fetches = property(itemgetter(0))
+    hooks = property(itemgetter(1))
+    feeds = property(itemgetter(2))
+
+
+@attrs.frozen(eq=False)
+class Unplanned:
+    """The requests of a run that no trace has recorded.
+
+    Attributes:
+        request: the fetches and feeds of the caller and the hooks.
+        answers: the requests of the hooks.
+        options, metadata: how to run, and the backend's record of it.
+        reductions: those of hooks that ask for values over all ranks, by name.
+        is_plain: whether a repetition can be told by looking: nobody but the caller feeds,
+            and all hooks fetch plain nestings.
+    """
+
+    request: RunRequest
+    answers: Sequence[tuple[str, Any]]
+    options: RunOptions = DEFAULT_OPTIONS
+    metadata: RunMetadata = NO_METADATA
+    reductions: Mapping[str, Reduction] = attrs.field(factory=dict)
+    is_plain: bool = False
+
+
+def is_name(fetches: Any) -> bool:
+    """Return whether fetches are one name or one node."""
+    return fetches.__class__ in _NAMES
+
+
+def key_of(fetches: Any, feeds: Mapping[Any, Any] | None) -> Any:
+    """Return the key under which runs with these fetches and feeds find their trace.
+
+    Runs with one key fetch and feed the same nodes. None for fetches that are no name, no
+    node, and no list, tuple or dict of these; and for feeds that are no dict.
+
+    A feed may be keyed by any object of a backend, so its key counts as an object: a trace
+    keeps the keys alive.
+    """
+    cls = fetches.__class__
+    key: Any
+    if cls is str or cls is Node:
+        key = fetches
+    elif (cls is list or cls is tuple) and _NAMES.issuperset(map(type, fetches)):
+        key = cls, *fetches
+    elif cls is dict and _NAMES.issuperset(map(type, fetches.values())):
+        key = cls, *fetches.items()
+    else:
+        return None
+    if not feeds:
+        return key
+    return (key, *map(id, feeds)) if feeds.__class__ is dict else None
+
+
+def collect_requests(
+    own: SessionRunArgs,
+    answers: Sequence[tuple[str, Any]],
+    graph: Graph,
+    options: RunOptions | None,
+    metadata: RunMetadata | None,
+    reductions: Mapping[str, Reduction],
+) -> tuple[Unplanned, Mapping[str, Any]]:
+    """Unite what the caller and the hooks ask for; return it with all feeds by node.
+
+    Args:
+        own: the fetches and feeds of the caller.
+        answers: the requests of the hooks, by name, in calling order.
+        graph: resolves nodes.
+        options: how the caller wants the run.
+        metadata: gets the backend's record of it.
+        reductions: those of hooks that ask for values over all ranks, by name.
+
+    Raises:
+        PluginError: an answer is no request.
+        GraphError: something is fetched that is no fetch, or fed that is no node.
+        FeedConflictError: two parties feed one node.
+    """
+    fetches = own.fetches
+    wanted = fetches if fetches.__class__ is str else structure_of(fetches, graph.leaf)
+    hooks: list[tuple[str, Hashable]] = []
+    plain, bare = True, options is None and metadata is None
+    for name, request in answers:
+        plain = plain and is_recordable(request)
+        if request.__class__ is not SessionRunArgs:
+            _check_request(name, request)
+            bare = False
+        elif request.feed_dict or request.options is not None:
+            bare = False
+        structure = _structure(name, request.fetches, graph.leaf)
+        if structure is not None:
+            hooks.append((name, structure))
+    united = NO_FEEDS
+    options = options or DEFAULT_OPTIONS
+    if own.feed_dict or not bare:
+        for _, request in answers:
+            options = options.merge(request.options)
+        parties = [(CALLER, own.feed_dict), *((name, r.feed_dict) for name, r in answers)]
+        united = unite_feeds(parties, graph.resolve, blame_asker)
+    request = RunRequest((wanted, tuple(hooks), tuple(united)))
+    metadata = metadata or RunMetadata()
+    plain = plain and bare and not reductions
+    return Unplanned(request, answers, options, metadata, reductions, plain), united
+
+
+def _structure(name: str, fetches: Any, leaf: Leaf) -> Any:
+    """Return the structure of a hook's fetches; None for no fetches."""
+    if fetches is None or fetches.__class__ in _NAMES:
+        return fetches
+    try:
+        return structure_of(fetches, leaf)
+    except GraphError as error:
+        blame_asker(error, name)
+        raise
+
+
+def is_recordable(request: Any) -> bool:
+    """Return whether a later request of a hook can be compared with this one.
+
+    All its fields but the fetches must be plain values, also those that are added to
+    SessionRunArgs one day.
+    """
+    if request.__class__ is not SessionRunArgs:
+        return False
+    if request.fetches is not None and not is_plain(request.fetches):
+        return False
+    return all(type(value) in _LITERALS for _, value in other_fields(request))
+
+
+def other_fields(request: SessionRunArgs) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each field of a request but its fetches."""
+    for field in attrs.fields(SessionRunArgs):
+        if field.name != "fetches":
+            yield field.name, getattr(request, field.name)
+
+
+def is_plain(fetches: Any, levels: int = 3) -> bool:
+    """Return whether fetches are names and nodes, or dicts, lists and tuples of these.
+
+    Two of these that are equal have the same structure.
+
+    Args:
+        fetches: the fetches.
+        levels: how many containers may be inside each other.
+    """
+    kind = fetches.__class__
+    if kind in _NAMES:
+        return True
+    if not levels or kind not in (dict, list, tuple):
+        return False
+    parts = fetches.values() if kind is dict else fetches
+    return all(is_plain(part, levels - 1) for part in parts)
+
+
+def copy_of(fetches: Any) -> Any:
+    """Return plain fetches with copies of all containers."""
+    kind = fetches.__class__
+    if kind is dict:
+        return {key: copy_of(part) for key, part in fetches.items()}
+    return kind(map(copy_of, fetches)) if kind in (list, tuple) else fetches
+
+
+def blame_asker(error: BaseException, who: str) -> None:
+    """Note on an error which hook asked for what has failed."""
+    if who != CALLER:
+        blame(error, who, f"plugin {who!r} asked for it in before_run()")
+
+
+def _check_request(name: str, request: Any) -> None:
+    """Accept any object with the three attributes, as TF does."""
+    if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
+        return
+    error = PluginError(
+        f"plugin {name!r}: before_run() returned {request!r}; return "
+        "SessionRunArgs(...) or None"
+    )
+    blame(error, name, f"raised because of plugin {name!r} in before_run()")
+    raise error

@@ -1,0 +1,225 @@
+"""Generates the two functions of a run that repeats: ask all hooks, tell all hooks.
+
+In nearly every step the same hooks ask for the same values as in the step before. For
+such a run the loops over hooks are written out as source, with the place of each value in
+it. The general path stays the definition: when a hook asks for something else, the function
+that asks bails out, and the general path resumes behind that hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hookbus.backend.codegen import define
+from hookbus.bus.caller import Caller, Result
+from hookbus.bus.registry import Implementation
+from hookbus.graph.fetches import Split, Structure
+from hookbus.graph.node import Node
+from hookbus.hooks.context import SessionRunContext, UsualRunValues
+from hookbus.hooks.hook import SessionRunArgs
+from hookbus.hooks.outcome import NOBODY
+from hookbus.step.plan import RunPlan
+from hookbus.step.request import Unplanned, copy_of, is_plain, other_fields
+
+_LITERAL = (str, int, bytes, bool, type(None))
+
+
+@attrs.frozen(eq=False)
+class Specialized:
+    """The hooks' part of a run, compiled for what each hook asks for.
+
+    Attributes:
+        ask, tell: as those of a :class:`hookbus.step.trace.Trace`.
+    """
+
+    ask: Callable[[SessionRunContext], Sequence[Result] | None] | None
+    tell: Callable[..., None] | None
+
+
+def specialize(
+    before: Caller, after: Caller, unplanned: Unplanned, plan: RunPlan
+) -> Specialized:
+    """Compile the calls of the hooks in runs like one.
+
+    Args:
+        before: the caller of the hooks' ``before_run``, without wrappers or observers.
+        after: the same for ``after_run``.
+        unplanned: what the run asked for, which is plain.
+        plan: how it was served.
+    """
+    namespace: dict[str, Any] = {
+        "current": before.current,
+        "blame_before": before.blame,
+        "blame_after": after.blame,
+        "refuse": after.refuse_args,
+        "resume": before.resume,
+        "NOBODY": NOBODY,
+        "Args": SessionRunArgs,
+        "Values": UsualRunValues,
+        "is_plain": is_plain,
+    }
+    shapes = dict(unplanned.request.hooks)
+    asking = _asking(before, dict(unplanned.answers), namespace)
+    telling = _telling(after, shapes, plan.places, plan.splits, namespace)
+    if asking:
+        lines = [
+            "def ask(run_context):",
+            *asking,
+            "    return None if bailout is None else resume((run_context,), bailout)",
+        ]
+        define("\n".join(lines) + "\n", namespace)
+    if telling:
+        lines = ["def tell(run_context, values, options, metadata, step_after):", *telling]
+        define("\n".join(lines) + "\n", namespace)
+    for caller, letter in ((before, "b"), (after, "c")):
+        names = [f"{letter}{number}" for number in range(len(caller.implementations))]
+        caller.note_copies(namespace, names)
+    return Specialized(namespace.get("ask"), namespace.get("tell"))
+
+
+def _asking(
+    caller: Caller, requests: Mapping[str, Any], namespace: dict[str, Any]
+) -> list[str]:
+    """Return the lines that ask all hooks, until one asks for something else."""
+    if not caller.implementations:
+        return []
+    lines = ["    bailout = None", "    try:"]
+    lines.append("        while True:  # once")
+    answers: list[str] = []
+    for number, each in enumerate(caller.implementations):
+        name, own = each.plugin, f"b{number}"
+        lines.append(f"            current.name = {name!r}  # {_who(each)}")
+        call = _call(caller, each, own, namespace, {"run_context": "run_context"})
+        so_far = f"[{', '.join(answers)}]"
+        request = requests.get(name)
+        if request is None:
+            lines.append(f"            answer = {call}")
+            test, answer = "answer is not None", "answer"
+        else:
+            answer = f"a{number}"
+            lines.append(f"            {answer} = {call}")
+            test = _differs(answer, f"r{number}", request, namespace)
+            answers.append(f"({name!r}, {answer})")
+        lines += [
+            f"            if {test}:",
+            f"                bailout = {number}, {so_far}, {answer}",
+            "                break",
+        ]
+    return [*lines, "            break", *_ending("blame_before")]
+
+
+def _differs(
+    answer: str, ready: str, request: SessionRunArgs, namespace: dict[str, Any]
+) -> str:
+    """Return the test of whether a hook's answer differs from its request."""
+    fetches, same_again = request.fetches, "True"
+    namespace[ready] = request
+    if fetches.__class__ is str:
+        same = f"{answer}.fetches.__class__ is str and {answer}.fetches == {fetches!r}"
+    elif fetches is None or fetches.__class__ is Node:
+        same = f"{answer}.fetches is {ready}.fetches"
+    else:  # the hook may change them in place, so they are compared with a copy
+        namespace[f"{ready}_copy"] = copy_of(fetches)
+        same_again = f"{ready}.fetches == {ready}_copy"
+        # Containers of other types may be equal, too; the outermost is easily seen.
+        alike = f"{answer}.fetches.__class__ is {fetches.__class__.__name__}"
+        if not is_plain(fetches, levels=1):
+            alike = f"is_plain({answer}.fetches)"
+        same = f"{alike} and {answer}.fetches == {ready}_copy"
+    others = "".join(
+        f" and {answer}.{name} {'is' if value is None else '=='} {value!r}"
+        for name, value in other_fields(request)
+    )
+    return (
+        f"not ({same_again} if {answer} is {ready} else"
+        f" {answer}.__class__ is Args and {same}{others})"
+    )
+
+
+def _telling(
+    caller: Caller,
+    shapes: Mapping[str, Hashable],
+    places: Mapping[Any, int],
+    splits: Mapping[str, Split],
+    namespace: dict[str, Any],
+) -> list[str]:
+    """Return the lines that give all hooks their results."""
+    if not caller.implementations:
+        return []
+    lines = ["    try:"]
+    for number, each in enumerate(caller.implementations):
+        name = each.plugin
+        results = "None"
+        if name in shapes:
+            split = f"split{number}"
+            namespace[split] = splits[name]
+            results = _expression(shapes[name], places) or f"{split}(values)"
+        given = {"run_context": "run_context", "run_values": "run_values"}
+        call = _call(caller, each, f"c{number}", namespace, given)
+        lines.append(f"        current.name = {name!r}  # {_who(each)}")
+        if "run_values" in call:
+            lines += _making_values(results)
+        lines.append(f"        answer = {call}")
+        lines.append(f"        if answer is not None: refuse({name!r}, answer)")
+    return [*lines, *_ending("blame_after")]
+
+
+def _making_values(results: str) -> list[str]:
+    """Return the lines that make a hook's values; a call would take longer."""
+    return [
+        "        run_values = Values()",
+        f"        run_values.results = {results}",
+        "        run_values.global_step = step_after",
+    ]
+
+
+def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
+    """Return the source of a hook's results, if its structure is simple."""
+    if not isinstance(shape, Structure):
+        return f"values[{places[shape]}]"
+    kind, details, *inside = shape
+    if kind not in (dict, list, tuple):
+        return None
+    parts = [_expression(part, places) for part in inside]
+    if None in parts:
+        return None
+    if kind is not dict:
+        return f"{kind.__name__}([{', '.join(map(str, parts))}])"
+    by_key = dict(zip(details[0], parts, strict=True))
+    if not all(key.__class__ in _LITERAL for key in by_key):
+        return None
+    return f"{{{', '.join(f'{key!r}: {by_key[key]}' for key in shape.order or by_key)}}}"
+
+
+def _call(
+    caller: Caller,
+    each: Implementation,
+    own: str,
+    namespace: dict[str, Any],
+    given: Mapping[str, str],
+) -> str:
+    """Return the source of a hook's call; it gets the arguments that it names."""
+    if each.guard is None and not each.defaulted and caller.costs is None:
+        namespace[own] = each.function
+        return f"{own}({', '.join(given[name] for name in each.parameters)})"
+    namespace[own] = dict(caller.rows)[each.plugin]
+    return f"{own}({', '.join(given.values())})"
+
+
+def _who(each: Implementation) -> str:
+    """Return the function of a hook as a comment."""
+    called = getattr(each.function, "__qualname__", type(each.function).__qualname__)
+    return " ".join(f"{called}, plugin {each.label}".split())
+
+
+def _ending(blame: str) -> list[str]:
+    return [
+        "    except BaseException as error:",
+        f"        {blame}(error, current.name)",
+        "        raise",
+        "    finally:",
+        "        current.name = NOBODY",
+    ]

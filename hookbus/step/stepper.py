@@ -1,0 +1,413 @@
+"""Runs one step: asks the hooks, executes once, tells them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hookbus.backend.codegen import source_of
+from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.bus.bus import Bus
+from hookbus.bus.caller import Result
+from hookbus.errors import NoValueYetError, UsageError
+from hookbus.graph.node import Node
+from hookbus.graph.traversal import inputs_of
+from hookbus.hooks.context import RunServices, SessionRunContext
+from hookbus.hooks.hook_options import Kind
+from hookbus.logs import log
+from hookbus.peers.agreement import Agreement
+from hookbus.peers.protocol import Reduction
+from hookbus.peers.reduction import reductions_of
+from hookbus.step.executor import (
+    Executor,
+    GivenExecutor,
+    GraphExecutor,
+    ReportExecutor,
+)
+from hookbus.step.plan import MOST_PLANS, Planner, RunPlan, reduced_splits
+from hookbus.step.request import (
+    DEFAULT_OPTIONS,
+    NO_FEEDS,
+    NO_METADATA,
+    blame_asker,
+    collect_requests,
+    key_of,
+)
+from hookbus.step.schedule import Schedules
+from hookbus.step.specialize import specialize
+from hookbus.step.trace import MISS, DueSet, OpenStep, Trace, tell_nobody
+
+_MOST_AGAIN = 16
+"""How often the calls of one run are compiled again."""
+
+
+class Stepper:
+    """Runs the steps of one backend session, each in two halves.
+
+    Only the stepper touches the position of schedules, the requests of a run, skips, and
+    the global step of loops.
+
+    Args:
+        session: the backend session.
+        services: the monitored session, as the contexts of its runs see it.
+        bus: the hooks.
+        agreement: what this process agrees on with the others of the training; None if it
+            trains alone.
+        is_driven: whether another loop computes the values of a graph.
+
+    Attributes:
+        schedules: decide which hooks a run calls, by its kind.
+        takes_reports: whether the steps are those of a custom loop, without a graph.
+        captured_for: the trace for which the backend keeps the values of a custom loop.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        services: RunServices,
+        bus: Bus,
+        agreement: Agreement | None = None,
+        is_driven: bool = False,
+    ) -> None:
+        self._services, self._bus, self._agreement = services, bus, agreement
+        self._session = session
+        self._requests = services.requests
+        self.schedules = Schedules(bus, services, session)
+        self._schedule = self.schedules[bus.kind]
+        everywhere = None if agreement is None else bus.is_everywhere
+        self._planner = planner = Planner(self._session, bus.costs, everywhere)
+        is_measured = bus.costs is not None
+        self.takes_reports = session.graph.takes_reports
+        self._executor: Executor
+        if self.takes_reports:
+            self._executor = ReportExecutor(self._session, planner, is_measured)
+        elif is_driven:
+            self._executor = GivenExecutor(self._session, planner)
+        else:
+            self._executor = GraphExecutor(self._session, planner, is_measured)
+        self._skips_context = type(self._executor) is GraphExecutor
+        self.captured_for: Trace | None = None
+        self._captured: Sequence[str] | None = None
+        self._last: OpenStep | None = None
+
+    def open(
+        self,
+        fetches: Any,
+        feeds: Mapping[Node | str, Any] | None,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+        kind: Kind | None = None,
+    ) -> OpenStep:
+        """Do the first half of a step: ask the hooks, and unite the requests.
+
+        Args:
+            fetches: the fetches of the caller.
+            feeds: the feeds of the caller.
+            options: how the caller wants the step to be run.
+            metadata: gets the record of a traced run.
+            kind: the purpose of the step, by default the session's.
+
+        Raises:
+            PluginError, GraphError, FeedConflictError: the requests do not go together.
+            BaseException: the error of a hook.
+        """
+        began = self._session.global_step
+        schedule = self._schedule if kind is None else self.schedules[kind]
+        position = schedule.position
+        if (
+            began == position.at
+            and began < position.quiet_until
+            and (position.alarm is None or time.monotonic() < position.alarm)
+        ):
+            due = position.idle
+        else:
+            due = schedule.enter(began)
+        trace = due.newest
+        if (
+            fetches is not trace.fetch
+            or options is not None
+            or metadata is not None
+            or (feeds if trace.fed is None else not feeds or feeds.keys() != trace.fed)
+        ):
+            trace = due.find(fetches, feeds, options is None and metadata is None)
+        self._last = step = trace.step
+        step.feeds, step.began, step.context = feeds or NO_FEEDS, began, None
+        if trace.needs_context:
+            # Spelled out, as in each run: a constructor would take longer.
+            context = step.context = SessionRunContext()
+            context._frame, context.global_step = due.frame, began
+            context._fetches, context._feed_dict = fetches, feeds
+            context._phase, context._asked = "asking", None
+            ask = trace.ask
+            answers = None if ask is None else ask(context)
+            context._phase = "asked"
+            if answers is not None:
+                return self._united(step, answers, options, metadata)
+        return step
+
+    def _united(
+        self,
+        step: OpenStep,
+        answers: Sequence[Result],
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+    ) -> OpenStep:
+        """Open a step that is not recorded; all hooks have made their requests."""
+        context = self.context_of(step)
+        reductions: Mapping[str, Reduction] = {}
+        if self._agreement is not None:
+            reductions = reductions_of(answers, self._bus.is_everywhere)
+        unplanned, feeds = collect_requests(
+            context.original_args,
+            answers,
+            self._session.graph,
+            options,
+            metadata,
+            reductions,
+        )
+        key = None
+        if options is None and metadata is None:
+            key = key_of(context._fetches, context._feed_dict)
+        step = OpenStep(step.trace, key, unplanned, feeds, step.began, context)
+        self._last = step
+        return step
+
+    def close(self, step: OpenStep, given: Any) -> Any:
+        """Do the second half of a step: execute it, and call the hooks with the results.
+
+        Args:
+            step: the open step.
+            given: what the executor computes the values from.
+
+        Returns:
+            The values of the caller; None in a loop.
+
+        Raises:
+            NoValueYetError: a value is fetched that the step does not have.
+            BaseException: the error of an op, of the backend or of a hook.
+        """
+        trace, context, values = step.trace, step.context, MISS
+        plan: Any = trace.plan
+        skipped: str | None = None
+        try:
+            if step.unplanned is None and (context is None or context._asked is None):
+                values = trace.execute(given)
+            if values is MISS:
+                trace, plan, values, skipped = self._execute(step, given)
+        except NoValueYetError as error:
+            request = step.asked.request
+            feeds = frozenset(request.feeds)
+            raise self._planner.with_askers(error, request, feeds) from None
+        after, began, due = self._session.global_step, step.began, trace.due
+        position = due.position
+        if (
+            began < position.quiet_until
+            and after - began == position.added
+            and (position.alarm is None or time.monotonic() < position.alarm)
+        ):
+            position.runs += 1
+            position.at = after
+        else:
+            due = self.schedules[due.frame.kind].leave(due, began, after)
+        tell = trace.tell
+        if tell is None or due is not trace.due:
+            self._deliver(step, due, plan, values, skipped)
+            if tell is None:
+                self._note(step, plan, given)
+        elif tell is not tell_nobody:
+            tell(context, values, DEFAULT_OPTIONS, NO_METADATA, after)
+        if due.due:
+            self.schedules[due.frame.kind].ask(due)
+        if trace.is_single:
+            return values[0]
+        split = plan.split
+        return None if split is None else split(values)
+
+    def _execute(
+        self, step: OpenStep, given: Any
+    ) -> tuple[Trace, RunPlan, Sequence[Any], str | None]:
+        """Execute a step that is not as its trace has recorded, or that hooks change.
+
+        Returns:
+            The trace of what was done, its plan, the values, and the hook that had the step
+            skip its update, if any.
+        """
+        plan, due, context = self._executor.plan(step, given), step.trace.due, step.context
+        asked = None if context is None else context._asked
+        if asked is None:
+            trace = self._known(step, plan)
+            values = trace.execute(given)
+            if values is not MISS:
+                return trace, plan, values, None
+            return due.general, plan, self._executor.execute(step, plan, given), None
+        writes = self._requests.take_writes(asked)
+        skipped_by, asked.skip = asked.skip, None
+        skips = skipped_by is not None
+        try:
+            values = self._executor.execute(step, plan, given, writes, skips)
+        except UsageError as error:
+            if skipped_by is not None:
+                blame_asker(error, skipped_by)
+            raise
+        return due.general, plan, values, skipped_by
+
+    def _known(self, step: OpenStep, plan: RunPlan) -> Trace:
+        """Return the recorded trace of a step that bailed out of another one, if any."""
+        due, found = step.trace.due, None
+        if step.key is not None and step.asked.is_plain:
+            found = due.recorded.get((step.key, plan))
+        if found is None or found is step.trace:
+            return due.general
+        due.keep(found)
+        return found
+
+    def _deliver(
+        self,
+        step: OpenStep,
+        due: DueSet,
+        plan: RunPlan,
+        values: Sequence[Any],
+        skipped_by: str | None,
+    ) -> None:
+        """Call the hooks of a step that is not recorded, each with its own results."""
+        asked, after = step.asked, self._session.global_step
+        if skipped_by is not None:
+            self._requests.skips[skipped_by] += 1
+            log.debug("update skipped", step=step.began, by=skipped_by)
+        splits = plan.splits
+        if asked.reductions:
+            assert self._agreement is not None
+            splits = reduced_splits(self._agreement, asked, plan, values, after)
+        common = (asked.options, asked.metadata, after, skipped_by is not None)
+        due.after.deliver(self.context_of(step), splits, values, common)
+
+    def _note(self, step: OpenStep, plan: RunPlan, given: Any) -> None:
+        """Record a step that is not recorded, when it comes for the second time."""
+        asked, due, key = step.asked, step.trace.due, step.key
+        if key is None or not asked.is_plain:
+            return
+        known = due.recorded.get((key, plan))
+        if known is None and (key, plan) not in due.warm_plans:
+            if len(due.warm_plans) >= MOST_PLANS:
+                for kept in (due.warm_plans, due.recorded, due.traces):
+                    kept.clear()
+            due.warm_plans.add((key, plan))
+            return
+        again = 0 if known is None else known.respecialized + 1
+        if again > _MOST_AGAIN or not (due.before.is_plain and due.after.is_plain):
+            return
+        hooks = specialize(due.before, due.after, asked, plan)
+        execute, program = self._executor.specialized(step, plan, given)
+        reaches_nobody = hooks.ask is None and hooks.tell is None
+        trace = Trace(
+            due,
+            hooks.ask,
+            hooks.tell or tell_nobody,
+            execute,
+            plan,
+            asked,
+            program,
+            self.context_of(step).original_args,
+            key,
+            not (reaches_nobody and self._skips_context),
+            again,
+        )
+        due.recorded[key, plan] = trace
+        due.keep(trace)
+
+    def context_of(self, step: OpenStep) -> SessionRunContext:
+        """Return the context of a step; one that reaches no hook makes it when needed."""
+        if step.context is None:
+            own = step.trace.own
+            assert own is not None
+            feeds = step.feeds or None
+            frame = step.trace.due.frame
+            step.context = SessionRunContext.of(frame, own.fetches, feeds, step.began)
+        return step.context
+
+    def cancel(self, step: OpenStep) -> None:
+        """Leave a step without its second half, and tell the hooks."""
+        context = self.context_of(step)
+        self._bus.caller("cancelled", context.kind).collect(context)
+
+    def abort(self) -> SessionRunContext | None:
+        """Forget the open step, which has failed; return its context if it was open."""
+        context = None if self._last is None else self._last.context
+        if context is None or context.is_over:
+            return None
+        context.close()
+        return context
+
+    def capture(self, step: OpenStep) -> None:
+        """Have the backend keep the values that hooks fetch from a step of a loop.
+
+        Some exist only while the step runs.
+        """
+        self.captured_for = step.trace if step.unplanned is None else None
+        wanted = self.wanted(step)
+        if wanted != self._captured:
+            self._session.arm(wanted)
+            self._captured = wanted
+
+    def wanted(self, step: OpenStep) -> Sequence[str]:
+        """Return the names of the nodes that hooks fetch in a step.
+
+        Raises:
+            GraphError: the graph has no such node.
+            UsageError: a hook cannot fetch a value in this process alone.
+        """
+        plan = step.trace.plan if step.unplanned is None else None
+        return (plan or self._planner.wanted(step.asked.request)).names
+
+    def inputs_of_last(self) -> dict[str, list[int]]:
+        """Return the numbers of the values that the last run took, by input.
+
+        Raises:
+            UsageError: the backend pulls from inputs in a way of its own.
+        """
+        graph, positions = self._session.graph, self._session.positions()
+        ours = {n.name for n in graph.nodes.values() if n.kind == "input"}
+        if not positions.keys() <= ours:
+            raise UsageError(
+                "the session cannot leave out values of "
+                f"{', '.join(sorted(positions.keys() - ours))}, which is no input of the "
+                "graph: call request_rollback(skip_inputs=False)"
+            )
+        assert self._last is not None
+        request = self._last.asked.request
+        taken = inputs_of(graph, self._planner.nodes_of(request)) - {*request.feeds}
+        return {name: [positions[name]["pulled"] - 1] for name in taken}
+
+    def flush_idle(self) -> None:
+        """Tell the hooks that wait how many runs have left them out."""
+        for schedule in self.schedules.values():
+            schedule.flush_idle()
+
+    @property
+    def compiled_step(self) -> str | None:
+        """The source of the functions that do a step that repeats; None before they exist.
+
+        That of the session's kind in which no waiting hook is due, or if hooks are due in
+        each of them, of one in which some are.
+        """
+        schedule = self.schedules.get(self._bus.kind)
+        if schedule is None or schedule.position.at is None:
+            return None
+        traces = schedule.traces
+        if not traces:
+            return None
+        waiting = ", ".join(schedule.waiting) or "none"
+        header = (
+            "# Compiled after two steps that did the same. A step that does something "
+            "else\n# is left to other code.\n"
+            f"# Hooks that are left out until they are due: {waiting}\n"
+        )
+        return header + "\n".join(map(_source_of, traces))
+
+
+def _source_of(trace: Trace) -> str:
+    """Return the source of a trace."""
+    execute = None if trace.program is None else trace.program.run
+    parts = [source_of(each) for each in (trace.ask, execute, trace.tell) if each]
+    return "\n".join(parts)
