@@ -1,4 +1,4 @@
-"""Provides what is the same in the sessions of most backends."""
+"""Provides the parts of a session that most backends share."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def nothing_to_skip() -> UsageError:
 
 
 class SessionBase:
-    """The parts of a :class:`Session` that are the same in most backends.
+    """The parts of a :class:`Session` that most backends share.
 
-    A backend's session may inherit them, and override those that it does otherwise. This
-    one serves no custom loop, keeps nothing but variables and inputs, and does not know how
-    many steps are left.
+    The session of a backend may inherit these parts, and override some of them. This base
+    class serves no custom loop, keeps only variables and inputs, and does not know how many
+    steps are left.
     """
 
     graph: Graph
@@ -72,7 +72,7 @@ class SessionBase:
     ) -> Sequence[Any]:
         """Run a plan once, and give all variables their old values back.
 
-        A backend that knows what a run updates can do the same without copies.
+        A backend that knows the variables that a run updates needs no copies for this.
 
         Raises:
             UsageError: the run has changed nothing.

@@ -1,8 +1,8 @@
 """Compiles a program that repeats into one straight-line function.
 
-The function does what :meth:`EmbeddedSession.execute` does for a run that is not traced and
-that no hook assigns to: slots are local variables, and ops are called directly. A traceback
-shows the lines of generated source.
+The function behaves like :meth:`EmbeddedSession.execute` for a run that is not traced, and
+in which no hook assigns variables. Slots become local variables, and ops are called
+directly. A traceback shows the lines of generated source.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> CompiledProgr
     """Compile a program for one session.
 
     Args:
-        program: what to run.
+        program: the program to compile.
         names: the session and its parts, as the function uses them: ``session``,
             ``variables`` and ``last`` (its dicts), ``pull``, ``last_output``, ``unpack``,
             ``check``, ``explain``, ``refuse`` and ``xp``.
@@ -295,9 +295,9 @@ def _count(local: str) -> str:
 def _sole() -> int:
     """Return the count of references to a value that only a local variable holds.
 
-    If it depends on the place after all, the lowest is right: elsewhere, values are copied
-    that need not be. Each value lives within a line, or a debugger that reads the local
-    variables before each line would hold it, too.
+    If the count depends on the place after all, the lowest one is right: in other places,
+    values are copied without need. Each value lives within one line. Otherwise a debugger
+    that reads the local variables before each line would add a reference.
     """
     namespace: dict[str, Any] = {"references": sys.getrefcount}
     value = f"value = object(); return {_count('value')}"

@@ -46,9 +46,9 @@ class EmbeddedSession(SessionBase):
 
     Reads see the values from before the run; updates are committed together after the
     last op. Committed arrays are read-only, so an op that changes its input in place
-    raises an error. Values that live in objects outside the session are as they are: an op
-    may change them in place, and then what the run fetches of them is their value after
-    its train ops.
+    raises an error. Values that live in objects outside the session have no such
+    protection. An op may change them in place; a fetch then gets the value after the train
+    ops of the run.
 
     Args:
         graph: the graph to run; its initial values are copied.
@@ -102,12 +102,12 @@ class EmbeddedSession(SessionBase):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Run *program* once and commit what it and *writes* give variables.
+        """Run *program* once, and commit its updates and *writes*.
 
         Raises:
             OutOfRangeError: an input has ended; nothing is changed.
-            NoValueYetError: the run reads an output of a train op that does not run in it
-                and has not run before.
+            NoValueYetError: the run reads an output of a train op that neither runs now nor
+                ran before.
             WriteConflictError: *writes* and an op of the run write one variable.
             SessionClosedError: the session is closed.
         """
@@ -136,11 +136,11 @@ class EmbeddedSession(SessionBase):
         return self._execute(program, feeds, writes, options, metadata, updates=False)
 
     def prepared(self, program: Program) -> CompiledProgram | None:
-        """Return a program that has been run twice in a form for further such runs.
+        """Return the compiled form of a program; None before the program ran twice.
 
-        It does the same as :meth:`execute`, without writes or a record. A backend need not
-        have this method. In a subclass with an ``execute`` of its own it returns None,
-        unless the subclass has this method, too.
+        The compiled form behaves like :meth:`execute` without writes or a record. A backend
+        need not have this method. A subclass with its own ``execute`` gets None, unless the
+        subclass also defines this method.
         """
         both = {"execute", "prepared"}
         first = next(cls for cls in type(self).__mro__ if both & vars(cls).keys())
@@ -155,9 +155,9 @@ class EmbeddedSession(SessionBase):
         metadata: RunMetadata,
         updates: bool = True,
     ) -> Sequence[Any]:
-        """Run any program: the definition of what a compiled one does.
+        """Run any program; this method defines the behaviour of compiled programs.
 
-        *updates* is whether to commit what its train ops give variables.
+        *updates* is whether to commit the updates of train ops.
         """
         if self._closed:
             _refuse_closed()
@@ -246,9 +246,9 @@ class EmbeddedSession(SessionBase):
         return self.fork_into(type(self)(self.graph), inputs)
 
     def fork_into(self, other: Other, inputs: ForkedInputs) -> Other:
-        """Give *other*, a new session of the same graph, what this session has.
+        """Copy inputs and values of this session into *other*, a new session of its graph.
 
-        For the ``fork`` of a subclass, which copies what is in objects outside.
+        For the ``fork`` of a subclass, which also copies the objects outside the session.
         """
         if self._closed:
             _refuse_closed()

@@ -1,6 +1,6 @@
 """Pulls values from inputs, and saves and restores their positions.
 
-A checksum of the first value tells whether an input gives the same values as before.
+A checksum of the first value shows whether an input still gives its earlier values.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ class Input:
     """One iterator of a session, made when its first value is needed.
 
     To restore a position, the input makes a new iterator and skips values, so the iterator
-    must give the same values again. If it draws from the generators when it is made or
-    gives its first value, usually for a shuffle, it draws from the same states again. Later
-    it draws from a stream of its own, which does not depend on what the steps draw, unless
-    its library knows that it draws nothing then which matters later.
+    must give the same values again. An iterator may draw from the generators when it is
+    made or gives its first value, usually for a shuffle. The new iterator then draws from
+    the same states. Later values are drawn from a stream of the input's own, which does not
+    depend on the draws of the steps. There is no such stream if the library of the iterable
+    knows that later draws do not matter.
 
-    An iterator or an iterable with ``state_dict`` and ``load_state_dict`` keeps its own
-    position. It is asked for it, and draws from the generators like the program itself.
+    An iterator or iterable with ``state_dict`` and ``load_state_dict`` keeps its own
+    position, and draws from the generators like the program itself.
 
     Args:
         name: the input's name, for messages.
@@ -293,19 +294,20 @@ class Input:
 
 
 BEFORE_ALL: Mapping[str, Any] = {"over": 0, "within": {}, "marks": 0}
-"""The place of a custom loop that has not called ``session.iterate`` yet."""
+"""The position of a custom loop before its first call of ``session.iterate``."""
 
 
 class EpochIterator:
-    """Counts the calls of ``session.iterate`` and the values that each call gave.
+    """Counts how far a custom loop has come, and leads a resumed program to this position.
 
-    A resumed program starts from its top: complete passes are skipped, and the one that was
-    cut short continues after the last value whose step was done. The code around the passes
-    runs again, so what it has changed by then gets the state of the checkpoint once more,
-    at the place in the program where that was written.
+    A position has three parts: the number of complete passes, the place in the open pass
+    after the last value whose step was done, and the number of marks since then. A mark is
+    a call of the session at which it may save or stop.
 
-    Between two steps such a place is a mark: a call of the session, counted from the last
-    value of the input, or from the end of its pass.
+    A resumed program starts from its top. It skips the complete passes, and continues the
+    open pass at its place. The code around the passes runs again and may change tracked
+    objects. When the program arrives at the position, these objects get the state of the
+    checkpoint once more.
 
     Args:
         generators: captures and restores the random generators that a pass may draw from.
@@ -403,7 +405,7 @@ class EpochIterator:
 
     @property
     def resuming(self) -> bool:
-        """Whether the program repeats what came before the place of the checkpoint."""
+        """Whether the program is still on its way to the position of the checkpoint."""
         return self._arrived is not None
 
     def remaining(self) -> int | None:
@@ -413,11 +415,11 @@ class EpochIterator:
         return None if left is None or source is None else left + source.pulled - self._done
 
     def begin_step(self, trains: bool) -> bool:
-        """Note that a step begins, which is such a place, too.
+        """Count the start of a step, which is also a mark.
 
         Args:
-            trains: whether it is a step of the training. Then the program has arrived,
-                even if it has come another way than the program before.
+            trains: whether it is a ``train`` step. If so, the program has arrived, even if
+                it came another way than the program before.
 
         Returns:
             Whether the step must be done, like :attr:`pending`.
@@ -439,19 +441,19 @@ class EpochIterator:
             self._done = self._source.pulled
 
     def mark(self) -> None:
-        """Note that the program is at a place where the session may save or stop."""
+        """Count a mark: the program is where the session may save or stop."""
         self._marks += 1
         if self._began_again and self._marks >= self._loaded["marks"]:
             self.arrive()
 
     def arrive(self) -> None:
-        """Give what the program has changed the state of the checkpoint, at its place."""
+        """Give the tracked objects the state of the checkpoint: the program has arrived."""
         arrived, self._arrived, self._began_again = self._arrived, None, False
         if arrived is not None:
             arrived()
 
     def finish(self) -> None:
-        """Note that the program has come to its end; it may not have reached the place."""
+        """Note the end of the program, which counts as arrived in any case."""
         self.mark()
         if self.resuming:
             self._source = None
@@ -476,7 +478,7 @@ class EpochIterator:
     ) -> None:
         """Take over a position; the next calls of :meth:`iterate` move to it.
 
-        *arrived* is called when the program is there.
+        *arrived* is called when the program arrives at the position.
         """
         self._started = self._done = self._marks = 0
         self._source, self._loaded, self._began_again = None, state, False
@@ -495,9 +497,9 @@ class EpochIterator:
         return None
 
     def given_last(self) -> dict[str, list[int]]:
-        """Return the number of the last value that the open pass gave, by its own number.
+        """Return the number of the last value of the open pass, by the number of the pass.
 
-        It is empty if there is none since the pass has gone back.
+        The result is empty without an open pass, and if no value came since a roll-back.
         """
         source = self._source
         if source is None or not self._active or source.pulled == self._back_at:
@@ -510,8 +512,8 @@ class EpochIterator:
         """Have the open pass give the values behind a position once more.
 
         Args:
-            state: the position; :meth:`why_not_back` has no objection.
-            left_out: what to leave out, as :meth:`given_last` tells it.
+            state: a position for which :meth:`why_not_back` returns None.
+            left_out: the numbers of the values to leave out, as from :meth:`given_last`.
 
         Raises:
             CheckpointError: the input ends before the position.
@@ -525,7 +527,7 @@ class EpochIterator:
         self._marks = 0
 
     def _within(self, source: Input, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the part of a position for the open pass; None if it is of another."""
+        """Return the part of a position for the open pass; None if it has no such part."""
         within: Mapping[str, Any] = state["within"]
         if state["over"] == self._complete and "ended" not in within:
             return within or source.state_at(0)

@@ -1,4 +1,4 @@
-"""Plans a run: what a request needs of a graph, and in which order."""
+"""Plans a run: the nodes that a request needs of a graph, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LastOutput: TypeAlias = tuple[int, str, str, str]
 """A slot to fill, the name of its node, and the train op and key of the output."""
 
 Call: TypeAlias = tuple[Operation, Pick, int, tuple[tuple[str, int], ...]]
-"""An op, what picks its arguments, its own slot, and (key, slot) of its outputs."""
+"""An op, the function that picks its arguments, its slot, and its outputs' (key, slot)."""
 
 _MOST_LINKS = 20
 """The number of nodes that a message names on the way from a placeholder to a fetch."""
@@ -33,12 +33,12 @@ class Program:
     """A plan for one set of fetches with one set of feeds, over numbered slots.
 
     To run it, make a list of *size* slots and fill those of *variables*, *arrays*, *feeds*,
-    *inputs*, *last_outputs*, *step_slot* and *xp_slot*. For each of *calls*, put what
-    ``operation.call(*pick(slots))`` returns into the op's own slot. If the op trains or has
-    outputs, ``operation.unpack`` splits that into new values of variables and values of
-    outputs, for whose slots the call has the keys; the op's own slot gets the dict of
-    outputs, or None. Then commit the new values, keep what the *trained* ops have in their
-    slots, add *increment* to the global step, and return ``pick_results(slots)``.
+    *inputs*, *last_outputs*, *step_slot* and *xp_slot*. For each of *calls*, put the result
+    of ``operation.call(*pick(slots))`` into the op's own slot. If the op trains or has
+    outputs, ``operation.unpack`` splits the result into new values of variables and values
+    of outputs. The call has the key and the slot of each output; the op's own slot gets the
+    dict of outputs, or None. Then commit the new values, keep the slots of the *trained*
+    ops, add *increment* to the global step, and return ``pick_results(slots)``.
 
     Attributes:
         size: the number of slots.
@@ -47,9 +47,9 @@ class Program:
         step_slot: the slot of ``global_step``, or None.
         last_outputs: the outputs that are read of train ops which do not run.
         xp_slot: the slot of the array namespace, or None.
-        calls: the ops, in order. A value that lives in an object is an op that reads it;
-            what the run fetches of objects is read behind its train ops, which may change
-            them in place.
+        calls: the ops, in order. A value that lives in an object is an op that reads the
+            object. For a fetch, this op comes behind the train ops of the run, which may
+            change the object in place.
         arguments: the slots that each of *calls* reads.
         results: the slots of the fetches, in their order.
         moved: how many of the last fetches are moved to the host, because libraries with
@@ -58,7 +58,7 @@ class Program:
             those for hooks on the host.
         trained: (slot, name) of the train ops that run and have outputs.
         writers: variable to the op that writes it.
-        increment: what the run adds to the global step.
+        increment: the number of steps that the run adds to the global step.
         pure: whether all ops only compute.
     """
 
@@ -116,7 +116,7 @@ def plan(
 
 
 def _moving(pick: Pick, moved: int) -> Pick:
-    """Return what picks values and moves the last ones to the host."""
+    """Return a function that picks values and moves the last ones to the host."""
     if not moved:
         return pick
 

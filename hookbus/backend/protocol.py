@@ -1,4 +1,4 @@
-"""Defines what a backend does for the loop, and what it records of a run."""
+"""Defines the interface of a backend, and its record of a run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Session(Protocol):
 
     A session is created with its finalized graph. It copies the initial values of variables
     (``node.source`` of each of ``graph.variables``), because a graph can serve several
-    sessions; what recovers from a preemption is a new session of the same graph.
+    sessions. After a preemption, a new session of the graph takes over.
     """
 
     global_step: int
@@ -97,7 +97,7 @@ class Session(Protocol):
 
     @property
     def shares_step(self) -> bool:
-        """Whether other processes may advance ``global_step``, too."""
+        """Whether other processes may also advance ``global_step``."""
 
     def compile(
         self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
@@ -128,7 +128,7 @@ class Session(Protocol):
         """
 
     def take_reports(self, reports: Mapping[str, Any]) -> None:
-        """Take what a step of a custom loop reports, by name; it is read at any time.
+        """Take the reports of a step of a custom loop, by name; they are read at any time.
 
         Raises:
             UsageError: the backend serves no custom loop.
@@ -145,20 +145,20 @@ class Session(Protocol):
         """Run a plan once, commit its updates and *writes*, and return the values.
 
         All reads see the values from before the run. Updates and writes are committed
-        together when all ops have succeeded; an error changes no variable, except what ops
-        change in place, and not the global step. Then ``global_step`` advances by what the
-        plan's train ops add up to.
+        together when all ops have succeeded. Then ``global_step`` advances by the sum of
+        the increments of the plan's train ops. An error changes neither the global step nor
+        a variable, except for changes that ops make in place.
 
         An output of a train op that does not run has the value of the op's last run in this
         session.
 
         Args:
-            program: what :meth:`compile` returned.
+            program: the result of :meth:`compile`.
             feeds: the value of each fed node, by name.
             writes: variable to the name of a hook and the value that it assigns.
-            options: what to record.
+            options: the parts of the run to record.
             metadata: the record to fill in if ``options.trace_level`` is above 0; its
-                ``native`` is for the backend's own.
+                ``native`` is for the backend's own data.
 
         Returns:
             The values of the plan's *fetches*, then those of *host*.
@@ -166,7 +166,8 @@ class Session(Protocol):
         Raises:
             OutOfRangeError: an input has ended. The values that others have given for this
                 run are put back.
-            NoValueYetError: such a train op has not run. Its ``node`` is the output's name.
+            NoValueYetError: such a train op never ran. The error's ``node`` is the name of
+                the output.
             WriteConflictError: *writes* and an op of the run write one variable.
             GraphError: a value does not fit its variable.
             SessionClosedError: the session is closed.
@@ -180,7 +181,7 @@ class Session(Protocol):
         options: RunOptions,
         metadata: RunMetadata,
     ) -> Sequence[Any]:
-        """Do what :meth:`execute` does, and commit nothing that train ops give variables.
+        """Run a plan like :meth:`execute`, but commit no updates of train ops.
 
         Everything else is as after any run: outputs have new values, inputs are used,
         ``global_step`` has advanced, and *writes* are committed.
@@ -233,16 +234,17 @@ class Session(Protocol):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of the backend besides variables; often nothing.
+        """Return the state of the backend besides variables, for a checkpoint; often empty.
 
-        A nesting of dicts with str keys, lists, numbers, strings, None and arrays.
+        The state is a nesting of dicts with str keys, lists, numbers, strings, None and
+        arrays.
         """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned.
+        """Restore a result of :meth:`state_dict`.
 
         Raises:
-            CheckpointMismatchError: it does not fit; nothing is changed.
+            CheckpointMismatchError: the state does not fit; nothing is changed.
         """
 
     def positions(self) -> dict[str, Any]:
@@ -254,7 +256,7 @@ class Session(Protocol):
     def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
         """Give no value of an input that has one of these numbers any more.
 
-        Numbers count from 0. Positions contain those that are still to come.
+        Numbers count from 0. Positions contain the left out numbers that are still to come.
         """
 
     def pulled(self) -> int:
@@ -264,9 +266,9 @@ class Session(Protocol):
         """Return how many steps of a loop are left until an input ends, if known."""
 
     def fork(self, inputs: Literal["copy", "fresh"] = "copy") -> Session:
-        """Return an independent session of the same graph with the current values.
+        """Return an independent session of this graph with the current values.
 
-        Neither session sees what the other one does. Random generators stay as they are;
+        Neither session sees changes of the other one. Random generators stay as they are;
         runs of the fork draw from those of the process like any other run, so put them into
         a block of :func:`hookbus.evaluating.undisturbed` if they draw. Close the fork
         before the session that it was made from.
@@ -284,7 +286,7 @@ class Session(Protocol):
         """
 
     def close(self) -> None:
-        """Refuse further runs, and release what the session holds."""
+        """Refuse further runs, and release the resources of the session."""
 
 
 def create_session(graph: Graph) -> Session:

@@ -46,8 +46,8 @@ class ReportGraph(Graph):
     """The graph of a custom loop: any name may turn out to be reported.
 
     It starts empty. A hook may add nodes derived from names that the loop reports. Values
-    inside the objects that the loop tracks are nodes, too; a report of the same name takes
-    precedence.
+    inside the objects that the loop tracks are also nodes. A report with the name of such a
+    node takes precedence.
 
     A subclass may know objects from the start. If ops are added to it, it is a graph like
     any other.
@@ -366,10 +366,10 @@ class ReportSession(EmbeddedSession):
     def wrapped(self, name: str, value: Any) -> Any:
         """Return a value of an input of the loop as the wraps of its name make it.
 
-        They are part of the training: the numbers that they draw stay drawn.
+        Wraps are part of the training: the random numbers that they draw stay drawn.
 
         Raises:
-            UnfedPlaceholderError: a wrap reads what only a later step reports.
+            UnfedPlaceholderError: a wrap reads a value that only a later step reports.
         """
         program = self._wrapping.get(name)
         if program is None:

@@ -1,1 +1,1 @@
-"""Calls hooks: the events, their order, and what happens to errors."""
+"""Calls hooks: the events, the order of hooks, and the policies for errors."""

@@ -37,10 +37,10 @@ from hookbus.process.forks import ForkGuard
 
 
 class Follower(Protocol):
-    """What has prepared something for the hooks as they are."""
+    """Keeps data that depend on the hooks of a bus."""
 
     def invalidate(self) -> None:
-        """Look anew: hooks have changed, or may be due earlier."""
+        """Update the data before their next use: hooks have changed, or got an event."""
 
 
 class Bus:
@@ -53,7 +53,7 @@ class Bus:
     Args:
         kind: the kind of the session.
         budget: the share of the time that each hook may take; None does not measure it.
-        fork_guard: tells whether the session belongs to the parent of this process.
+        fork_guard: detects a forked child of the process that opened the session.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Bus:
         return dict(self._members)
 
     def is_everywhere(self, name: str) -> bool:
-        """Return whether a hook takes part in all processes of a training."""
+        """Return whether a hook takes part in all processes."""
         return options_of(self._members[name].plugin).ranks == "all"
 
     @property
@@ -212,7 +212,7 @@ class Bus:
         self._changed()
 
     def abandon_after_fork(self) -> None:
-        """Reach no hook any more, in a forked child, also in an event that is under way."""
+        """Reach no hook any more, in a forked child, even in an event that is under way."""
         for caller in self._compiled:
             caller.cut_off()
         self._changed()

@@ -46,11 +46,11 @@ class Caller:
         current: gets the name of the hook that is being called.
         first_result: whether to stop at the first answer that is not None.
         answers: whether the event takes answers; if not, a wrapper need not return them.
-        observers: receive every call; None if there are none.
-        costs: adds up the time of each hook; None if nobody asked for that.
+        observers: receive every call; None without observers.
+        costs: adds up the time of each hook; None without a budget.
 
     Attributes:
-        costs: the same.
+        costs: adds up the time of each hook; None without a budget.
         current: the name of the hook that is being called.
         implementations: the hooks' functions, in calling order.
         rows: the plugins' names and functions, in calling order, without wrappers.
@@ -210,7 +210,7 @@ class Caller:
     def visit_all(
         self, args: tuple[Any, ...], args_of: Callable[[str], tuple[Any, ...] | None]
     ) -> list[Failure]:
-        """Do the same, and call the other hooks after an error, too.
+        """Call each hook like :meth:`visit`, and go on after an error.
 
         Returns:
             The errors, each with the name of its hook.
@@ -354,7 +354,7 @@ class Caller:
         return self._watch(args).through(self._wrap, (inside, args_of, answers))
 
     def _watch(self, args: tuple[Any, ...]) -> Watch:
-        """Return what times and reports the whole event."""
+        """Return a watch, which times and reports the whole event."""
         assert self.observers is not None
         return self.observers.watch(None, self._event, self._parameters, args)
 

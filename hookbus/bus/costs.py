@@ -1,4 +1,4 @@
-"""Adds up what hooks cost, and has those above their budget run less often."""
+"""Adds up the costs of hooks, and has hooks above their budget run less often."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _MOST_REQUESTS = 1024
 
 @attrs.define(eq=False)
 class Cost:
-    """What one hook has cost.
+    """The cost of one hook.
 
     Attributes:
-        seconds: the time of its own calls, without the hooks to which it sent events, and
-            of what it had the session do.
-        factor: how many times as long as it asks the session waits for its next run.
-        calls: its runs since the last time that its share was measured.
-        since: its seconds and the time then; None before the first time.
-        looked: its seconds when all hooks were looked at.
-        told: whether a warning about it was logged.
+        seconds: the time of the hook's own calls, and of the session's work for the hook.
+            The time of other hooks to which it sent events does not count.
+        factor: the number by which the session multiplies the hook's wait between two runs.
+        calls: the number of the hook's runs since its share was last measured.
+        since: the hook's seconds, and the time, of that measurement; None before the first.
+        looked: the hook's seconds when the session last compared all hooks.
+        told: whether a warning about the hook was logged.
     """
 
     seconds: float = 0.0
@@ -58,7 +58,7 @@ class Executions:
 
 
 class HookCosts:
-    """Adds up what hooks cost, and has those that are above the budget run less often.
+    """Adds up the costs of hooks, and has hooks above the budget run less often.
 
     Only hooks that declare ``can_wait`` and say when they are due run less often.
 
@@ -105,14 +105,14 @@ class HookCosts:
     def timed_run(
         self, run: Callable[..., Any], request: Hashable, hooks: Iterable[str]
     ) -> Callable[..., Any]:
-        """Return what executes a request, with its time added up.
+        """Return a function that executes a request, with its time added up.
 
-        What it takes longer than the same request without the fetches of some hooks is the
-        cost of these hooks.
+        The request may also be executed without the fetches of some hooks. The difference
+        of the times is the cost of these hooks.
 
         Args:
-            run: executes it.
-            request: what is asked for, without the fetches of hooks.
+            run: executes the request.
+            request: the request without the fetches of hooks.
             hooks: the hooks that fetch something.
         """
         if len(self._executions) >= _MOST_REQUESTS:
@@ -162,9 +162,9 @@ class HookCosts:
         return at + steps, now + seconds
 
     def report(self) -> None:
-        """Log what the hooks have cost, at the end of the session."""
+        """Log the costs of hooks at the end of the session."""
         seconds = max(time.perf_counter() - self._began, 1e-9)
-        # What fetches take longer may come out below 0, as times vary.
+        # Times vary, so the extra time of a fetch may come out below 0.
         shares = {n: max(self._cost(n).seconds, 0.0) / seconds for n in self._members}
         most = sorted(shares, key=lambda name: -shares[name])[:3]
         log.info(
@@ -181,15 +181,15 @@ class HookCosts:
     def _charge(
         self, mine: Executions, alike: Collection[Executions], seconds: float
     ) -> None:
-        """Count an execution, and charge the hooks for what it took longer than another."""
+        """Count an execution, and charge hooks for its extra time over one without them."""
         mine.counted += 1
         if mine.counted:
             mine.seconds += seconds
         if not mine.counted or len(alike) == 1:
             return
         others = [e for e in alike if e.askers < mine.askers and e.counted > 0]
-        # On a device the values that a hook wants are waited for, as those of any step
-        # would be later: nobody can tell what they cost.
+        # On a device, the session waits for the values that a hook fetches. It would wait
+        # later in any case, so the cost of the fetch cannot be measured.
         if others and not device_memory():
             other = max(others, key=lambda one: (len(one.askers), one.counted))
             longer, more = (
@@ -200,10 +200,11 @@ class HookCosts:
                 self._cost(plugin).seconds += longer / len(more)
 
     def _measured(self, cost: Cost) -> tuple[float, float]:
-        """Return the time between two runs of a hook, and its share, after enough runs.
+        """Return the time between two runs of a hook at its own pace, and its share.
 
-        Its factor grows to what keeps its share below the budget. Until then the share is
-        0, and after its first run, too, in which it may open files.
+        The share is measured over several runs, and is 0 until the last of them. A share
+        above the budget raises the hook's factor. The first run does not count, because the
+        hook may open files in it.
         """
         now = time.perf_counter()
         if cost.since is None:

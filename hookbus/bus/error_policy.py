@@ -1,4 +1,4 @@
-"""Decides what happens to an exception that leaves one of a hook's events."""
+"""Applies the policy of a hook to an exception that leaves one of its events."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class ErrorGuard:
         return self.off and event not in LAST_EVENTS
 
     def around(self, event: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that does the same, and returns None for a suppressed error."""
+        """Return a function that makes a call, and returns None for a suppressed error."""
 
         def guarded(*args: Any) -> Any:
             if self.skips(event):

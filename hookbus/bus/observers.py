@@ -72,7 +72,7 @@ class Observers:
         args: tuple[Any, ...],
         wrapper: bool = False,
     ) -> Watch:
-        """Return what times and reports one call; *plugin* is None for a whole event."""
+        """Return a watch of one call; *plugin* is None for a whole event."""
         named = dict(zip(parameters, args, strict=True))
         return Watch(self, plugin, event, named, wrapper)
 

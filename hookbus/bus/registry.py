@@ -30,7 +30,7 @@ class Registration:
         distribution: the distribution that ships it, like ``hookbus-progress 0.1.0``, or
             None.
         kinds: the kinds of runs that reach it; None for the kind of its session.
-        policy: what happens to its errors; None for the policy that it declares itself.
+        policy: the policy for its errors; None for the policy that it declares itself.
         options: the argument of its ``configure``; None if that is not called.
     """
 

@@ -58,7 +58,7 @@ def check_object(
 
 
 def fault_of(functions: Iterable[HookFunction], events: Events) -> str | None:
-    """Return what is wrong with a plugin's functions, or None."""
+    """Return the description of a fault in a plugin's functions, or None."""
     names: dict[str, str] = {}
     for found in functions:
         fault = next(_faults(found, events), None)

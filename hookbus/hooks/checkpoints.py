@@ -1,4 +1,4 @@
-"""Defines what hooks see of checkpoints: the directory, what is in it, and saves."""
+"""Defines the hooks' view of checkpoints: the directory, its contents, and saves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointSaverListener:
-    """Called by checkpoint-saver before and after each save. Override what you need."""
+    """Called by checkpoint-saver before and after each save. Every method is optional."""
 
     def begin(self) -> None:
         """Called in the saver's own ``begin``."""
@@ -98,9 +98,9 @@ class Checkpoints:
     def save_on_exception(self, directory: str | Path | None = None) -> None:
         """Have a checkpoint written if an error ends the session, in ``begin``.
 
-        It is written before ``on_exception``, with ``ended="failed"`` in its manifest, and
-        apart from the others: no session restores it by itself. An error while it is
-        written becomes a note on the first one.
+        The checkpoint is written before ``on_exception``, with ``ended="failed"`` in its
+        manifest, and apart from the others: no session restores it by itself. An error of
+        the write becomes a note on the first error.
 
         Args:
             directory: where to save it; by default ``failed`` in the session's
@@ -108,8 +108,8 @@ class Checkpoints:
 
         Raises:
             UsageError: every ``begin`` was called; another hook has asked for another
-                directory; or it is the directory of the other checkpoints, or there is
-                none.
+                directory; the directory is that of the other checkpoints; or the session
+                has no ``checkpoint_dir`` and none is given.
         """
         who = self._current_hook.name
         self._check_not_frozen("save_on_exception")

@@ -45,7 +45,7 @@ class RunServices(Protocol):
 
 @attrs.frozen(eq=False)
 class RunFrame:
-    """What all runs of one kind on one backend session have in common.
+    """The parts that all runs of one kind on one backend session share.
 
     Attributes:
         services: the services of the monitored session.
@@ -113,7 +113,7 @@ class SessionRunContext:
 
     @property
     def asked(self) -> RunRequests:
-        """What hooks have asked of the run; the session serves it."""
+        """The requests of hooks in the run, which the session serves."""
         if self._asked is None:
             self._asked = RunRequests()
         return self._asked
@@ -128,7 +128,7 @@ class SessionRunContext:
 
     @property
     def original_args(self) -> SessionRunArgs:
-        """The caller's own fetches and feeds, without what hooks add."""
+        """The caller's own fetches and feeds, without those of hooks."""
         return SessionRunArgs(self._fetches, self._feed_dict)
 
     @property
@@ -219,11 +219,12 @@ class SessionRunContext:
 
         After the last ``after_run`` the session restores the checkpoint as after a
         preemption: variables, the global step, the states of hooks, generators and the
-        position in the input. What this run changed, assigned or asked to save is gone. It
-        goes on from there, and a stop waits until it comes to this step again. In a custom
-        loop it restores what is tracked, in place, and the open pass of ``session.iterate``
-        goes back. If the pass cannot, because it is over an iterator or the checkpoint is
-        from before it, it goes on with its next value.
+        position in the input. The changes, assignments and save requests of this run are
+        gone. The session continues from the checkpoint, and a stop waits until the session
+        comes to this step again. In a custom loop, the session restores tracked objects in
+        place, and the open pass of ``session.iterate`` goes back. A pass cannot go back if
+        it is over an iterator, or if the checkpoint is older than the pass. Then it
+        continues with its next value.
 
         Args:
             why: the reason, in words, for the log.
@@ -241,12 +242,12 @@ class SessionRunContext:
         services.requests.request_rollback(who, why, skip_inputs, self)
 
     def skip_update(self) -> None:
-        """Ask in ``before_run`` that this run does not update what it trains.
+        """Ask in ``before_run`` that this run does not update the model.
 
         Its train ops run, but their updates are not committed. All else is as in any run:
         the global step advances, inputs are used, outputs have new values, assignments are
-        committed. Hooks see it as ``run_values.skipped``. In a custom loop ``step.skipped``
-        tells the loop not to update.
+        committed. Hooks see the skip as ``run_values.skipped``. In a custom loop,
+        ``step.skipped`` asks the loop not to update.
 
         Raises:
             UsageError: every ``before_run`` of the run was called, or its kind is not

@@ -19,7 +19,7 @@ class HookCall:
         event: the event's name.
         arguments: all arguments of the event, by name, whether the hook takes them or
             not. The ``run_values`` of the whole ``after_run`` have no results.
-        result: what the hook returned; for the whole event a list of pairs (plugin,
+        result: the answer of the hook; for the whole event a list of pairs (plugin,
             answer), or None for an event that takes no answer.
         error: the exception that the hook raised, even if ``on_error`` suppressed it; or
             None.

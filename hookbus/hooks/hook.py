@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class SessionRunArgs:
-    """What a hook, or the caller, wants from one run.
+    """The request of a hook, or of the caller, for one run.
 
     Args:
         fetches: a node, its name, or any nesting of list, tuple, namedtuple, dict and
             attrs classes of these; None for nothing.
         feed_dict: maps nodes or names to their values in this run.
         options: how to run; the options of several hooks are merged.
-        reduce: what the values are in a training of several processes: ``"none"`` (default)
-            for those of each process, ``"mean"``, ``"sum"`` or ``"max"`` of all processes.
-            The hook must then take part in all of them (``ranks="all"``), and ask in the
-            same steps. One collective serves all hooks of a step. A single process keeps
-            its values.
+        reduce: how to combine the values of several processes. ``"none"`` (default) gives
+            each process its own values; ``"mean"``, ``"sum"`` and ``"max"`` are over all
+            processes. To combine values, a hook must take part in all processes
+            (``ranks="all"``) and ask in the same steps. One collective serves all hooks of
+            a step. A single process keeps its values.
 
     Raises:
         UsageError: there is no such reduction.

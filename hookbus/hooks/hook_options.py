@@ -31,11 +31,11 @@ QUARANTINE_AFTER = 3
 
 @attrs.frozen
 class ErrorPolicy:
-    """What happens to the errors of one hook.
+    """The policy for the errors of one hook.
 
     Attributes:
         action: ``raise`` ends the session, ``warn`` skips the event for this hook,
-            ``quarantine`` does so too and switches the hook off after some failures.
+            ``quarantine`` also switches the hook off after some failures.
         limit: the number of failures that switch it off; None for never.
     """
 
@@ -80,7 +80,7 @@ def parse_policy(text: str, source: str) -> ErrorPolicy:
 
 
 Ranks: TypeAlias = Literal["all", "chief"]
-"""The processes of a training in which a hook takes part."""
+"""The processes in which a hook takes part."""
 _RANKS = ("all", "chief")
 _TUPLES = (list, set, frozenset)
 
@@ -160,12 +160,12 @@ class HookOptions:
         kinds: the kinds of runs that reach the hook. A hook that flags switch on takes part
             in sessions of these kinds only, by default ``train``. A hook in ``hooks=``
             takes part in its session, whose kind is added to these.
-        ranks: the processes of a training in which it takes part: ``"all"`` (default), or
+        ranks: the processes in which the hook takes part: ``"all"`` (default), or
             ``"chief"`` for a hook that only writes or shows something.
         on_error: the policy for an exception that leaves one of its events: ``raise``
             (default) ends the session, ``warn`` skips the event for this hook,
             ``quarantine:N`` also switches the hook off after N failures, 3 if no number is
-            given. Every plugin has a setting of this name, too, which is stronger.
+            given. Every plugin also has a setting of this name, which takes precedence.
         can_wait: True for a hook that only watches: nothing depends on when it is called
             next. If the time of hooks is limited (``hook_budget``), the session may call it
             later than its ``next_due`` asks. False by default.
@@ -232,7 +232,7 @@ class HookOptions:
 
     @property
     def policy(self) -> ErrorPolicy:
-        """What happens to the hook's errors."""
+        """The policy for the hook's errors."""
         return parse_policy(self.on_error, "on_error")
 
 

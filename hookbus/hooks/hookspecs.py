@@ -1,4 +1,4 @@
-"""Lists the events: when each is called, and what a hook may return.
+"""Lists the events: when each is called, and the values that a hook may return.
 
 A hook implements an event as a method (or, in a module plugin, a function) of the
 event's name, and takes only the arguments that it names. The order of one session is::
@@ -70,8 +70,8 @@ def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind, rank: int) -> None
 
     This is the last chance to add nodes to *graph*. *checkpoints* holds whether and where
     the session saves; a saver switches saving on here. *kind* is the purpose of the
-    session: ``train``, ``eval`` or ``predict``. *rank* is the number of this process in a
-    training of several; it is 0 in the chief, and if there is only one.
+    session: ``train``, ``eval`` or ``predict``. *rank* is the number of this process among
+    several that train together; 0 is the chief, or the only process.
     """
 
 
@@ -82,10 +82,10 @@ def after_create_session(session: Session, coord: Coordinator) -> None:
 
 @hookspec(firstresult=True)
 def before_first_run(session: Session) -> str | None:
-    """Called before the first run of a training; return a reason to stop without a run.
+    """Called before the first training run; return a reason to stop without a run.
 
-    A training that continues after a preemption asks again. The first reason decides; the
-    hooks after it are not called.
+    After a preemption the hooks are asked again. The first reason decides; the hooks after
+    it are not called.
     """
 
 
@@ -96,7 +96,7 @@ def planned_last_step() -> int | None:
 
 @hookspec
 def before_run(run_context: SessionRunContext) -> SessionRunArgs | None:
-    """Called before a run; return what this hook wants from it, or None."""
+    """Called before a run; return the request of this hook for the run, or None."""
 
 
 @hookspec

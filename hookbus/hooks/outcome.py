@@ -1,4 +1,4 @@
-"""Describes how a session ended, and what plugins ask of it: a stop, a checkpoint."""
+"""Describes the end of a session, and the requests of plugins: a stop, a checkpoint."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Rollback:
     Attributes:
         who: the plugin.
         why: the reason that it gave.
-        skip_inputs: whether to leave out what the run took from inputs in which it asked.
+        skip_inputs: whether to leave out the input values of the run with the request.
         taken: the numbers of these values, by input; None if that run is the last one. With
             several ranks the session goes back some runs later.
     """
@@ -122,7 +122,7 @@ class SaveRequest:
 
 
 def united(*asked: SaveRequest | None) -> SaveRequest | None:
-    """Return one request for several; the first names who asked, and why."""
+    """Return one request for several, with the plugin and the reason of the first."""
     given = [request for request in asked if request is not None]
     if len(given) < 2:
         return given[0] if given else None

@@ -1,4 +1,4 @@
-"""Collects what hooks ask of a session until the session serves it."""
+"""Collects the requests of hooks until the session serves them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class CurrentHook:
     name: str = NOBODY
 
     def spelled(self) -> str:
-        """Return who asks now, in the words of messages."""
+        """Return the name of the party that asks now, for messages."""
         return _spelled(self.name)
 
 
 @attrs.define(eq=False)
 class RunRequests:
-    """What hooks have asked of one run. The context of the run owns it.
+    """The requests of hooks in one run. The context of the run owns them.
 
-    A run that fails takes it along; only its stop may count later.
+    The requests of a failed run are lost, except that a stop may take effect later.
 
     Attributes:
         stop: the first request to end the session.
@@ -47,8 +47,8 @@ class RunRequests:
         writes: the plugin that assigned each variable, and the value, by variable.
         writers: the plugin that has assigned each variable in this run, also if that is
             committed.
-        is_undone: whether the session has gone back since. Between two steps of a custom
-            loop hooks may still ask through the context of such a run.
+        is_undone: whether a roll-back has undone the run. Between two steps of a custom
+            loop, hooks may still make requests through the context of such a run.
     """
 
     stop: StopReason | None = None
@@ -203,10 +203,10 @@ class Requests:
 
     @signals_deferred
     def skip_update(self, who: str, run: AskedRun) -> None:
-        """Ask a run not to commit what its train ops update.
+        """Ask a run not to commit the updates of its train ops.
 
         Raises:
-            UsageError: every ``before_run`` was called, or it is no run of a training.
+            UsageError: every ``before_run`` was called, or the run is not a ``train`` run.
         """
         with self._lock:
             asked = self._asked_of(run, who, "skip_update()")
@@ -238,7 +238,7 @@ class Requests:
 
     @signals_deferred
     def take_rollback(self, asked: RunRequests) -> Rollback | None:
-        """Return the request to go back, and forget it with what else would be undone."""
+        """Return the request to roll back; forget it, the writes and the save requests."""
         with self._lock:
             rollback, asked.rollback = asked.rollback, None
             if rollback is not None:
@@ -274,7 +274,7 @@ class Requests:
     def take_asked(
         self, asked: RunRequests
     ) -> tuple[StopReason | None, SaveRequest | None, Rollback | None]:
-        """Return what all ranks have to agree on, and forget it."""
+        """Return the requests on which all ranks have to agree, and forget them."""
         with self._lock:
             found = asked.stop, united(asked.save, self.save), asked.rollback
             asked.stop = asked.save = self.save = asked.rollback = None
@@ -287,10 +287,10 @@ class Requests:
 
     @signals_deferred
     def served(self, asked: RunRequests, is_waiting: bool) -> None:
-        """Record that the session has acted.
+        """Record that the session has served the requests.
 
-        What it has not written is left over. *is_waiting* is whether there is something
-        else to do after each run.
+        A checkpoint that is still to be written stays requested. *is_waiting* is whether
+        the session may have work after a run without any requests.
         """
         with self._lock:
             self.save, asked.save = united(self.save, asked.save), None

@@ -128,8 +128,8 @@ class SecondOrStepTimer:
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a hook keeps in checkpoints, so its period continues.
 
-        With a period in steps the state does not depend on the clock, so equal trainings
-        have equal states.
+        With a period in steps the state does not depend on the clock, so equal runs have
+        equal states.
         """
         if self._last_step is None or self.every_secs is None:
             return {"step": self._last_step}
@@ -140,7 +140,7 @@ class SecondOrStepTimer:
 
         After a session that ended by itself, the period restarts. A timer that has already
         triggered keeps its own state: in a recovery the session goes back, but what was
-        done stays done (TensorFlow's timers survive a recovery, too).
+        done stays done (TensorFlow's timers also survive a recovery).
 
         Args:
             state: the result of :meth:`state_dict`. A period in seconds counts the time

@@ -1,1 +1,1 @@
-"""Runs the life of a session: its start, its state, what hooks ask for, and its end."""
+"""Runs the life of a session: its start, its state, the requests of hooks, its end."""

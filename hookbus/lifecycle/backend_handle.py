@@ -39,7 +39,7 @@ class BackendHandle:
     def preemption(self, error: BaseException) -> BaseException | None:
         """Return the preemption that caused an error of this session, or None.
 
-        If a thread met it first, the coordinator holds it.
+        The coordinator holds a preemption that a thread met first.
         """
         for candidate in (error, self.coord.exception):
             if isinstance(candidate, self.session.preemption_errors):
@@ -62,6 +62,6 @@ class BackendHandle:
             call_interruptibly(self.session.close)
         except KeyboardInterrupt as interrupt:
             error = interrupt
-        except Exception as failed:  # it is not used again, and must not stop its successor
+        except Exception as failed:  # an error of the old session must not stop the new one
             log.warning("cannot close the backend session", why=repr_of(failed))
         return error

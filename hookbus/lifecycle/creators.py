@@ -37,7 +37,8 @@ class Scaffold:
             restored.
         ready_op: a node; the session is ready if its value is None or empty, otherwise the
             value names what is missing.
-        ready_for_local_init_op: the same, fetched before *local_init_op*.
+        ready_for_local_init_op: a node that is fetched before *local_init_op*; its value
+            has the meaning of that of *ready_op*.
         local_init_op: fetched in every new session, restored or not.
         summary_op: the nodes that the summary-saver writes if it is given none.
         saver: the variables that checkpoints contain; None for all.
@@ -120,7 +121,7 @@ class Scaffold:
             self.init_fn(self, session)
 
     def prepare_locally(self, session: Session) -> str | None:
-        """Run the local initialization; return what is still missing, or None."""
+        """Run the local initialization; return the parts still missing, or None."""
         missing = _missing(session, self.ready_for_local_init_op)
         if missing is not None:
             return f"not ready for local init: {missing}"
@@ -135,7 +136,7 @@ class Scaffold:
 
 
 def _missing(session: Session, ready: Node | str | None) -> str | None:
-    """Return what a ready op reports as missing, or None."""
+    """Return the parts that a ready op reports as missing, or None."""
     if ready is None:
         return None
     value = session.run(ready)
@@ -234,7 +235,7 @@ class ChiefSessionCreator(_GraphSessionCreator):
         """Initialize a session that restored nothing; check that it is ready.
 
         Raises:
-            NotReadyError: it is not ready.
+            NotReadyError: the session is not ready.
         """
         scaffold = self.scaffold
         if not restored:
@@ -280,7 +281,7 @@ class WorkerSessionCreator(_GraphSessionCreator):
         """Wait until the scaffold finds the session ready.
 
         Raises:
-            DeadlineExceededError: it is not ready in time.
+            DeadlineExceededError: the session is not ready in time.
             SessionInterruptedError: a signal arrived during the wait.
         """
         left = self._max_wait
@@ -318,7 +319,7 @@ def chief(
 def warm(graph: Graph, scaffold: Scaffold | None, source: str | Path) -> Scaffold:
     """Return a scaffold that, if nothing is restored, takes variables from a checkpoint.
 
-    It sets the variables that the graph and the checkpoint *source* have in common.
+    The scaffold sets the variables that the graph and the checkpoint *source* share.
     """
     before = None if scaffold is None else scaffold.init_fn
     values = variables_at(source)

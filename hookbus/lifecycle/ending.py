@@ -23,8 +23,8 @@ class DeferredStop:
 
     Attributes:
         stop: the stop.
-        step: the step from which on it may take effect: that at which the run began in
-            which it was asked for.
+        step: the step from which on the stop may take effect: the global step before the
+            run in which a hook asked for the stop.
     """
 
     stop: StopReason
@@ -33,16 +33,17 @@ class DeferredStop:
 
 @attrs.define(eq=False)
 class Ending:
-    """Why a session ends.
+    """The reasons for which a session ends.
 
     Attributes:
         signals: notices SIGINT, SIGTERM and SIGHUP.
-        stop: the stop that took effect, also that of a signal; None until then.
-        was_asked: whether a hook has asked for it.
-        input_end: the end of input, once it was reached.
-        deferred: a stop that waits. Used while a failed run is repeated, and after a
-            roll-back.
-        failed: the stop of a run that failed. It waits only if the session repeats the run.
+        stop: the stop that took effect, perhaps by a signal; None before.
+        was_asked: whether a hook asked for the stop that took effect.
+        input_end: the end of input; None before.
+        deferred: a stop that waits for its step. A stop waits while a failed run is
+            repeated, and after a roll-back.
+        failed: the stop of the run that failed last. It becomes the deferred stop only if
+            the session repeats the run.
     """
 
     signals: SignalWatch
@@ -64,14 +65,14 @@ class Ending:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the stop that took effect is one after which the training resumes."""
+        """Whether training resumes after the stop that took effect."""
         return self.stop is not None and self.stop.kind in KINDS.values()
 
     def due(self, began: int, asked: RunRequests) -> StopReason | None:
-        """Return the stop that is due after a run that began at a step; None for none.
+        """Return the stop that is due after a run that began at step *began*, or None.
 
-        The stop of the run itself comes before one that waits. A run that was undone does
-        not end the session in which it has no place any more.
+        A stop of the run itself takes precedence over the deferred one. After a run that
+        was undone, the deferred stop waits on.
         """
         waiting = self.deferred
         if asked.stop is None and waiting is not None and began >= waiting.step:
@@ -79,21 +80,21 @@ class Ending:
         return asked.stop
 
     def take_due(self, began: int, asked: RunRequests) -> StopReason | None:
-        """Return the stop that is due, which takes effect now."""
+        """Return the stop that is due, and remove the request for it."""
         stop = self.due(began, asked)
         if stop is not None:
             asked.stop, self.deferred, self.was_asked = None, None, True
         return stop
 
     def take(self, stop: StopReason) -> bool:
-        """Have a stop take effect; return whether none did before."""
+        """Have a stop take effect; return False if another one did so before."""
         if self.stop is not None:
             return False
         self.stop = stop
         return True
 
     def signal_stop(self) -> StopReason | None:
-        """Return the stop that the signal which arrived is; None without a signal."""
+        """Return a stop for the signal that has arrived; None without a signal."""
         received = self.signals.received
         if received is None:
             return None
@@ -117,11 +118,11 @@ class Ending:
             self.failed = DeferredStop(asked.stop, step)
 
     def forget_failed(self) -> None:
-        """Forget the stop of a run that failed: the session went on without it."""
+        """Forget the stop of a failed run: the session continues without the run."""
         self.failed = None
 
     def repeat_failed(self) -> None:
-        """Have the stop of the failed run wait: the session repeats the run."""
+        """Defer the stop of the failed run: the session repeats the run."""
         failed, self.failed = self.failed, None
         if failed is not None:
             self.defer(failed.stop, failed.step)
@@ -133,9 +134,9 @@ class Ending:
 
         Args:
             kind: the purpose of the run; an ``aux`` run is allowed.
-            leaves_loop: whether a stop leaves the loop of the caller, as a signal does. In
-                a graph a run has a value that the code behind it needs, so there the error
-                goes on, as in TF.
+            leaves_loop: whether a stop ends the loop of the caller, as a signal does. In a
+                graph the code behind a run needs the value of the run, so the error
+                reaches the caller, as in TF.
         """
         if kind == "aux":
             return None

@@ -39,15 +39,16 @@ from hookbus.process.signals import KINDS, SignalExit, exception_for, take_defer
 def finish(state: SessionState, reached: BaseException | None) -> BaseException | None:
     """Finish the session, once; *reached* is the error that left its block, or None.
 
-    Each step is tried, whatever became of the ones before: hooks are told, threads joined,
-    the directory unlocked, the outcome recorded, the handlers of signals restored.
+    Each part of the end is tried, even if an earlier part failed: hooks are told, threads
+    joined, the directory unlocked, the outcome recorded, the handlers of signals restored.
 
     Returns:
-        What the caller raises because of a signal, unless an error is already being raised.
+        The exception that the caller raises because of a signal, unless it already raises
+        an error; or None.
 
     Raises:
-        BaseException: the error of one hook's ``end``, of a thread or of the input, or what
-            a signal handler could not raise before.
+        BaseException: the error of one hook's ``end``, of a thread or of the input, or an
+            exception that a signal handler has deferred.
         BaseExceptionGroup: errors of several hooks.
     """
     began = state.phase is not Phase.NEW
@@ -158,7 +159,7 @@ def _decide(
 def _told_to_peers(
     state: SessionState, error: BaseException | None
 ) -> BaseException | None:
-    """Leave word of an error for the other ranks; return theirs if it has caused it."""
+    """Report an error to the other ranks; return their error if that is its cause."""
     if state.agreement is None or error is None:
         return error
     error = state.agreement.explained(error)
@@ -183,8 +184,8 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if who is not None:
         requested = united(SaveRequest(who, f"end: {outcome.kind}"), requested)
     if state.mode.takes_reports and outcome.kind in KINDS.values():
-        # Before the first step, the checkpoint that was restored, or none, is the one to
-        # continue: the program has repeated a part of what came before it.
+        # Before the first step, the next program resumes from the checkpoint that this one
+        # restored, if any: so far, this program has only repeated earlier work.
         requested = requested if state.contents.tracking.is_complete else None
     if requested is not None:
         failures += _attempt(lambda: save(state, requested, None))
@@ -192,9 +193,9 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     failures += [error for _, error in _tell(state, "finished", session, outcome)]
     state.requests.close()
     failures += _attempt(lambda: record_values(state))
-    # A session that ran nothing keeps the mark of the previous one. The end of input, a
-    # call that had nothing left to do, and a training that was killed when it had reached
-    # its end are marked: no later session may continue them.
+    # A session that ran nothing keeps the mark of the previous session, with exceptions:
+    # the end of input, a call with nothing left to do, and a stop at a target that a killed
+    # session had reached. No later session may continue from these.
     is_marked = saver.last is not None and saver.last.is_marked
     over = (
         outcome.kind == "end_of_input"
@@ -219,7 +220,7 @@ def _tell(state: SessionState, event: str, *arguments: Any) -> list[Failure]:
 def _tell_exception(
     state: SessionState, error: BaseException, outcome: Outcome
 ) -> list[BaseException]:
-    """Call every ``on_exception``; return what interrupted one."""
+    """Call every ``on_exception``; return the interrupts that left one."""
     session = state.backend.session if state.backend is not None else None
     interrupts: list[BaseException] = []
     for name, other in _tell(state, "on_exception", session, error, outcome):
@@ -233,9 +234,9 @@ def _tell_exception(
 def _save_failed(
     state: SessionState, error: BaseException, outcome: Outcome
 ) -> list[BaseException]:
-    """Write the checkpoint of a failed session; return what interrupted that.
+    """Write the checkpoint of a failed session; return the interrupts of the write.
 
-    A second Ctrl-C ends the session at once, so it writes none.
+    After a second Ctrl-C the session ends at once, without this checkpoint.
     """
     if outcome.kind != "failed":
         return []
@@ -276,7 +277,7 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
         log.info("updates skipped", by=who, updates=updates)
     extra = {} if last is None else {"checkpoint": shown(last.path)}
     if outcome.kind == "failed" and error is not None:
-        # The error leaves the session, and whoever reports it shows its text.
+        # The error leaves the session, and its report shows the text.
         outcome = attrs.evolve(outcome, why=type(error).__name__)
     log.info("session ended", **_told(outcome), **extra)
     if state.tracer is not None:
@@ -297,7 +298,7 @@ def _show_step(state: SessionState) -> None:
 
 
 def _write_outcome(outcome: Outcome, directory: Path) -> None:
-    """Write ``outcome.json`` into a checkpoint directory; it replaces the previous one."""
+    """Write or replace ``outcome.json`` in a checkpoint directory."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with replacing(directory / OUTCOME_FILE) as file:
@@ -309,7 +310,7 @@ def _write_outcome(outcome: Outcome, directory: Path) -> None:
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
-    """Return how the session ended, without the hyperparameters."""
+    """Return the fields of an outcome, without the hyperparameters."""
     told = attrs.asdict(outcome, recurse=False)
     del told["params"]
     for counted in ("skipped", "rolled_back"):
@@ -339,7 +340,7 @@ def _raise_failures(failures: list[BaseException], of_threads: list[BaseExceptio
 
 
 def _leave_signals(state: SessionState, outcome: Outcome) -> BaseException | None:
-    """Stop watching signals; return what has to be raised because of one, or None."""
+    """Stop watching signals; return the exception to raise because of one, or None."""
     exits_by: BaseException | None = None
     try:
         exits_by = _exit_by_signal(state, outcome)
@@ -364,12 +365,12 @@ def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | No
             )
         )
     if unhandled_signal is None:
-        # A hook has asked for the same as SIGTERM.
+        # A hook may have asked for a preemption, which ends the process as SIGTERM does.
         asked = outcome.kind == "preempted" and signals.received is None
         return SignalExit() if asked and not inside_event() else None
     if not served and saver.last is not None and saver.last.ended is not None:
-        # It arrived too late to end the session. The program never sees this end, so the
-        # next session must continue from here.
+        # The signal arrived too late to end the session. The program never sees this end,
+        # so the next session must continue from here.
         saver.mark_ended_late(outcome.step, KINDS[unhandled_signal])
     return exception_for(unhandled_signal)
 

@@ -1,4 +1,4 @@
-"""Holds where a custom loop is: its open block, its last step, the names of its inputs."""
+"""Holds the state of a custom loop: its open block, its last step, its inputs' names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Block: TypeAlias = Literal["step", "evaluation"]
 
 @attrs.define(eq=False)
 class LoopState:
-    """Where a custom loop is.
+    """The state of a custom loop.
 
     Attributes:
         block: the block that is entered; None between two blocks.
-        last_context: the context of the last step. Between two steps hooks ask through it.
+        last_context: the context of the last step, which takes the requests that hooks make
+            between two steps.
         input_names: the names that the loop gave to its inputs.
         thread: the number of the thread that opened the session.
     """
@@ -34,7 +35,7 @@ class LoopState:
     thread: int = attrs.field(factory=threading.get_ident)
 
     def check_block(self, block: Block) -> None:
-        """Raise UsageError if a block cannot be entered inside another."""
+        """Raise UsageError if another block is open: blocks cannot be nested."""
         if self.block is not None:
             raise UsageError(
                 f"{block}() inside {self.block}(): leave the {self.block} first"
@@ -44,7 +45,7 @@ class LoopState:
         """Warn of wraps that no input of the loop uses.
 
         Raises:
-            GraphError: one wraps what lives in a tracked object.
+            GraphError: a wrap is for a value inside a tracked object.
         """
         names = self.input_names
         for name, wraps in graph.wraps.items():

@@ -52,10 +52,10 @@ class Graph:
         asked: RunRequests,
         context: SessionRunContext | None,
     ) -> None:
-        """Replace the backend session by one that is restored."""
+        """Replace the backend session by a new one, restored from a checkpoint."""
         rollback, restored = take_rollback(state, asked, context)
         count_rollback(state, rollback, restored)
-        if asked.stop is not None:  # it does not wait: the new backend session is not used
+        if asked.stop is not None:  # in effect at once: the new backend does no run
             state.ending.defer(asked.stop, step=-1)
         old, rollbacks = state.backend, state.recoveries.rollbacks
         assert old is not None
@@ -70,7 +70,7 @@ class Graph:
 
 @attrs.frozen
 class Blocks:
-    """A custom loop: the caller computes the steps. It goes back in place."""
+    """A custom loop: the caller computes the steps. A roll-back restores it in place."""
 
     takes_reports: bool = attrs.field(default=True, init=False)
     is_driven: bool = attrs.field(default=False, init=False)
@@ -94,9 +94,9 @@ class Blocks:
         asked: RunRequests,
         context: SessionRunContext | None,
     ) -> None:
-        """Give what the loop tracks the state of the newest good checkpoint.
+        """Give the tracked objects the state of the newest good checkpoint.
 
-        The open pass over its input goes back, too, if it can.
+        The open pass over the input also goes back, if it can.
         """
         rollback, restored = take_rollback(state, asked, context)
         assert state.backend is not None
@@ -128,8 +128,8 @@ class Blocks:
 class Driven:
     """A loop of another trainer, with a graph or with reports.
 
-    The loop alone decides about recovery. What it reports goes back in place; it cannot go
-    back with a graph.
+    The loop alone decides about recovery. With reports it can roll back, in place. With a
+    graph it cannot.
     """
 
     takes_reports: bool
@@ -143,7 +143,7 @@ class Driven:
     def inputs_to_leave_out(
         self, state: SessionState, asked: Rollback
     ) -> Mapping[str, Sequence[int]]:
-        """Return nothing with a graph: the inputs are the loop's own."""
+        """Return no numbers with a graph: the inputs are the loop's own."""
         return _BLOCKS.inputs_to_leave_out(state, asked) if self.takes_reports else {}
 
     def roll_back(
@@ -152,7 +152,7 @@ class Driven:
         asked: RunRequests,
         context: SessionRunContext | None,
     ) -> None:
-        """Go back with what the loop reports, and refuse to with a graph.
+        """Roll back a loop with reports; refuse to roll back a loop with a graph.
 
         Raises:
             UsageError: the loop has a graph.

@@ -1,6 +1,6 @@
 """Decides whether a session may begin again from a checkpoint, and how long it waits.
 
-It does after a preemption, and if a hook asks to roll back.
+A session begins again after a preemption, and when a hook asks to roll back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Recovery:
             in the same way.
 
     Raises:
-        UsageError: one of them is negative.
+        UsageError: a number is negative.
     """
 
     most: int = attrs.field(default=5, validator=_NOT_NEGATIVE)
@@ -51,10 +51,10 @@ class Rollbacks:
     """Counts the roll-backs of one session.
 
     Attributes:
-        most: the maximum number of them in a row.
-        count: the number of all.
-        left_out: the numbers of the values that the session leaves out, by input. Those of
-            an earlier roll-back are not in the checkpoint either.
+        most: the maximum number of roll-backs in a row.
+        count: the number of all roll-backs.
+        left_out: the numbers of the values that the session leaves out, by input. The
+            numbers from earlier roll-backs stay: the checkpoint does not have them either.
     """
 
     most: int = 10
@@ -84,18 +84,18 @@ class Rollbacks:
         self.count += 1
 
     def state_dict(self) -> dict[str, int]:
-        """Return what of the limit is used up; nothing if it is whole."""
+        """Return the used part of the limit; an empty dict if no part is used."""
         if not self._in_a_row:
             return {}
         return {"in_a_row": self._in_a_row, "furthest": self._furthest}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where a session that was cut short has left off."""
+        """Continue the count of a session that was cut short."""
         self._in_a_row = state.get("in_a_row", 0)
         self._furthest = state.get("furthest", 0)
 
     def leave_out(self, numbers: Mapping[str, Iterable[int]]) -> None:
-        """Add values to those that are left out."""
+        """Leave out further values; *numbers* has their numbers by input."""
         for name, more in numbers.items():
             self.left_out.setdefault(name, set()).update(more)
 
@@ -140,17 +140,18 @@ class Preemptions:
         pause(seconds, hurry)
 
     def closed(self, session: Session) -> None:
-        """Note how far a session came that was preempted."""
+        """Record the progress of a session that was preempted."""
         self.furthest = max(self.furthest, _progress(session))
 
     def opened(self, session: Session) -> None:
-        """Note whether a new session has to repeat work that was done before."""
+        """Record whether a new session has to repeat work of the preempted one."""
         self._lost_progress = _progress(session) < self.furthest
 
     def are_over(self, session: Session) -> bool:
-        """Forget them and return True if a run has led further than ever before.
+        """Return whether the session got further than before; if so, count anew.
 
-        If nothing was lost, the repeated run alone is progress: it had not succeeded.
+        If no work was lost, one successful run is enough: the preemption made it fail
+        before.
         """
         if self._lost_progress and _progress(session) <= self.furthest:
             return False
@@ -164,12 +165,12 @@ def _progress(session: Session) -> Progress:
 
 @attrs.define(eq=False)
 class Recoveries:
-    """How a session begins again, and how often it did.
+    """The roll-backs and preemptions of one session.
 
     Attributes:
-        rollbacks: counts how often it went back because a hook asked.
-        preemptions: counts the preemptions; None if the session recovers from none.
-        is_recovering: whether it has made no progress since the last preemption.
+        rollbacks: counts the roll-backs that hooks asked for.
+        preemptions: counts the preemptions; None if the session does not recover from any.
+        is_recovering: whether the session made no progress since the last preemption.
         pristine: the states of hooks and generators before the first backend session.
     """
 
@@ -190,6 +191,6 @@ class Recoveries:
         self.is_recovering = True
 
     def note_progress(self, session: Session) -> None:
-        """Note that a run succeeded: the recovery is over if it led further than before."""
+        """Note a successful run: it ends the recovery if it led further than before."""
         assert self.preemptions is not None
         self.is_recovering = not self.preemptions.are_over(session)

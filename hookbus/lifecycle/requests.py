@@ -35,14 +35,14 @@ def apply_requests(
     together: bool = False,
     cancelled: bool = False,
 ) -> None:
-    """Serve what hooks have asked for, or what all ranks of a training have agreed on.
+    """Serve the requests of hooks; with several ranks, those on which all ranks agree.
 
     Args:
         state: the session.
-        context: that of the run that has just ended; None outside of runs.
-        saving: whether to write a checkpoint; if not, a request for one is left over.
-        together: whether all ranks do this now.
-        cancelled: whether the run was left without its second half.
+        context: the context of the run that has just ended; None outside of runs.
+        saving: whether to write a checkpoint; if not, a request for one stays open.
+        together: whether all ranks call this function now.
+        cancelled: whether the run was cancelled before its second half.
     """
     asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
@@ -59,7 +59,7 @@ def _serve(
     asked: RunRequests,
     saving: bool,
 ) -> None:
-    """Serve requests; *context* is that of the run that has just ended, if any."""
+    """Serve requests; *context* belongs to the run that has just ended, if any."""
     requests, ending = state.requests, state.ending
     _roll_back_if_asked(state, asked, context)
     began = state.global_step - 1 if context is None else context.global_step
@@ -71,7 +71,7 @@ def _serve(
     if requested is not None:
         save(state, requested, context)
         if state.agreement is not None:
-            # What hooks of some ranks asked for around the save.
+            # Hooks of some ranks may have made requests around the save.
             _exchange(state, asked, now=True)
         raise_deferred()
         commit(state, asked)  # the assignments of after_save, and those before a refusal
@@ -88,7 +88,7 @@ def _serve(
 
 
 def hold_requests(state: SessionState, own: RunRequests) -> None:
-    """Put aside what all ranks have to agree on, until they do."""
+    """Hold the requests on which all ranks have to agree, until the next exchange."""
     agreement = state.agreement
     assert agreement is not None
     stop, save, rollback = state.requests.take_asked(own)
@@ -111,12 +111,12 @@ def _exchange(
     *,
     now: bool = False,
 ) -> None:
-    """Tell the other ranks what this one wants; put what they agree on into *own*.
+    """Exchange requests with the other ranks; put the agreed ones into *own*.
 
-    *now* waits for them here, and not only at a boundary.
+    *now* waits for the other ranks here, and not only at a boundary.
 
     Raises:
-        PeersDisagreeError: another rank is elsewhere, or has done other things.
+        PeersDisagreeError: another rank is at another place, or its work differs.
         PeerFailedError: another rank is gone.
     """
     agreement, requests, backend = state.agreement, state.requests, state.backend
@@ -149,7 +149,7 @@ def _exchange(
 
 
 def exchange_at_end_of_pass(state: SessionState) -> None:
-    """Act on what the last step of a pass asked for, before the pass is over.
+    """Serve the requests of the last step of a pass, before the pass is over.
 
     Raises:
         PeersDisagreeError: another rank has further values.
@@ -199,7 +199,8 @@ def take_rollback(
 ) -> tuple[Rollback, Restored]:
     """Return the request to roll back, and the checkpoint to which the session goes.
 
-    A stop waits until the session comes there again, unless it ends this process alone.
+    If the run also asked for a stop, the stop waits until the session reaches the step of
+    the run again. A stop for another reason, like a preemption, does not wait.
 
     Raises:
         UsageError: the session saves nothing, or there is no checkpoint.
@@ -236,7 +237,7 @@ def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> 
 def _roll_back_if_asked(
     state: SessionState, asked: RunRequests, context: SessionRunContext | None
 ) -> None:
-    """Roll a loop back if a hook has asked; a session with a graph does it later."""
+    """Roll back a loop if a hook has asked; a session with a graph rolls back later."""
     if asked.rollback is not None and not state.mode.replaces_backend:
         state.mode.roll_back(state, asked, context)
 
@@ -269,7 +270,7 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
 
 
 def record(state: SessionState, params: Any) -> None:
-    """Record hyperparameters, tell the hooks, and serve what they ask for.
+    """Record hyperparameters, tell the hooks, and serve their requests.
 
     Raises:
         ArgumentTypeError: they are not plain values.
@@ -288,8 +289,9 @@ def record(state: SessionState, params: Any) -> None:
 def heed_signal(state: SessionState) -> bool:
     """Return whether the signal that came ends a custom loop now, between two steps.
 
-    The checkpoint is written at once: what the program does after its loop is not part of
-    what a resumed one continues. A value that would be lost still gets its step before.
+    If it does, the session writes the checkpoint at once: a resumed program runs the code
+    after the loop again, so the effects of this code must not be saved. A pulled value that
+    would be lost still gets its step first.
     """
     ending = state.ending
     if state.is_inside or ending.stop is not None or state.phase is not Phase.RUNNING:
@@ -311,8 +313,8 @@ def save(
 ) -> None:
     """Write a checkpoint, unless the last one is up to date or a hook refuses.
 
-    The checkpoint contains what hooks assign until it is written. A signal interrupts the
-    hooks, but not the writing.
+    The checkpoint contains every assignment that hooks make before the write. A signal
+    interrupts the hooks, but not the write.
     """
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
@@ -346,11 +348,11 @@ def save(
 def save_failed(state: SessionState, why: str) -> None:
     """Write the checkpoint of a session that fails, if a hook asked for one.
 
-    There is none before the first step of a custom loop, nor while that repeats its way to
-    its checkpoint: what it tracks has no state to tell yet.
+    A custom loop has no state to save before its first step, or while it repeats its way
+    to the checkpoint that it resumes from.
 
     Raises:
-        BaseException: it cannot be written.
+        BaseException: the checkpoint cannot be written.
     """
     saver, contents, backend = state.saver, state.contents, state.backend
     ready = state.first_step is not None and contents.tracking.is_complete
@@ -405,7 +407,7 @@ def _write(
         return None
     bus.caller("before_save").collect(session, step)
     commit(state, asked)
-    # Who asked meanwhile gets this checkpoint.
+    # This checkpoint also serves the requests that hooks have made meanwhile.
     request = united(request, requests.take_save(asked)) or request
     saver.retention.add_values(requests.take_values())
     return saver.write(session, snapshot, request)

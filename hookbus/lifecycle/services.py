@@ -1,4 +1,4 @@
-"""Provides what the contexts of runs need of their session."""
+"""Provides the services of a session that the contexts of its runs need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookbus.lifecycle.state import SessionState
 
 
 class Services:
-    """The services of a session to the contexts of its runs.
+    """The services of a session for the contexts of its runs.
 
     Attributes:
         requests: takes the requests of hooks.
@@ -28,7 +28,7 @@ class Services:
         """Return the name of a variable that the current hook may set to *value*.
 
         Raises:
-            GraphError: it may not.
+            GraphError: the hook may not set it.
         """
         backend, who = self._state.backend, f"hook {self.current_hook.name!r}"
         assert backend is not None
@@ -37,7 +37,7 @@ class Services:
         return name
 
     def planned_end(self) -> int | None:
-        """Return the earliest end that a hook plans or an input has."""
+        """Return the first step at which a hook plans to stop or an input ends, or None."""
         state = self._state
         ends = self.emit("planned_last_step")
         left = state.mode.remaining(state)

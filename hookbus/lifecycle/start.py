@@ -207,10 +207,10 @@ def finalize(state: SessionState) -> None:
 
 
 def _compare_ranks(state: SessionState, agreement: Agreement) -> None:
-    """Check that the processes of a training have the same hooks and the same directory.
+    """Check that all ranks have the same hooks, settings and checkpoint directory.
 
     Raises:
-        PeersDisagreeError: they differ.
+        PeersDisagreeError: the ranks differ.
     """
     members, directory = state.bus.members, state.saver.checkpoints.directory
     shared = [name for name in members if state.bus.is_everywhere(name)]
@@ -226,7 +226,7 @@ def _compare_ranks(state: SessionState, agreement: Agreement) -> None:
 
 
 def _plain_settings(hook: Any) -> dict[str, str]:
-    """Return those settings of a hook whose text tells them apart in any process."""
+    """Return the settings of a hook whose text can be compared between processes."""
     fields = attrs.fields_dict(type(hook)) if attrs.has(type(hook)) else {}
     settings = {n: getattr(hook, n) for n, field in fields.items() if field.init}
     plain = (bool, int, float, str, type(None))
@@ -292,10 +292,10 @@ def finish_run(state: SessionState, context: SessionRunContext) -> None:
 
 
 def close_replaced(state: SessionState) -> None:
-    """Close a backend session that failed, and that a new one replaces.
+    """Close a backend session that failed, before a new one replaces it.
 
     Raises:
-        BaseException: the error of a thread, if it is no preemption.
+        BaseException: the error of a thread, except a preemption.
     """
     old = state.backend
     assert old is not None
@@ -318,8 +318,8 @@ def repeat(
         state: the session.
         cause: the preemption.
         what: the function to call again.
-        done: its values and the step after it, if the preemption came only after the run.
-            If the checkpoint contains that step, the call is not repeated.
+        done: the values of the run and the step after it, if the preemption came only after
+            the run. If the checkpoint contains that step, the call is not repeated.
     """
     while True:
         backend = recover(state, cause)
@@ -354,7 +354,7 @@ def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
 
 
 def _call_begin(state: SessionState) -> None:
-    """Call all ``begin``s; a hook without one begins after the hooks before it."""
+    """Call every ``begin``. A hook without one counts as begun after those before it."""
     caller, order = state.bus.caller("begin"), list(state.bus.members)
     silent = set(order) - {name for name, _ in caller.rows}
     arguments = (
@@ -383,7 +383,7 @@ def _call_begin(state: SessionState) -> None:
 
 
 def _try_to_open(state: SessionState) -> BaseException | None:
-    """Open a backend session and serve the hooks' requests; return a preemption."""
+    """Open a backend session, and serve requests; return the preemption, or None."""
     try:
         session = call_interruptibly(state.creator.create_session)
     except PREEMPTION_ERRORS as error:
@@ -404,7 +404,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
         # The objects of a custom loop are known only at its first step.
         if not state.mode.takes_reports:
             state.saver.note_restored(session)
-        # Not before: a checkpoint without them is not the current state.
+        # After note_restored(): the checkpoint lacks these numbers, so it is out of date.
         session.leave_out(state.recoveries.rollbacks.left_out)
         if state.kind == "train" and state.ending.stop is None:
             _stop_before_first_run(state, session)
@@ -419,7 +419,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
 
 
 def _stop_before_first_run(state: SessionState, session: Session) -> None:
-    """Stop a training that a hook declares finished, so that it does not do another run."""
+    """Stop before the first run if a hook declares the training finished."""
     reasons = state.bus.caller("before_first_run").collect(session)
     if reasons:
         who, why = reasons[0][0], str(reasons[0][1])
@@ -439,7 +439,7 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
     contents.tracking.add_all(creator.graph.objects)
     if (
         training and not state.mode.takes_reports
-    ):  # that may track more until its first step
+    ):  # a loop may track more objects until its first step
         contents.tracking.check()
     # 2. The initialization of the scaffold.
     hurry = state.ending.signals.came
@@ -459,15 +459,16 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
     # 4. Generators last: the numbers drawn before must not matter.
     if restored is not None and training:
         contents.generators.restore(restored.state.get("random", {}))
-        if not state.mode.takes_reports:  # that may import more until its first step
+        if not state.mode.takes_reports:  # a loop may import more until its first step
             contents.generators.restore_rest()
 
 
 def _restore_pristine(state: SessionState) -> None:
-    """Start a session that restores nothing in the state of the first one.
+    """Give hooks and generators their first states, as the session restores nothing.
 
-    A foreign loop has initialized its values. Without a checkpoint_dir it may have restored
-    them in its own way; then the hooks just go on.
+    The first call records these states. A foreign loop has initialized its own values.
+    Without a checkpoint_dir the loop may have restored values in its own way, so the hooks
+    keep their states.
     """
     hooks = state.contents.hooks
     if state.mode.is_driven and state.saver.checkpoints.directory is None:

@@ -51,12 +51,12 @@ class Phase(enum.Enum):
 
 
 RUNNING = Phase.RUNNING
-"""For what each step asks: Python 3.11 takes long to look a member of an enum up."""
+"""``Phase.RUNNING``, for each step: Python 3.11 is slow to look up a member of an enum."""
 
 
 @attrs.frozen
 class SessionOptions:
-    """How a session was opened; never changed.
+    """The options with which a session was opened; they never change.
 
     Attributes:
         kind: the purpose of the session.
@@ -104,7 +104,7 @@ class Mode(Protocol):
         """Return the numbers of the values that a roll-back leaves out, by input.
 
         Raises:
-            UsageError: the backend pulls from inputs in a way of its own.
+            UsageError: the backend pulls from inputs that are not in the graph.
         """
 
     def roll_back(
@@ -117,12 +117,12 @@ class Mode(Protocol):
 
         Args:
             state: the session.
-            asked: what hooks have asked for, the roll-back among it.
-            context: that of the run in which they did; None outside of runs.
+            asked: the requests of hooks, the roll-back included.
+            context: the context of the run with these requests; None outside of runs.
 
         Raises:
             UsageError: the session cannot go back.
-            TrainingError: it went back too often.
+            TrainingError: the session went back too often.
         """
 
 
@@ -134,25 +134,25 @@ class SessionState:
     functions of this package change it.
 
     Attributes:
-        options: how it was opened.
-        mode: what differs between a graph, a custom loop, and a loop of another trainer.
+        options: the options with which it was opened.
+        mode: the form of the session: a graph, a custom loop, or a loop of another trainer.
         creator: creates and initializes backend sessions.
         bus: the hooks.
         requests: takes the requests of hooks.
         contents: the parts that checkpoints contain.
         saver: writes and reads checkpoints.
-        ending: whether it ends, and why.
-        recoveries: how it begins again after a preemption or a roll-back.
-        agreement: what this process agrees on with the others of the training; None if it
-            trains alone.
-        tracer: adds up the time of each plugin; None unless that was requested.
-        loop: where a custom loop is.
+        ending: the reasons for which it ends.
+        recoveries: counts and limits the preemptions and roll-backs.
+        agreement: the link to the other ranks; None if this process trains alone.
+        tracer: adds up the time of each plugin; None without a request for it.
+        loop: the state of a custom loop.
         phase: the phase of its life.
         backend: the current backend session; None before the first one.
-        ready: runs steps right away; None unless the session is ``RUNNING``.
+        ready: the stepper of *backend* while the session is ``RUNNING``; None otherwise.
         begun: the names of the hooks whose ``begin`` was called.
-        first_step: the global step at which the first run could begin; None before that.
-        outcome: how it ended; None until then.
+        first_step: the global step at which the first backend session was ready; None
+            before.
+        outcome: the outcome of the session; None before its end.
     """
 
     options: SessionOptions
@@ -186,7 +186,7 @@ class SessionState:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop, a signal or the coordinator ends it."""
+        """Whether a stop, a signal or the coordinator ends the session."""
         backend = self.backend
         ended = backend is not None and backend.coord.should_stop()
         return ended or self.ending.is_decided
@@ -198,15 +198,15 @@ class SessionState:
 
     @property
     def acts_always(self) -> bool:
-        """Whether there is something to do after each run.
+        """Whether the session has work after each run.
 
-        The session recovers, or agrees with other processes.
+        It does while it recovers from a preemption, and if there are other ranks.
         """
         return self.recoveries.is_recovering or self.agreement is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether each run may have something to serve that its own hooks do not ask."""
+        """Whether the session may have work after a run without any requests."""
         return self.acts_always or self.ending.is_waiting
 
     def enter(self, phase: Phase) -> None:
@@ -216,9 +216,9 @@ class SessionState:
         self.ready = backend.stepper if is_ready and backend is not None else None
 
     def abort_run(self) -> None:
-        """Forget the requests of the run that is open, which has failed.
+        """Forget the requests of the open run, which has failed.
 
-        Its stop is remembered, for a repetition.
+        Only a stop is kept, in case the session repeats the run.
         """
         context = None if self.backend is None else self.backend.stepper.abort()
         if context is not None:
@@ -230,7 +230,7 @@ class SessionState:
 
         Raises:
             SessionClosedError: the session is closed.
-            UsageError: it has a graph.
+            UsageError: the session has a graph.
         """
         self.check_process()
         if self.phase is Phase.CLOSED:
@@ -242,7 +242,7 @@ class SessionState:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is the copy, in a forked child, of a session of the parent."""
+        """Whether this is a copy in a forked child, and the session is the parent's."""
         return self.saver.fork_guard.is_abandoned
 
     def check_process(self) -> None:
@@ -250,7 +250,7 @@ class SessionState:
         self.saver.fork_guard.check()
 
     def abandon_after_fork(self) -> None:
-        """Do nothing any more, in a forked child: no event, no save, no outcome."""
+        """Make this copy in a forked child inert: no event, no save, no outcome."""
         self.saver.fork_guard.abandon()
         self.enter(Phase.STOPPING)  # so that nothing is ready
         self.bus.abandon_after_fork()
@@ -321,7 +321,7 @@ def note_closed(state: SessionState) -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    """Register, once in a process, what a fork does to open sessions."""
+    """Register the handlers of forks for open sessions, once in a process."""
     if sys.platform != "win32":
         os.register_at_fork(
             before=_before_fork,

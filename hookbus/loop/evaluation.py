@@ -18,9 +18,10 @@ class Evaluation:
     """One evaluation of the model of a custom loop, as a block.
 
     Leaving the block without an error sends the means of the reported values to all hooks
-    as the event ``evaluated``, and serves what they ask for, like a stop. In any case it
-    restores the random generators of the process and those that the session tracks. In the
-    block, tracked objects compute as in an evaluation, if their library knows how.
+    as the event ``evaluated``, and serves their requests, like a stop. In any case, leaving
+    the block restores the random generators of the process and those that the session
+    tracks. In the block, tracked objects compute as in an evaluation, if their library
+    supports that.
 
     Attributes:
         name: distinguishes this evaluation from others; None if there is only one.

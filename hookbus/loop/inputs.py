@@ -20,7 +20,7 @@ def track(state: SessionState, things: Mapping[str, Any]) -> Any:
 
 
 def wrapping(state: SessionState, name: str | None) -> Callable[[Any], Any] | None:
-    """Return what wraps the values of an input of a custom loop; None for nothing."""
+    """Return a function that wraps the values of a custom loop's input, or None."""
     if name is None:
         return None
     state.loop.input_names.add(name)
@@ -42,9 +42,9 @@ def end_epoch(state: SessionState, epoch: int) -> None:
 
 
 def emit_between_steps(state: SessionState, event: str, **arguments: Any) -> None:
-    """Send an event between two steps, and serve what hooks ask for.
+    """Send an event between two steps, and serve the requests of hooks.
 
-    They ask through the context of the last step, which is over otherwise.
+    For the event, the context of the last step is open for requests again.
     """
     context, step = state.loop.last_context, state.global_step
     if context is not None:

@@ -72,10 +72,10 @@ class Step:
 
     @property
     def skipped(self) -> bool:
-        """Whether a hook asks this step not to update what it trains.
+        """Whether a hook asks this step not to update the model.
 
-        The loop looks at it where it would update, for example before ``optimizer.step()``.
-        The step counts all the same.
+        The loop reads this flag before its update, for example before ``optimizer.step()``.
+        A step without an update still counts.
 
         Raises:
             UsageError: the step is not entered.
@@ -130,7 +130,7 @@ class Step:
         return self
 
     def _prepare(self, must_be_done: bool) -> BackendHandle:
-        """Do what comes before the first step, and before one after something unusual.
+        """Prepare the first step, or a step after an unusual event, like a signal.
 
         Args:
             must_be_done: whether the value of the step would be lost.

@@ -16,7 +16,7 @@ from hookbus.process.interrupts import interruptible, signals_deferred
 ExcInfo: TypeAlias = (
     tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 )
-"""What ``sys.exc_info()`` returns."""
+"""The type of the result of ``sys.exc_info()``."""
 
 
 class Coordinator:

@@ -1,4 +1,4 @@
-"""Gathers what a checkpoint of a session contains, and gives it back to a session."""
+"""Gathers the contents of a checkpoint from a session, and gives them back to a session."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Contents:
         hooks: the hooks that have a state, by name.
         tracking: the objects of a custom loop.
         epochs: the place of a custom loop in its program.
-        rollbacks: returns what a resumed session must know of roll-backs.
-        resumes_input: takes how the previous session ended, or None; returns whether this
-            one continues in its input.
+        rollbacks: returns the count of roll-backs that a resumed session needs.
+        resumes_input: takes the kind of the previous session's end, or None; returns
+            whether this session continues in the input.
         params: the hyperparameters that the program has recorded, or those of the restored
             checkpoint.
         generators: restores the random generators of the process.
@@ -132,8 +132,8 @@ class Contents:
     ) -> dict[str, Any]:
         """Return the contents of a checkpoint.
 
-        Several ranks save together: the chief what is the same on all of them, the others
-        only what is their own.
+        Several ranks save together. The chief saves the parts that all ranks share, and
+        each rank saves its own parts.
 
         Raises:
             CheckpointError: the state of an iterator has too many levels.
@@ -242,7 +242,7 @@ class Contents:
         return {name: value for name, value in values.items() if name in held}
 
     def _arrive(self, states: Mapping[str, Any]) -> None:
-        """Restore what a resumed program has changed on its way to the checkpoint."""
+        """Undo the changes that a resumed program made on its way to the checkpoint."""
         self.tracking.restore_again()
         self.generators.restore(states)
 

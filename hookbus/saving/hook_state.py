@@ -46,7 +46,7 @@ class Stateful:
 
     @property
     def reads_in_evaluations(self) -> bool:
-        """Whether it gets its state in a session that does not train, too."""
+        """Whether the hook also gets its state in a session that does not train."""
         return "kind" in self._parameters()
 
     def load(self, state: Any, ended: str | None, kind: Kind = "train") -> None:

@@ -198,7 +198,7 @@ def _fitted(name: str, value: Any, old: Any) -> Any:
 def _live(
     library: Library | None, value: Any, name: str = ""
 ) -> Callable[[Any], None] | None:
-    """Return what writes into a value of a library in place; None if nothing can."""
+    """Return a function that writes into a value of a library in place, or None."""
     try:
         tracked = None if library is None else library.tracked(name, value)
     except UsageError:  # the values of the library do not change
@@ -216,7 +216,7 @@ def _kind_of(value: Any) -> int:
 
 
 def _written(here: Any, path: Path, value: Any) -> Any:
-    """Write a value at a path; return what takes the place of *here*."""
+    """Write a value at a path; return *here*, or the object that replaces *here*."""
     if not path:
         if getattr(getattr(here, "flags", None), "writeable", False):
             here[...] = value

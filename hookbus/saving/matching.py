@@ -21,8 +21,8 @@ def leave_out(
 ) -> dict[str, Any]:
     """Leave out the variables of hooks that are not among the others, and log them.
 
-    A hook may be switched on or off between two sessions. Its variables are its own matter,
-    and only those of the user tell whether a checkpoint fits a graph.
+    A hook may be switched on or off between two sessions. Only the variables of the user
+    decide whether a checkpoint fits a graph.
     """
     alone = {name: owners[name] for name in owners if name in values and name not in others}
     for hook in dict.fromkeys(alone.values()):

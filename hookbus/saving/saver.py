@@ -53,11 +53,10 @@ class Saver:
         retention: removes old checkpoints.
         contents: the parts of the session that the checkpoints contain.
         versions: the versions of everything that takes part, for the manifest.
-        agreement: what this process agrees on with the others of the training; None if it
-            trains alone.
-        fork_guard: tells whether the session belongs to the parent of this process.
-        last: the checkpoint that was restored or saved last; None if there is none.
-        is_displaced: whether the directory was replaced by that of another training.
+        agreement: the link to the other ranks; None if this process trains alone.
+        fork_guard: detects a forked child of the process that opened the session.
+        last: the checkpoint that was restored or saved last; None before the first.
+        is_displaced: whether the directory was replaced by that of another session.
     """
 
     retention: Retention
@@ -77,7 +76,7 @@ class Saver:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what there is once."""
+        """Whether this process writes the parts that all ranks share."""
         return self.agreement is None or self.agreement.is_chief
 
     @property
@@ -108,10 +107,10 @@ class Saver:
             self._codec = load_codec()
 
     def check_shared(self) -> None:
-        """Check that the ranks have one directory, and not several of the same name.
+        """Check that all ranks see one directory, and not several of one name.
 
         Raises:
-            PeersDisagreeError: some do not see what the chief has written there.
+            PeersDisagreeError: a rank does not see a file that the chief has written there.
         """
         directory, agreement = self.checkpoints.directory, self.agreement
         if directory is None or agreement is None:
@@ -293,7 +292,7 @@ class Saver:
                 files.records[f"{folder}/{name}"] = FileRecord(size, digest)
 
     def _write_part(self, contents: Mapping[str, Any]) -> Mapping[str, FileRecord]:
-        """Write what this rank saves into the chief's checkpoint; return its files."""
+        """Write this rank's part into the chief's checkpoint; return the part's files."""
         agreement = self.agreement
         assert agreement is not None
         whole = Path(agreement.broadcast())
@@ -312,10 +311,10 @@ class Saver:
     def write_failed(self, session: Session, snapshot: Snapshot, why: str) -> Path:
         """Write the checkpoint of a session that failed; return its directory.
 
-        No session restores it by itself: it is apart from the others.
+        No session restores this checkpoint by itself: it has a directory of its own.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the checkpoint cannot be written.
             UsageError: another session is writing one into the directory.
         """
         directory, who = self.checkpoints.failed_directory, self.checkpoints.failed_by
@@ -358,7 +357,7 @@ class Saver:
         )
 
     def keep_last(self, request: SaveRequest) -> None:
-        """Keep the last checkpoint for good, which already has what a request asks for."""
+        """Serve a request by keeping the last checkpoint, which is up to date, for good."""
         last = self.last
         if last is None or last.manifest.kept.items() >= request.kept.items():
             return
@@ -372,7 +371,7 @@ class Saver:
 
     def record_values(self, current: int) -> None:
         """Record the numbers that :attr:`retention` has taken; *current* is the step."""
-        if not self.is_chief:  # whose values are recorded
+        if not self.is_chief:  # only the chief's values are recorded
             self.retention.values.clear()
             return
         if self._lock is not None and self._lock.is_lost:
@@ -385,7 +384,10 @@ class Saver:
             self.retention.prune(last.path)
 
     def mark_ended(self, step: int, kind: str) -> None:
-        """Record in the checkpoint of *step* that the session ended there, and how."""
+        """Record in the checkpoint of *step* how the session ended at this step.
+
+        No checkpoint is changed if the last one is of another step.
+        """
         self.fork_guard.check()
         last = self.last
         if last is None or last.step != step:
@@ -396,7 +398,10 @@ class Saver:
         self.last = attrs.evolve(last, manifest=manifest, ended=kind)
 
     def mark_ended_late(self, step: int, kind: str) -> None:
-        """Do the same after :meth:`close`, unless another session saves there by then."""
+        """Record after :meth:`close` how the session ended.
+
+        The checkpoint stays as it is if another session saves into the directory by then.
+        """
         if self._lock is None:
             return
         try:
@@ -445,19 +450,19 @@ class Saver:
         return bool(files) and files == self.last.files
 
     def skip_further_saves(self, session: Session) -> None:
-        """Write no further checkpoint of this step if there is one.
+        """Write no further checkpoint of this step if the step is saved.
 
-        After a signal, code behind the loop still changes the model. A resumed program runs
-        that code again, so its effects must not be in the checkpoint.
+        After a signal, the code behind the loop still runs and may change the model. A
+        resumed program runs the code again, so no checkpoint may contain its effects.
         """
         if self.last is not None and self.is_saved(session):
             self.last = attrs.evolve(self.last, is_final=True)
 
     def note_restored(self, session: Session) -> None:
-        """Note the state that hooks and tracked objects have taken over from a checkpoint.
+        """Note the state of hooks and tracked objects after they were restored.
 
-        Called before anything runs, so that a later state is told apart from it. The files
-        of the checkpoint do not tell: a hook may be new, and an input begin anew.
+        Called before the first run, so that a later state can be compared with this one.
+        The checkpoint cannot serve for that: a hook may be new, or an input may begin anew.
         """
         if self.last is not None and self.checkpoints.enabled_by is not None:
             files = self._files_of(session, self.contents.snapshot(session))
@@ -476,7 +481,7 @@ class Saver:
         return files.records
 
     def _gather(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
-        """Return what this rank saves."""
+        """Return the contents of this rank's part of a checkpoint."""
         return self.contents.gather(session, snapshot, is_chief=self.is_chief)
 
     def _loaded_codec(self) -> tuple[str, Codec]:
@@ -499,10 +504,10 @@ class Saver:
         return for_rank(restored, peers.rank, peers.size)
 
     def _named(self, path: str | Path | NewestIn) -> Restored:
-        """Read a checkpoint that the program names; all ranks read the same one.
+        """Read a checkpoint that the program names. All ranks read the chief's choice.
 
         Raises:
-            NoGoodCheckpointError, CheckpointError: it is not there, or not good.
+            NoGoodCheckpointError, CheckpointError: the checkpoint is missing, or not good.
         """
         if not isinstance(path, NewestIn):
             return read_checkpoint(path)

@@ -124,7 +124,7 @@ class Tracking:
         Args:
             saved: the states by name.
             again: whether to keep *saved* as it is, for :meth:`restore_again`.
-            generators: whether to restore random generators, too.
+            generators: whether to restore random generators as well.
         """
         self._saved, self._restores_again = saved, again
         self._restores_generators = generators
@@ -204,7 +204,7 @@ class Tracking:
         }
 
     def states(self, names: Iterable[str]) -> dict[str, Leaves]:
-        """Return what hooks read and write of tracked objects whose values may change."""
+        """Return the leaves of tracked objects whose values hooks may change."""
         return {
             name: Leaves(name, self._tracked[name].get, write)
             for name in names
@@ -273,7 +273,7 @@ class Tracking:
         return Undo(undo)
 
     def own_names(self) -> set[str]:
-        """Return the names of objects whose state each process of a training has alone."""
+        """Return the names of objects whose state differs between processes."""
         return {name for name, tracked in self._tracked.items() if not tracked.is_alike}
 
     def generator_states(self) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def restored_in_place(here: Any, saved: Any) -> Any:
 def _plain(state: Any, levels: int = MOST_LEVELS) -> Any:
     """Return a state with tuples in place of named ones, whose classes no codec knows.
 
-    Parts in which there are none stay the same objects, and so do those that are too deep.
+    Parts without named tuples stay the same objects, and so do parts that are too deep.
     """
     if not isinstance(state, dict | list | tuple) or not levels:
         return state

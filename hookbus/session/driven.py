@@ -47,7 +47,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @attrs.frozen(eq=False)
 class StepRequest:
-    """What hooks want of one step of a foreign loop.
+    """The request of all hooks for one step of a foreign loop.
 
     Attributes:
         fetches: the names of the nodes whose values hooks want, each once.
@@ -55,8 +55,8 @@ class StepRequest:
         options: the united options of hooks.
         metadata: the record for hooks. The loop fills it in if ``options.trace_level`` is
             above 0.
-        skipped_by: the hook that asks the loop not to update what it trains in this step;
-            None if none does. The step counts all the same.
+        skipped_by: the hook that asks the loop not to update the model in this step; None
+            if no hook does. The step still counts.
     """
 
     fetches: tuple[str, ...]
@@ -86,9 +86,9 @@ class DrivenSession:
     It carries plugins, flags, checkpoints and the outcome into a loop that hookbus does
     not own. The loop reports its events by calling :meth:`begin`, :meth:`created`, then for
     each step :meth:`before_step` and :meth:`after_step`, and once :meth:`end` or
-    :meth:`failed`. Hooks get the same calls in the same order as in a
-    :class:`MonitoredSession`. Used as a block, it calls :meth:`end` or :meth:`failed`
-    itself. An error that a method raises is one of the loop: pass it to :meth:`failed`.
+    :meth:`failed`. Hooks get the calls of a :class:`MonitoredSession`, in its order. Used
+    as a block, the session calls :meth:`end` or :meth:`failed` itself. Treat an error that
+    a method raises like one of the loop: pass it to :meth:`failed`.
 
     The loop alone decides about recovery. After a failed step it either goes on with a new
     backend session (:meth:`created` again), leaves the step out (:meth:`cancel_step`), or
@@ -232,8 +232,8 @@ class DrivenSession:
         ``after_create_session``. If a backend session fails later and the loop goes on with
         a new one, call it again: the step that failed is forgotten. If nothing is restored,
         hooks go back to their first state if the session has a *checkpoint_dir*, and keep
-        their state otherwise. Look at :attr:`stop` afterwards: a training that is complete
-        must do no step.
+        their state otherwise. Look at :attr:`stop` afterwards: if training is already
+        complete, the loop must do no step.
 
         Args:
             session: runs nodes of :attr:`graph` for the hooks, and reads and writes its
@@ -296,7 +296,7 @@ class DrivenSession:
         record(self._state, params)
 
     def before_step(self, fetches: Any = (), *, kind: Kind | None = None) -> StepRequest:
-        """Call every ``before_run``; return what hooks want of the step.
+        """Call every ``before_run``; return the request of all hooks for the step.
 
         Args:
             fetches: the nodes of the graph that the loop itself fetches in this step, or
@@ -306,7 +306,7 @@ class DrivenSession:
                 allowed after a stop.
 
         Raises:
-            UsageError: the step before has not ended, or a hook calls this, or a loop
+            UsageError: the step before is still open, or a hook calls this, or a loop
                 without a graph gives *fetches*.
             RunAfterStopError: the loop was told to stop, by :meth:`after_step` or
                 :attr:`stop`.
@@ -335,7 +335,7 @@ class DrivenSession:
         return self._request_of(backend, opened)
 
     def _request_of(self, backend: BackendHandle, opened: OpenStep) -> StepRequest:
-        """Return what hooks want of a step; a repetition wants what is prepared."""
+        """Return the request of all hooks for a step; a repetition has it prepared."""
         skipped_by, usual = opened.skipped_by, self._usual
         is_usual = opened.unplanned is None and skipped_by is None
         if is_usual and usual is not None and usual[0] is opened.trace:
@@ -353,18 +353,18 @@ class DrivenSession:
         return request
 
     def after_step(self, values: Mapping[str, Any] = _NOTHING) -> StopReason | None:
-        """Call every ``after_run`` with the values of the step; serve what hooks ask for.
+        """Call every ``after_run`` with the values of the step; serve their requests.
 
-        Checkpoints are saved and variables assigned before it returns. With a graph, the
-        ``global_step`` of the backend session must already count the step; without one,
-        this counts it.
+        Checkpoints are saved and variables assigned before this method returns. With a
+        graph, the ``global_step`` of the backend session must already count the step;
+        without a graph, this method counts it.
 
         Args:
             values: by name: with a graph one for each of the request's ``fetches``, without
                 one all that the loop reports. Others are ignored.
 
         Returns:
-            Why the loop should end now, as :attr:`stop`; None to go on.
+            The reason to end the loop now, as :attr:`stop`; None to go on.
 
         Raises:
             UsageError: no step has begun, or a value is missing.
@@ -452,20 +452,20 @@ class DrivenSession:
     def failed(self, error: BaseException) -> Outcome:
         """End the session because of an error; hooks get ``on_exception``.
 
-        An error that ends a session well everywhere, like an OutOfRangeError at the end of
-        input, does so here: hooks get ``end``.
+        Some errors end every session well, like an OutOfRangeError at the end of input.
+        For such an error, hooks get ``end``.
 
         Args:
-            error: the error that left the loop; it is the loop's to raise it.
+            error: the error that left the loop. The loop itself raises it again.
 
         Returns:
-            How it ended.
+            The outcome of the session.
 
         Raises:
-            SessionClosedError: it has already ended.
+            SessionClosedError: the session has already ended.
             KeyboardInterrupt, SystemExit: a signal ended the session, and *error* is part
                 of that.
-            BaseException: what interrupted a hook.
+            BaseException: the interrupt that left a hook.
         """
         self._check_open("failed()")
         return self._leave(error)

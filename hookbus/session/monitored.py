@@ -77,11 +77,12 @@ class MonitoredSession:
             ``Recovery()``.
         exit_on_signal: whether leaving the block, or :meth:`close`, raises after a signal
             ended the session: KeyboardInterrupt after SIGINT, ``SystemExit(75)`` after
-            SIGTERM and SIGHUP, or if a hook ended it as ``preempted``. False continues
-            behind the block. It does so too if the
-            program has its own handler for the signal.
-        hook_budget: the share of the time that each hook may take, like 0.02; what hooks
-            cost is logged then. The flag ``--hook-budget`` is stronger. None for any share.
+            SIGTERM and SIGHUP, or if a hook ended it as ``preempted``. With False, or if
+            the program has its own handler for the signal, the program continues behind
+            the block.
+        hook_budget: the share of the time that each hook may take, like 0.02. The session
+            then logs the costs of hooks. The flag ``--hook-budget`` takes precedence. None
+            for any share.
 
     Raises:
         UsageError: arguments, flags or settings are invalid.
@@ -170,10 +171,10 @@ class MonitoredSession:
 
     @property
     def compiled_step(self) -> str | None:
-        """The source of the functions that do a step which repeats; None before they exist.
+        """The source of the compiled functions of a step; None before they exist.
 
-        A session compiles a step when two in a row have done the same, and a hook that was
-        not due in them is not part of it. Readable after close.
+        A session compiles a step when it repeats. Hooks that were not due in the step are
+        not part of the source. Readable after close.
         """
         backend = self._state.backend
         return None if backend is None else backend.stepper.compiled_step
@@ -203,7 +204,7 @@ class MonitoredSession:
     ) -> Any:
         """Run part of the graph once, and call the hooks before and after.
 
-        Before it returns, the session does what hooks asked for: it assigns variables,
+        Before it returns, the session serves the requests of hooks: it assigns variables,
         saves a checkpoint, or stops. After a preemption it opens the backend again from the
         newest good checkpoint and repeats the run.
 
@@ -481,9 +482,9 @@ class MonitoredSession:
 
         Args:
             name: distinguishes several evaluations, for example on other data.
-            reduce: the means in a training of several processes: ``"none"`` for those of
-                each process, ``"mean"`` for those of the values of all. Then all of them
-                must evaluate.
+            reduce: how to combine the means of several processes: ``"none"`` gives each
+                process its own, ``"mean"`` is over the values of all processes. For
+                ``"mean"``, all processes must evaluate.
 
         Raises:
             UsageError: the session has a graph, the name has a slash, or there is no such

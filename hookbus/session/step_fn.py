@@ -1,4 +1,4 @@
-"""Runs step functions: what they get of a session, and which signature they have."""
+"""Runs step functions: checks their signature, and gives them a view of the session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class StepContext:
 
     Attributes:
         session: the backend session; runs through it reach no hook.
-        run_with_hooks: does what ``session.run`` does; may be called several times.
+        run_with_hooks: runs the graph and calls the hooks, like ``session.run``; may be
+            called several times.
     """
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:

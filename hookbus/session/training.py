@@ -119,8 +119,8 @@ class MonitoredTrainingSession(MonitoredSession):
             none.
         save_summaries_secs: seconds between summaries, instead of steps.
         summary_dir: the directory for summaries; by default *checkpoint_dir*.
-        log_step_count_steps: steps between measurements of the speed; 100 by default,
-            None for none.
+        log_step_count_steps: steps between measurements of the speed; 100 by default. None
+            measures no speed.
         stop_grace_period_secs: as in :class:`MonitoredSession`.
         max_wait_secs: the seconds that a process waits for its chief.
         recovery: as in :class:`MonitoredSession`.

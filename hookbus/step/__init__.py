@@ -1,1 +1,1 @@
-"""Runs steps: what a step asks for, whom it calls, and what repeats."""
+"""Plans, schedules and runs steps, and compiles the ones that repeat."""

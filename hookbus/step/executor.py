@@ -1,4 +1,4 @@
-"""Computes the values of a step: in a graph, from reports, or from another loop.
+"""Computes the values of a step in a graph or from reports, or takes those of a loop.
 
 The executor is the only difference between a run of a graph, the block of a custom loop,
 and a step that another loop drives.
@@ -23,13 +23,13 @@ NO_WRITES: Writes = {}
 
 
 class Executor(Protocol):
-    """Computes the values of a step from what the caller gives it."""
+    """Computes the values of a step from the caller's feeds, reports or values."""
 
     def plan(self, step: OpenStep, given: Any) -> RunPlan:
         """Return the plan that serves a step.
 
         Raises:
-            UsageError, GraphError, WriteConflictError: it cannot be served.
+            UsageError, GraphError, WriteConflictError: the step cannot be served.
         """
 
     def execute(
@@ -44,19 +44,20 @@ class Executor(Protocol):
 
         Args:
             step: the step, with its options and metadata.
-            plan: how to serve it.
-            given: what the caller gives: the feeds of a graph, the reports of a block, or
-                the values of another loop by name.
+            plan: the plan of the step.
+            given: the feeds of a graph, the reports of a block, or the values of another
+                loop by name.
             writes: the variables that hooks assign.
-            skips: whether to leave out the update of what the step trains.
+            skips: whether to leave out the step's update of the model.
         """
 
     def specialized(
         self, step: OpenStep, plan: RunPlan, given: Any
     ) -> tuple[Execute, CompiledProgram | None]:
-        """Return what executes repetitions of a step, and its compiled program if any.
+        """Return a function that executes repetitions of a step, and its program.
 
-        It is for steps without writes, skips, options and metadata.
+        The function is for steps without writes, skips, options and metadata. The program
+        is the plan's compiled one, or None.
         """
 
 
@@ -109,7 +110,7 @@ class GraphExecutor:
         plan: RunPlan,
         given: Any,
     ) -> tuple[Execute, CompiledProgram | None]:
-        """Return what runs the graph; it takes feeds under the caller's own keys."""
+        """Return a function that runs the graph, with feeds under the caller's own keys."""
         assert step.context is not None
         run, program = self.runner(plan)
         keys = step.context.original_args.feed_dict or ()
@@ -123,7 +124,7 @@ class GraphExecutor:
         return renamed, program
 
     def runner(self, plan: RunPlan) -> tuple[Execute, CompiledProgram | None]:
-        """Return what executes a plan, compiled if the backend can compile it."""
+        """Return a function that executes a plan, and the compiled program, if any."""
         execute, prepare = plan.execute, getattr(self._session, "prepared", None)
         assert execute is not None
         compiled: CompiledProgram | None = None
@@ -136,14 +137,14 @@ class GraphExecutor:
 
 
 class ReportExecutor(GraphExecutor):
-    """Takes the reports of a block, and computes from them what hooks derive.
+    """Takes the reports of a block, and computes the nodes that hooks derive from them.
 
-    A step of a training counts one global step, also if its update is skipped: the loop
-    alone can leave that out.
+    Each ``train`` step counts as one global step, even if a hook asks to skip its update.
+    Only the loop itself can leave the update out.
     """
 
     def plan(self, step: OpenStep, given: Any) -> RunPlan:
-        """Take the reports, and return the plan for what hooks fetch from them."""
+        """Take the reports, and return the plan for the fetches of hooks."""
         self._session.take_reports(given)
         return self._planner.plan(step.asked.request, given, given.names())
 
@@ -155,7 +156,7 @@ class ReportExecutor(GraphExecutor):
         writes: Writes = NO_WRITES,
         skips: bool = False,
     ) -> Sequence[Any]:
-        """Read what hooks fetch from the reports, and count the step."""
+        """Compute the fetches of hooks from the reports, and count the step."""
         values = self._run(plan.execute, step, plan, given, writes)
         if step.kind == "train":
             self._session.global_step += 1
@@ -165,7 +166,7 @@ class ReportExecutor(GraphExecutor):
     def specialized(
         self, step: OpenStep, plan: RunPlan, given: Any
     ) -> tuple[Execute, CompiledProgram | None]:
-        """Return what does so for steps that report the same names."""
+        """Return a function for later steps; it misses if they report other names."""
         session, (run, program) = self._session, self.runner(plan)
         names, trains = frozenset(given.names()), step.kind == "train"
         count, take_reports = len(names), session.take_reports
@@ -197,7 +198,7 @@ class GivenExecutor:
         self._session, self._planner = session, planner
 
     def plan(self, step: OpenStep, given: Any) -> RunPlan:
-        """Return what gives each hook its own of the values."""
+        """Return the plan that gives each hook its own values."""
         return self._planner.wanted(step.asked.request)
 
     def execute(
@@ -208,7 +209,7 @@ class GivenExecutor:
         writes: Writes = NO_WRITES,
         skips: bool = False,
     ) -> Sequence[Any]:
-        """Commit what hooks assign, and return the values that they fetch."""
+        """Commit the assignments of hooks, and return the values that hooks fetch."""
         values: Sequence[Any] = on_host(tuple(given[name] for name in plan.names))
         if writes:
             self._session.write({name: value for name, (_, value) in writes.items()})
@@ -220,7 +221,7 @@ class GivenExecutor:
         plan: RunPlan,
         given: Any,
     ) -> tuple[Execute, CompiledProgram | None]:
-        """Return what picks the values that hooks fetch."""
+        """Return a function that picks the values that hooks fetch."""
         names = plan.names
         return lambda values: on_host(tuple([values[name] for name in names])), None
 
@@ -229,7 +230,7 @@ def check_given(names: Sequence[str], given: Any) -> None:
     """Check that another loop gives all values that hooks fetch.
 
     Raises:
-        UsageError: one is missing.
+        UsageError: a value is missing.
     """
     for name in names:
         if name not in given:

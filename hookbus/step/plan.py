@@ -1,6 +1,6 @@
-"""Plans a run: which nodes to compute, and which of the values each party gets.
+"""Plans a run: the nodes to compute, and the values that each party gets.
 
-The plan of a request is made once and serves every run with the same request.
+A request is planned once. Its plan serves every run with an equal request.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from hookbus.step.request import CALLER, RunRequest, Unplanned, blame_asker
 Missing = TypeVar("Missing", UnfedPlaceholderError, NoValueYetError)
 
 MOST_PLANS = 1024
-"""How many different requests are kept with what was made for them."""
+"""The maximum number of requests whose plans are kept."""
 
 
 @attrs.frozen(eq=False)
 class RunPlan:
-    """How to serve a request.
+    """A plan that serves a request.
 
     Attributes:
         names: the names of the nodes that hooks fetch.
-        splits: takes all values and returns a hook's own structure, for each hook with
-            fetches, by its name.
-        places: the place among the values of each leaf that hooks fetch.
-        split: takes all values and returns the caller's structure; None if the caller gets
-            no values from here.
+        splits: a function for each hook with fetches, by the hook's name. It takes all
+            values and returns the hook's own structure.
+        places: the index among all values, for each leaf that hooks fetch.
+        split: takes all values and returns the caller's structure; None if the plan gives
+            the caller no values.
         program: the backend's own plan; None if another loop computes the values.
-        execute: the backend's method, which executes it.
+        execute: the backend's method that executes *program*; None without a program.
     """
 
     names: list[str]
@@ -63,8 +63,8 @@ class Planner:
     Args:
         session: the backend session.
         costs: adds up the time of executions.
-        is_everywhere: returns whether a hook takes part in all processes; None for a
-            training of one process.
+        is_everywhere: returns whether a hook takes part in all processes; None if one
+            process trains alone.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Planner:
         self._wanted: dict[Hashable, RunPlan] = {}
 
     def wanted(self, request: RunRequest) -> RunPlan:
-        """Return a plan of what the hooks of a run fetch, which executes nothing.
+        """Return a plan for the fetches of hooks alone, which executes nothing.
 
         Raises:
             GraphError: the graph has no such node.
-            UsageError: a hook cannot fetch a value in this process alone.
+            UsageError: a hook of one rank fetches a value that all ranks must read.
         """
         found = self._wanted.get(request)
         if found is None:
@@ -100,15 +100,15 @@ class Planner:
         """Return the plan of a request.
 
         Args:
-            request: what the caller and the hooks ask for.
+            request: the request of the caller and the hooks.
             feeds: the values of the fed nodes.
-            reported: the names among them that a step of a custom loop reports.
+            reported: the names that a step of a custom loop reports.
 
         Raises:
             UnfedPlaceholderError: a needed placeholder is not fed.
             WriteConflictError: two ops of the run update one variable.
             GraphError: the graph has no such node.
-            UsageError: a hook cannot fetch a value in this process alone.
+            UsageError: a hook of one rank fetches a value that all ranks must read.
         """
         key = (request, reported)
         return self._plans.get(key) or self._plan(key, frozenset(feeds).union(reported))
@@ -116,7 +116,7 @@ class Planner:
     def _plan(
         self, key: tuple[RunRequest, tuple[str, ...]], fed: frozenset[str]
     ) -> RunPlan:
-        """Plan a request that is new, and keep the plan under a key."""
+        """Plan a new request, and keep the plan under *key*."""
         request = key[0]
         self._check_shared(request)
         own = merge([(CALLER, request.fetches)])
@@ -141,7 +141,7 @@ class Planner:
         return plan
 
     def _hooks_part(self, request: RunRequest, start: int = 0) -> RunPlan:
-        """Plan what hooks get; *start* is the place of their first value."""
+        """Plan the values of hooks; *start* is the index of the first one."""
         merged = merge(request.hooks, start)
         hooks = [name for name, _ in request.hooks]
         return RunPlan(
@@ -151,12 +151,12 @@ class Planner:
         )
 
     def _check_shared(self, request: RunRequest) -> None:
-        """Check that no hook reads alone what all processes read together.
+        """Check that no hook of one rank fetches a value that all ranks must read.
 
-        The others would not take part, so this process would wait for them for ever.
+        The other ranks would not take part, so this one would wait for ever.
 
         Raises:
-            UsageError: a hook does.
+            UsageError: a hook fetches such a value.
         """
         if self._is_everywhere is None:
             return
@@ -191,7 +191,7 @@ class Planner:
         return names
 
     def _askers_of(self, request: RunRequest) -> dict[str, list[str]]:
-        """Return who fetches each node, by its name."""
+        """Return the parties that fetch each node, by the node's name."""
         merged = _merged(request)
         askers: dict[str, list[str]] = {}
         for name, leaf in zip(self._names_of(merged), merged.leaves, strict=True):
@@ -205,7 +205,7 @@ class Planner:
     def with_askers(
         self, error: Missing, request: RunRequest, fed: frozenset[str]
     ) -> Missing:
-        """Add the fetch that needs the missing value, and the party that asked for it."""
+        """Return an error that names the fetch with the missing value, and its askers."""
         graph = self._session.graph
         for name, askers in self._askers_of(request).items():
             if needs(graph, graph.resolve(name), error.node, fed):
@@ -225,7 +225,7 @@ class Planner:
     def _blame_writer(
         self, error: WriteConflictError, request: RunRequest, fed: frozenset[str]
     ) -> None:
-        """Blame the first hook without whose fetches the run has no conflict."""
+        """Blame the first hook whose fetches cause the conflict."""
         askers_of = self._askers_of(request)
         for hook, _ in request.hooks:
             rest = [name for name, askers in askers_of.items() if {*askers} != {hook}]
@@ -242,7 +242,7 @@ def reduced_splits(
     values: Sequence[Any],
     step: int,
 ) -> Mapping[str, Split]:
-    """Return what gives each hook its values, those over all ranks reduced.
+    """Return the splits of a plan, with reduced values for the hooks that reduce.
 
     Raises:
         UsageError: a value to reduce holds no numbers.
@@ -263,5 +263,5 @@ def reduced_splits(
 
 
 def _merged(request: RunRequest) -> Merge:
-    """Return the fetches of the caller and of all hooks as one."""
+    """Merge the fetches of the caller and of all hooks."""
     return merge([(CALLER, request.fetches), *request.hooks])

@@ -1,4 +1,4 @@
-"""Describes what one run asks for, and tells whether two runs ask for the same."""
+"""Describes the request of one run, and finds runs with equal requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookbus.peers.protocol import Reduction
 CALLER = "the caller"
 
 NO_FETCHES: list[Any] = []
-"""The caller's fetches in a step of a custom loop; nobody changes it."""
+"""The caller's fetches in a step of a custom loop. No code changes this list."""
 NO_FEEDS: Mapping[str, Any] = {}
 DEFAULT_OPTIONS = RunOptions()
 NO_METADATA = RunMetadata()
@@ -28,14 +28,15 @@ NO_METADATA = RunMetadata()
 _NAMES = frozenset({str, Node})
 """The types of fetches that are neither nested nor an object of a backend."""
 _LITERALS = (str, int, bool, type(None))
-"""The types of values that nobody can change in place, and that source can spell."""
+"""The types of immutable values that can be written as source."""
 
 
 class RunRequest(tuple[Any, ...]):
-    """The fetches of one run; equal ones share a plan.
+    """The fetches and fed nodes of one run. Runs with equal requests share a plan.
 
-    It is a tuple because every run makes, hashes and compares one: the caller's fetches, a
-    pair (hook, fetches) for each hook that has some, and the names of the fed nodes.
+    The parts are the caller's fetches, a pair (hook, fetches) for each hook with fetches,
+    and the names of the fed nodes. A tuple is fast: every run makes, hashes and compares a
+    request.
     """
 
     __slots__ = ()
@@ -46,15 +47,18 @@ class RunRequest(tuple[Any, ...]):
 
 @attrs.frozen(eq=False)
 class Unplanned:
-    """The requests of a run that no trace has recorded.
+    """The requests of one run, before they are planned.
 
     Attributes:
         request: the fetches and feeds of the caller and the hooks.
         answers: the requests of the hooks.
-        options, metadata: how to run, and the backend's record of it.
-        reductions: those of hooks that ask for values over all ranks, by name.
-        is_plain: whether a repetition can be told by looking: nobody but the caller feeds,
-            and all hooks fetch plain nestings.
+        options: the united options of the caller and the hooks.
+        metadata: gets the backend's record of the run.
+        reductions: the reduction of each hook that asks for values over all ranks, by the
+            hook's name.
+        is_plain: whether a comparison can find a repetition of the run. Then only the
+            caller feeds, all hooks fetch plain nestings, and the run has no options,
+            metadata or reductions.
     """
 
     request: RunRequest
@@ -73,11 +77,12 @@ def is_name(fetches: Any) -> bool:
 def key_of(fetches: Any, feeds: Mapping[Any, Any] | None) -> Any:
     """Return the key under which runs with these fetches and feeds find their trace.
 
-    Runs with one key fetch and feed the same nodes. None for fetches that are no name, no
-    node, and no list, tuple or dict of these; and for feeds that are no dict.
+    Runs with equal keys fetch and feed the same nodes. The key is None if the fetches are
+    not a name, a node, or a list, tuple or dict of names and nodes. It is also None if the
+    feeds are not a dict.
 
-    A feed may be keyed by any object of a backend, so its key counts as an object: a trace
-    keeps the keys alive.
+    The key of a feed can be any object of a backend, so keys of feeds are compared by
+    identity. A trace keeps these objects alive.
     """
     cls = fetches.__class__
     key: Any
@@ -102,19 +107,20 @@ def collect_requests(
     metadata: RunMetadata | None,
     reductions: Mapping[str, Reduction],
 ) -> tuple[Unplanned, Mapping[str, Any]]:
-    """Unite what the caller and the hooks ask for; return it with all feeds by node.
+    """Unite the requests of the caller and the hooks; return them, and feeds by node.
 
     Args:
         own: the fetches and feeds of the caller.
         answers: the requests of the hooks, by name, in calling order.
         graph: resolves nodes.
-        options: how the caller wants the run.
-        metadata: gets the backend's record of it.
-        reductions: those of hooks that ask for values over all ranks, by name.
+        options: the caller's options for the run.
+        metadata: gets the backend's record of the run.
+        reductions: the reduction of each hook that asks for values over all ranks, by the
+            hook's name.
 
     Raises:
-        PluginError: an answer is no request.
-        GraphError: something is fetched that is no fetch, or fed that is no node.
+        PluginError: an answer is not a request.
+        GraphError: a fetch, or the key of a feed, is not in the graph.
         FeedConflictError: two parties feed one node.
     """
     fetches = own.fetches
@@ -156,10 +162,10 @@ def _structure(name: str, fetches: Any, leaf: Leaf) -> Any:
 
 
 def is_recordable(request: Any) -> bool:
-    """Return whether a later request of a hook can be compared with this one.
+    """Return whether later requests of a hook can be compared with this one.
 
-    All its fields but the fetches must be plain values, also those that are added to
-    SessionRunArgs one day.
+    Every field except the fetches must have a plain value. The check includes fields that
+    SessionRunArgs may get one day.
     """
     if request.__class__ is not SessionRunArgs:
         return False
@@ -169,7 +175,7 @@ def is_recordable(request: Any) -> bool:
 
 
 def other_fields(request: SessionRunArgs) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of each field of a request but its fetches."""
+    """Yield the name and the value of each field of a request except its fetches."""
     for field in attrs.fields(SessionRunArgs):
         if field.name != "fetches":
             yield field.name, getattr(request, field.name)
@@ -178,11 +184,11 @@ def other_fields(request: SessionRunArgs) -> Iterator[tuple[str, Any]]:
 def is_plain(fetches: Any, levels: int = 3) -> bool:
     """Return whether fetches are names and nodes, or dicts, lists and tuples of these.
 
-    Two of these that are equal have the same structure.
+    Plain fetches that are equal have one structure.
 
     Args:
         fetches: the fetches.
-        levels: how many containers may be inside each other.
+        levels: the maximum depth of nested containers.
     """
     kind = fetches.__class__
     if kind in _NAMES:
@@ -202,13 +208,17 @@ def copy_of(fetches: Any) -> Any:
 
 
 def blame_asker(error: BaseException, who: str) -> None:
-    """Note on an error which hook asked for what has failed."""
+    """Note on an error the hook whose request has failed."""
     if who != CALLER:
         blame(error, who, f"plugin {who!r} asked for it in before_run()")
 
 
 def _check_request(name: str, request: Any) -> None:
-    """Accept any object with the three attributes, as TF does."""
+    """Accept any object with the three attributes of a request, as TF does.
+
+    Raises:
+        PluginError: the object lacks one of them.
+    """
     if all(hasattr(request, part) for part in ("fetches", "feed_dict", "options")):
         return
     error = PluginError(

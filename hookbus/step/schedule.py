@@ -1,4 +1,4 @@
-"""Decides which hooks a run calls: it leaves out those that are not due."""
+"""Chooses the hooks that a run calls, and leaves out those that are not due."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Waiting:
     """A hook that says when it is due.
 
     Attributes:
-        step, time: the global step and the time from which on it is due.
-        knows: the number of runs that it knows of.
-        is_chosen: whether it has chosen the step, and not just the next run. All hooks
-            are due in a first run, as if they had.
+        step: the global step from which on the hook is due.
+        time: the time of ``time.monotonic()`` from which on the hook is due.
+        knows: the number of runs that the hook has seen or was told of.
+        is_chosen: whether the hook named *step* itself. False if it only wants the next
+            run, or if it named a time. True before its first run.
     """
 
     step: float
@@ -40,21 +41,23 @@ class Waiting:
 
 
 class Schedule:
-    """The hooks that runs of one kind call.
+    """Chooses the hooks for each run of one kind.
 
-    A hook is skipped while the run is predicted to end before the hook's due step. The
-    prediction: this run adds as many steps as the last one that added any. If it does not,
-    every hook gets ``after_run``. A hook is asked when it is due after each of its runs,
-    and again after any other event that it gets.
+    A hook names a step or a time at which it is due. A run skips the hook if the time is
+    still to come and the run is expected to end before the step. Each run is expected to
+    add as many steps as the last run that added any. If it adds another number, every hook
+    gets ``after_run``.
+
+    After each of its runs, and after any other event, a hook is asked when it is due next.
 
     Args:
-        bus: the hooks. It calls :meth:`invalidate` when its hooks have changed, or one got
-            an event.
-        frame: what the runs have in common.
+        bus: the hooks. The bus calls :meth:`invalidate` when its hooks change, or when one
+            of them gets an event.
+        frame: the frame that the runs share.
 
     Attributes:
         kind: the kind of the runs.
-        position: where they are, and until when nobody is due.
+        position: the progress of the runs, and the next point at which a hook is due.
     """
 
     def __init__(self, bus: Bus, frame: RunFrame) -> None:
@@ -68,13 +71,13 @@ class Schedule:
         bus.follow(self)
 
     def invalidate(self) -> None:
-        """Have the next run look anew: hooks have changed, or may be due earlier."""
+        """Have the next run choose again: hooks have changed, or may be due earlier."""
         self.position.quiet_until = -math.inf
 
     def enter(self, step: int) -> DueSet:
-        """Return the hooks that a run calls which begins at a global step.
+        """Return the hooks to call before a run that is not quiet.
 
-        For a run that is not quiet.
+        *step* is the global step before the run.
         """
         position = self.position
         self._follow_bus()
@@ -90,9 +93,9 @@ class Schedule:
         """Return the hooks to call after a run that is not quiet.
 
         Args:
-            entered: the hooks that it called before.
+            entered: the hooks that were called before the run.
             began: the global step before the run.
-            step: the global step after it.
+            step: the global step after the run.
         """
         position = self.position
         as_before = step - began == position.added
@@ -114,17 +117,17 @@ class Schedule:
         return due
 
     def ask(self, due: DueSet) -> None:
-        """Ask the hooks of a run when they are due next, and those that got an event."""
+        """Ask the hooks of a run, and those that got an event, when they are due next."""
         position = self.position
         costs, ran = self.bus.costs, due.due
         if self._changes != self.bus.changes:
             since, changed = self._changes, self.bus.changed
             reached = [n for n in self._waiting if changed.get(n, 0) > since]
             new = frozenset(reached) - due.due
-            if costs is not None:  # asked after its runs, one waits from the last one on
+            if costs is not None:  # a hook that runs less often is asked only after runs
                 new -= costs.stretched
             if new:
-                # One that counts runs must know how many there were.
+                # A hook that counts runs must know their number before it answers.
                 self._report_idle_runs(self._set(new), position.runs)
                 due = self._set(due.due | new)
         at = position.at
@@ -147,9 +150,9 @@ class Schedule:
 
     @property
     def next_boundary(self) -> float:
-        """The first global step that a hook which takes part in all processes has chosen.
+        """The first global step that a hook of all processes has chosen.
 
-        0 before the first run, in which all hooks are due; infinite for none.
+        0 before the first run, in which all hooks are due. Infinite without such a hook.
         """
         if not self.position.runs:
             return 0.0
@@ -164,12 +167,12 @@ class Schedule:
 
     @property
     def traces(self) -> Sequence[Trace]:
-        """The newest traces of runs in which nobody is due, or of others."""
+        """The newest traces of runs without due hooks, or else of runs with some."""
         sets = [self.position.idle, *self._sets.values()]
         return next(([*each.traces.values()] for each in sets if each.traces), [])
 
     def flush_idle(self) -> None:
-        """Tell all hooks how many runs have left them out since their last one."""
+        """Tell each hook how many runs have left it out since its last one."""
         if self._waiting:
             self._report_idle_runs(self._set(frozenset(self._waiting)), self.position.runs)
 
@@ -192,7 +195,7 @@ class Schedule:
         self._note_next()
 
     def _due(self, step: float) -> DueSet:
-        """Return the hooks to call if a run ends at *step*, which is infinite for all."""
+        """Return the hooks to call if a run ends at *step*; all if *step* is infinite."""
         if not self._waiting or (step < self._next_step and self.position.alarm is None):
             return self.position.idle
         now, waiting = time.monotonic(), self._waiting.items()
@@ -220,7 +223,7 @@ class Schedule:
         return found
 
     def _note_next(self) -> None:
-        """Note when the first hook is due."""
+        """Record the step and the time at which the first hook is due."""
         waiting = self._waiting.values()
         self._next_step = min([each.step for each in waiting], default=math.inf)
         alarm = min([each.time for each in waiting], default=math.inf)
@@ -228,14 +231,14 @@ class Schedule:
         self._note_quiet()
 
     def _note_quiet(self) -> None:
-        """Note until when runs are quiet, unless the bus has changed meanwhile."""
+        """Record the step before which runs are quiet; none is after a change of hooks."""
         position = self.position
         bus = self.bus
         is_current = self._changes == bus.changes and self._version == bus.version
         position.quiet_until = self._next_step - position.added if is_current else -math.inf
 
     def _report_idle_runs(self, due: DueSet, runs: int) -> None:
-        """Tell hooks how many of so many runs have left them out."""
+        """Tell hooks how many runs have left them out; *runs* is the number of all runs."""
         missed: dict[str, int] = {}
         for name in due.due:
             waiting = self._waiting[name]

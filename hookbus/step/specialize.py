@@ -1,9 +1,9 @@
-"""Generates the two functions of a run that repeats: ask all hooks, tell all hooks.
+"""Generates two functions for a run that repeats: one asks all hooks, one tells them.
 
-In nearly every step the same hooks ask for the same values as in the step before. For
-such a run the loops over hooks are written out as source, with the place of each value in
-it. The general path stays the definition: when a hook asks for something else, the function
-that asks bails out, and the general path resumes behind that hook.
+In nearly every step, each hook repeats its last request. For such a run the module
+generates source that calls the hooks one by one and reads each value at a fixed index. If a
+hook asks for something else, the generated function bails out, and the general path resumes
+behind that hook. The general path defines the behaviour of both.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LITERAL = (str, int, bytes, bool, type(None))
 
 @attrs.frozen(eq=False)
 class Specialized:
-    """The hooks' part of a run, compiled for what each hook asks for.
+    """The calls of all hooks in a run, compiled for their requests.
 
     Attributes:
-        ask, tell: as those of a :class:`hookbus.step.trace.Trace`.
+        ask, tell: functions for a :class:`hookbus.step.trace.Trace`, which describes them.
     """
 
     ask: Callable[[SessionRunContext], Sequence[Result] | None] | None
@@ -42,13 +42,13 @@ class Specialized:
 def specialize(
     before: Caller, after: Caller, unplanned: Unplanned, plan: RunPlan
 ) -> Specialized:
-    """Compile the calls of the hooks in runs like one.
+    """Compile the calls of hooks for repetitions of a run.
 
     Args:
         before: the caller of the hooks' ``before_run``, without wrappers or observers.
-        after: the same for ``after_run``.
-        unplanned: what the run asked for, which is plain.
-        plan: how it was served.
+        after: the caller of the hooks' ``after_run``, without wrappers or observers.
+        unplanned: the requests of the run, which must be plain.
+        plan: the plan of these requests.
     """
     namespace: dict[str, Any] = {
         "current": before.current,
@@ -114,7 +114,7 @@ def _asking(
 def _differs(
     answer: str, ready: str, request: SessionRunArgs, namespace: dict[str, Any]
 ) -> str:
-    """Return the test of whether a hook's answer differs from its request."""
+    """Return an expression that is true if a hook's answer differs from its request."""
     fetches, same_again = request.fetches, "True"
     namespace[ready] = request
     if fetches.__class__ is str:
@@ -124,7 +124,8 @@ def _differs(
     else:  # the hook may change them in place, so they are compared with a copy
         namespace[f"{ready}_copy"] = copy_of(fetches)
         same_again = f"{ready}.fetches == {ready}_copy"
-        # Containers of other types may be equal, too; the outermost is easily seen.
+        # Containers of different types can be equal. One level is quick to compare by its
+        # class; is_plain() looks at all levels.
         alike = f"{answer}.fetches.__class__ is {fetches.__class__.__name__}"
         if not is_plain(fetches, levels=1):
             alike = f"is_plain({answer}.fetches)"
@@ -168,7 +169,7 @@ def _telling(
 
 
 def _making_values(results: str) -> list[str]:
-    """Return the lines that make a hook's values; a call would take longer."""
+    """Return the lines that make a hook's run values; a constructor would be slower."""
     return [
         "        run_values = Values()",
         f"        run_values.results = {results}",
@@ -177,7 +178,7 @@ def _making_values(results: str) -> list[str]:
 
 
 def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
-    """Return the source of a hook's results, if its structure is simple."""
+    """Return the source of a hook's results, or None if their structure is not simple."""
     if not isinstance(shape, Structure):
         return f"values[{places[shape]}]"
     kind, details, *inside = shape
@@ -201,7 +202,7 @@ def _call(
     namespace: dict[str, Any],
     given: Mapping[str, str],
 ) -> str:
-    """Return the source of a hook's call; it gets the arguments that it names."""
+    """Return the source of a hook's call, with the arguments that the hook names."""
     if each.guard is None and not each.defaulted and caller.costs is None:
         namespace[own] = each.function
         return f"{own}({', '.join(given[name] for name in each.parameters)})"
@@ -210,7 +211,7 @@ def _call(
 
 
 def _who(each: Implementation) -> str:
-    """Return the function of a hook as a comment."""
+    """Return the name of a hook's function, for a comment in the source."""
     called = getattr(each.function, "__qualname__", type(each.function).__qualname__)
     return " ".join(f"{called}, plugin {each.label}".split())
 

@@ -39,7 +39,7 @@ from hookbus.step.specialize import specialize
 from hookbus.step.trace import MISS, DueSet, OpenStep, Trace, tell_nobody
 
 _MOST_AGAIN = 16
-"""How often the calls of one run are compiled again."""
+"""The maximum number of times that the calls of one run are compiled again."""
 
 
 class Stepper:
@@ -52,12 +52,11 @@ class Stepper:
         session: the backend session.
         services: the monitored session, as the contexts of its runs see it.
         bus: the hooks.
-        agreement: what this process agrees on with the others of the training; None if it
-            trains alone.
+        agreement: the link to the other ranks; None if this process trains alone.
         is_driven: whether another loop computes the values of a graph.
 
     Attributes:
-        schedules: decide which hooks a run calls, by its kind.
+        schedules: choose the hooks of each run, by the kind of run.
         takes_reports: whether the steps are those of a custom loop, without a graph.
         captured_for: the trace for which the backend keeps the values of a custom loop.
     """
@@ -104,12 +103,13 @@ class Stepper:
         Args:
             fetches: the fetches of the caller.
             feeds: the feeds of the caller.
-            options: how the caller wants the step to be run.
+            options: the caller's options for the step.
             metadata: gets the record of a traced run.
             kind: the purpose of the step, by default the session's.
 
         Raises:
-            PluginError, GraphError, FeedConflictError: the requests do not go together.
+            PluginError, GraphError: a request is invalid.
+            FeedConflictError: two parties feed one node.
             BaseException: the error of a hook.
         """
         began = self._session.global_step
@@ -134,7 +134,7 @@ class Stepper:
         self._last = step = trace.step
         step.feeds, step.began, step.context = feeds or NO_FEEDS, began, None
         if trace.needs_context:
-            # Spelled out, as in each run: a constructor would take longer.
+            # Spelled out, because every run comes here: a constructor would be slower.
             context = step.context = SessionRunContext()
             context._frame, context.global_step = due.frame, began
             context._fetches, context._feed_dict = fetches, feeds
@@ -153,7 +153,7 @@ class Stepper:
         options: RunOptions | None,
         metadata: RunMetadata | None,
     ) -> OpenStep:
-        """Open a step that is not recorded; all hooks have made their requests."""
+        """Return the open step for requests that its trace does not have."""
         context = self.context_of(step)
         reductions: Mapping[str, Reduction] = {}
         if self._agreement is not None:
@@ -178,13 +178,13 @@ class Stepper:
 
         Args:
             step: the open step.
-            given: what the executor computes the values from.
+            given: the feeds, reports or values that the executor needs.
 
         Returns:
             The values of the caller; None in a loop.
 
         Raises:
-            NoValueYetError: a value is fetched that the step does not have.
+            NoValueYetError: the step lacks a value that is fetched.
             BaseException: the error of an op, of the backend or of a hook.
         """
         trace, context, values = step.trace, step.context, MISS
@@ -227,11 +227,11 @@ class Stepper:
     def _execute(
         self, step: OpenStep, given: Any
     ) -> tuple[Trace, RunPlan, Sequence[Any], str | None]:
-        """Execute a step that is not as its trace has recorded, or that hooks change.
+        """Execute a step that differs from its trace, or that hooks have changed.
 
         Returns:
-            The trace of what was done, its plan, the values, and the hook that had the step
-            skip its update, if any.
+            The trace that fits the step, the plan, the values, and the hook that asked to
+            skip the update, if any.
         """
         plan, due, context = self._executor.plan(step, given), step.trace.due, step.context
         asked = None if context is None else context._asked
@@ -253,7 +253,7 @@ class Stepper:
         return due.general, plan, values, skipped_by
 
     def _known(self, step: OpenStep, plan: RunPlan) -> Trace:
-        """Return the recorded trace of a step that bailed out of another one, if any."""
+        """Return another recorded trace that fits a step, or else the general trace."""
         due, found = step.trace.due, None
         if step.key is not None and step.asked.is_plain:
             found = due.recorded.get((step.key, plan))
@@ -283,7 +283,7 @@ class Stepper:
         due.after.deliver(self.context_of(step), splits, values, common)
 
     def _note(self, step: OpenStep, plan: RunPlan, given: Any) -> None:
-        """Record a step that is not recorded, when it comes for the second time."""
+        """Record a step when it comes for the second time."""
         asked, due, key = step.asked, step.trace.due, step.key
         if key is None or not asked.is_plain:
             return
@@ -317,7 +317,7 @@ class Stepper:
         due.keep(trace)
 
     def context_of(self, step: OpenStep) -> SessionRunContext:
-        """Return the context of a step; one that reaches no hook makes it when needed."""
+        """Return the context of a step; make it if the step reaches no hook."""
         if step.context is None:
             own = step.trace.own
             assert own is not None
@@ -327,12 +327,12 @@ class Stepper:
         return step.context
 
     def cancel(self, step: OpenStep) -> None:
-        """Leave a step without its second half, and tell the hooks."""
+        """Cancel a step before its second half, and tell the hooks."""
         context = self.context_of(step)
         self._bus.caller("cancelled", context.kind).collect(context)
 
     def abort(self) -> SessionRunContext | None:
-        """Forget the open step, which has failed; return its context if it was open."""
+        """Close the context of the failed step and return it; None without an open step."""
         context = None if self._last is None else self._last.context
         if context is None or context.is_over:
             return None
@@ -342,7 +342,7 @@ class Stepper:
     def capture(self, step: OpenStep) -> None:
         """Have the backend keep the values that hooks fetch from a step of a loop.
 
-        Some exist only while the step runs.
+        Some values exist only while the step runs.
         """
         self.captured_for = step.trace if step.unplanned is None else None
         wanted = self.wanted(step)
@@ -355,7 +355,7 @@ class Stepper:
 
         Raises:
             GraphError: the graph has no such node.
-            UsageError: a hook cannot fetch a value in this process alone.
+            UsageError: a hook of one rank fetches a value that all ranks must read.
         """
         plan = step.trace.plan if step.unplanned is None else None
         return (plan or self._planner.wanted(step.asked.request)).names
@@ -364,7 +364,7 @@ class Stepper:
         """Return the numbers of the values that the last run took, by input.
 
         Raises:
-            UsageError: the backend pulls from inputs in a way of its own.
+            UsageError: the backend pulls from inputs that are not in the graph.
         """
         graph, positions = self._session.graph, self._session.positions()
         ours = {n.name for n in graph.nodes.values() if n.kind == "input"}
@@ -386,10 +386,10 @@ class Stepper:
 
     @property
     def compiled_step(self) -> str | None:
-        """The source of the functions that do a step that repeats; None before they exist.
+        """The source of the compiled functions of a step; None before they exist.
 
-        That of the session's kind in which no waiting hook is due, or if hooks are due in
-        each of them, of one in which some are.
+        The step is of the session's kind, and no waiting hook is due in it. If every
+        recorded step has a due hook, the source is that of such a step.
         """
         schedule = self.schedules.get(self._bus.kind)
         if schedule is None or schedule.position.at is None:

@@ -1,4 +1,4 @@
-"""Records a run that repeats: what it needs to ask, execute and tell, prepared once."""
+"""Records a run that repeats, with functions that ask, execute and tell."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from hookbus.step.plan import RunPlan
 from hookbus.step.request import NO_FEEDS, NO_FETCHES, Unplanned, is_name, key_of
 
 Execute: TypeAlias = Callable[[Any], Sequence[Any]]
-"""Takes what the executor of a session gets for a step, and returns the values, or MISS."""
+"""Takes the feeds, reports or values of a step; returns the values of its plan, or MISS."""
 
 MISS: Any = object()
-"""Returned by what is prepared for a repetition if this run is none."""
+"""Returned by a prepared function if the run does not repeat the recorded one."""
 
 
 def miss(_given: Any) -> Any:
-    """Execute nothing, in a general trace."""
+    """Return MISS: a general trace has no prepared function."""
     return MISS
 
 
 def tell_nobody(*_: Any) -> None:
-    """Take the place of what calls ``after_run``, in a trace without such hooks."""
+    """Call no hook, in a trace whose hooks have no ``after_run``."""
 
 
 @attrs.define(eq=False)
 class OpenStep:
     """A step between its two halves.
 
-    A session has one open step at a time, so each trace has one object for all of its
-    repetitions.
+    A session has one open step at a time, so all repetitions of a trace share one object.
 
     Attributes:
         trace: the recorded repetition, or the general trace.
         key: the key of the run's trace; None for a run that is never recorded.
-        unplanned: what the run asks for; None if it asks for what the trace has recorded.
-        feeds: the values that the caller and the hooks feed, by node; in a repetition those
-            of the caller, by the caller's own keys.
+        unplanned: the requests of the run; None if they equal those in the trace.
+        feeds: the values that the caller and the hooks feed, by node. In a repetition only
+            the caller feeds, and the keys are the caller's own.
         began: the global step before the run.
         context: the run as hooks see it; None if it reaches no hook.
     """
@@ -59,7 +58,7 @@ class OpenStep:
 
     @property
     def asked(self) -> Unplanned:
-        """What the caller and the hooks ask for."""
+        """The requests of the caller and the hooks."""
         asked = self.unplanned or self.trace.recorded
         assert asked is not None
         return asked
@@ -78,38 +77,39 @@ class OpenStep:
 
 @attrs.frozen(eq=False)
 class Trace:
-    """A run that repeats: the same hooks ask for the same, and the same is fed.
+    """A recorded run, with prepared functions for its repetitions.
 
-    Its guards are the schedule's, which tells that nobody else is due, the key under which
-    it is found, and the answers of the hooks.
+    A repetition calls the recorded hooks, has equal requests, and feeds the recorded nodes.
+    Three guards detect any other run. The schedule knows the hooks that are due. The key
+    stands for the fetches and feeds of the caller. *ask* compares the requests of hooks.
 
     Attributes:
         due: the hooks that the run calls.
-        ask: takes the run's context and calls ``before_run``; returns None if each hook has
-            asked for what is recorded, and otherwise the requests of all. None if no hook
-            has the event.
+        ask: takes the run's context and calls ``before_run``. Returns None if every hook
+            repeats its recorded request, and otherwise the requests of all hooks. The
+            attribute is None if no hook has the event.
         tell: takes the context, the values, options, metadata, and the step after the run;
             calls ``after_run``. It is :func:`tell_nobody` if no hook has the event, and
             None in a general trace.
-        execute: takes what the executor is given; returns the values of the run, or MISS if
-            something else is given, as always in a general trace.
-        plan: how to serve the request; None in a general trace.
-        recorded: what the caller and the hooks ask for; None in a general trace.
-        program: the program of the plan in compiled form, if the backend has it.
-        own: the fetches and feeds of the caller in the run that was recorded. The keys of
-            its feeds stay alive with the trace, which is found by their identities.
+        execute: takes the feeds, reports or values of the run; returns the values of the
+            plan, or MISS if it cannot serve the run. A general trace always misses.
+        plan: the plan of the request; None in a general trace.
+        recorded: the requests of the caller and the hooks; None in a general trace.
+        program: the compiled program of the plan, if the backend has it.
+        own: the fetches and feeds of the caller in the recorded run. The trace keeps the
+            keys of the feeds alive, because its own key has their identities.
         key: the key of the trace.
         needs_context: whether the run has a context. Only a run of a graph that reaches no
             hook has none.
-        respecialized: how often the calls of the hooks were compiled again, because hooks
-            asked for the same in other requests.
-        step: the open step of the repetitions.
-        fetch: what the caller fetches, if it is one object that nobody can change: a name
-            or a node. Another run that fetches this very object fetches the same.
+        respecialized: how often the calls of hooks were compiled again, because a hook
+            made its request in another form.
+        step: the open step that all repetitions share.
+        fetch: the fetches of the caller if they are a name, a node or NO_FETCHES, which no
+            code changes; otherwise MISS. A run with this very object needs no key.
         listed: the fetches of the caller, if it feeds nothing and fetches a list or tuple
             of names and nodes; empty for anything else.
-        fed: the keys of the caller's feeds; None for none.
-        is_single: whether the caller gets the first value.
+        fed: the keys of the caller's feeds; None without feeds.
+        is_single: whether the caller fetches one name or node, and so gets the first value.
     """
 
     due: DueSet
@@ -147,7 +147,7 @@ class Trace:
         return tuple(fetches) if is_plain else ()
 
     def lists(self, fetches: Any) -> bool:
-        """Return whether other fetches list the very names and nodes of this trace."""
+        """Return whether *fetches* lists the very objects that this trace fetches."""
         listed = self.listed
         return (
             self.own is not None
@@ -168,24 +168,24 @@ class Trace:
 
     @classmethod
     def general(cls, due: DueSet) -> Trace:
-        """Return the trace of runs that are not recorded: it asks every hook anew."""
+        """Return a trace for runs that are not recorded; it asks every hook."""
         return cls(due, due.before.collect)
 
 
 @attrs.define(eq=False)
 class Position:
-    """Where runs of one kind are, and until when no hook is due.
+    """The progress of runs of one kind, and the next point at which a hook is due.
 
     A run is quiet if it begins where the last one ended, below :attr:`quiet_until` and
-    before :attr:`alarm`. A quiet run calls :attr:`idle`, before and after.
+    before :attr:`alarm`. A quiet run calls the hooks of :attr:`idle`, before and after it.
 
     Attributes:
         at: the global step after the last run; None before the first one.
-        added: the global steps that the last run added, of those that added some.
+        added: the number of global steps in the last run that added any.
         runs: the number of runs.
         quiet_until: the first global step at which a run is not quiet.
-        alarm: the time of ``time.monotonic()`` at which somebody is due; None for never.
-        idle: the hooks that a run calls if no one is due; set before the first run.
+        alarm: the time of ``time.monotonic()`` at which a hook is due; None for never.
+        idle: the hooks that a run calls if no hook is due; set before the first run.
     """
 
     at: int | None = None
@@ -201,16 +201,16 @@ class DueSet:
     """The hooks that one run calls.
 
     Attributes:
-        position: where runs of their kind are.
-        frame: what the runs have in common with all runs of their kind.
-        due: the names of those that choose when they are due.
+        position: the progress of all runs of this kind.
+        frame: the frame that all runs of this kind share.
+        due: the names of the due hooks, of those that say when they are due.
         before, after: call ``before_run`` and ``after_run`` of all hooks of the run.
         next_due, idled: call these events of the hooks in *due*.
         traces: the newest trace of runs that call these hooks, by
             :func:`hookbus.step.request.key_of`.
         recorded: all traces, by key and plan.
         warm_plans: keys and plans of runs that came once and are not recorded.
-        general: the trace of every other run.
+        general: the trace of all runs that are not recorded.
         newest: the trace that was found last.
     """
 
