@@ -9,6 +9,7 @@ from hookbus.backend.inputs import Input as Input
 from hookbus.backend.program import Program as Program
 from hookbus.backend.program import plan as plan
 from hookbus.backend.protocol import PREEMPTION_ERRORS as PREEMPTION_ERRORS
+from hookbus.backend.protocol import Execution as Execution
 from hookbus.backend.protocol import RunMetadata as RunMetadata
 from hookbus.backend.protocol import RunOptions as RunOptions
 from hookbus.backend.protocol import Session as Session

@@ -6,11 +6,12 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from hookbus.backend.inputs import Input
 from hookbus.backend.protocol import (
     PREEMPTION_ERRORS,
-    RunMetadata,
-    RunOptions,
+    Execution,
     Session,
     ValueRecord,
 )
@@ -27,7 +28,7 @@ def read(
     merged = merge([("run", structure_of(fetches, session.graph.leaf))])
     names = [session.graph.resolve(leaf, "run").name for leaf in merged.leaves]
     program = session.compile(names, fed)
-    values = session.execute(program, feeds, {}, RunOptions(), RunMetadata())
+    values = session.execute(Execution(program, feeds))
     return merged.splits[0](values)
 
 
@@ -62,14 +63,7 @@ class SessionBase:
         """
         raise UsageError("this session has a graph, which takes no reports; use run()")
 
-    def execute_without_update(
-        self: Session,
-        program: Any,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute_without_update(self: Session, execution: Execution) -> Sequence[Any]:
         """Run a plan once, and give all variables their old values back.
 
         A backend that knows the variables that a run updates needs no copies for this.
@@ -78,10 +72,11 @@ class SessionBase:
             UsageError: the run has changed nothing.
         """
         before, version = copy.deepcopy(self.variables()), self.version
-        values = self.execute(program, feeds, {}, options, metadata)
+        values = self.execute(attrs.evolve(execution, writes={}))
         if self.version == version:
             raise nothing_to_skip()
-        self.write(before | {name: value for name, (_, value) in writes.items()})
+        assigned = {name: value for name, (_, value) in execution.writes.items()}
+        self.write(before | assigned)
         return values
 
     def run(

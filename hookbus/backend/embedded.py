@@ -13,10 +13,7 @@ from hookbus.backend.codegen import CompiledProgram, compile_program
 from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
 from hookbus.backend.program import Program, is_live, plan
-from hookbus.backend.protocol import (
-    RunMetadata,
-    RunOptions,
-)
+from hookbus.backend.protocol import Execution
 from hookbus.backend.recording import Recording
 from hookbus.errors import (
     GraphError,
@@ -94,46 +91,33 @@ class EmbeddedSession(SessionBase):
         """
         return plan(self.graph, fetches, feeds, host)
 
-    def execute(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
-        """Run *program* once, and commit its updates and *writes*.
+    def execute(self, execution: Execution) -> Sequence[Any]:
+        """Run a program once, and commit its updates and those of hooks.
 
         Raises:
             OutOfRangeError: an input has ended; nothing is changed.
             NoValueYetError: the run reads an output of a train op that neither runs now nor
                 ran before.
-            WriteConflictError: *writes* and an op of the run write one variable.
+            WriteConflictError: a hook and an op of the run write one variable.
             SessionClosedError: the session is closed.
         """
-        if not (writes or options.trace_level):
+        if not (execution.writes or execution.options.trace_level):
+            program = execution.program
             compiled = self._compiled.get(program)
             if compiled is not None:
-                return compiled.run(feeds)
+                return compiled.run(execution.feeds)
             self._compile_repeated(program)
-        return self._execute(program, feeds, writes, options, metadata)
+        return self._execute(execution)
 
-    def execute_without_update(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
-        """Run *program* once and commit only *writes*.
+    def execute_without_update(self, execution: Execution) -> Sequence[Any]:
+        """Run a program once and commit only what hooks give variables.
 
         Raises:
             UsageError: no train op runs.
         """
-        if not any(operation.trains for operation, *_ in program.calls):
+        if not any(operation.trains for operation, *_ in execution.program.calls):
             raise nothing_to_skip()
-        return self._execute(program, feeds, writes, options, metadata, updates=False)
+        return self._execute(execution, updates=False)
 
     def prepared(self, program: Program) -> CompiledProgram | None:
         """Return the compiled form of a program; None before the program ran twice.
@@ -146,25 +130,19 @@ class EmbeddedSession(SessionBase):
         first = next(cls for cls in type(self).__mro__ if both & vars(cls).keys())
         return self._compiled.get(program) if "prepared" in vars(first) else None
 
-    def _execute(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-        updates: bool = True,
-    ) -> Sequence[Any]:
+    def _execute(self, execution: Execution, updates: bool = True) -> Sequence[Any]:
         """Run any program; this method defines the behaviour of compiled programs.
 
         *updates* is whether to commit the updates of train ops.
         """
         if self._closed:
             _refuse_closed()
+        program: Program = execution.program
+        feeds, writes, metadata = execution.feeds, execution.writes, execution.metadata
         if writes:
             self._check_writers(program, writes)
         recording: Recording | None = None
-        if options.trace_level > 0:
+        if execution.options.trace_level > 0:
             recording = Recording(frozenset(feeds))
             metadata.ops, metadata.start = recording.ops, recording.start
             program = recording.recorded(program)

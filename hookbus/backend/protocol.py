@@ -6,6 +6,7 @@ import operator
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 import attrs
@@ -59,6 +60,33 @@ class RunMetadata:
 
     def __repr__(self) -> str:
         return f"RunMetadata(ops={self.ops}, start={self.start}, seconds={self.seconds})"
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_OPTIONS = RunOptions()
+
+
+@attrs.define(eq=False)
+class Execution:
+    """One execution: a plan, its feeds and writes, and how to record it.
+
+    Read-only by contract, except for what *metadata* holds: a step may make one, and a
+    frozen one would take three times as long to make.
+
+    Attributes:
+        program: the result of :meth:`Session.compile`.
+        feeds: the value of each fed node, by name.
+        writes: variable to the name of a hook and the value that it assigns.
+        options: the parts of the run to record.
+        metadata: the record to fill in if ``options.trace_level`` is above 0; its
+            ``native`` is for the backend's own.
+    """
+
+    program: Any
+    feeds: Mapping[str, Any] = _NOTHING
+    writes: Mapping[str, tuple[str, Any]] = _NOTHING
+    options: RunOptions = _NO_OPTIONS
+    metadata: RunMetadata = attrs.field(factory=RunMetadata)
 
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
@@ -134,15 +162,8 @@ class Session(Protocol):
             UsageError: the backend serves no custom loop.
         """
 
-    def execute(
-        self,
-        program: Any,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
-        """Run a plan once, commit its updates and *writes*, and return the values.
+    def execute(self, execution: Execution) -> Sequence[Any]:
+        """Run a plan once, commit its updates and writes, and return the values.
 
         All reads see the values from before the run. Updates and writes are committed
         together when all ops have succeeded. Then ``global_step`` advances by the sum of
@@ -152,14 +173,6 @@ class Session(Protocol):
         An output of a train op that does not run has the value of the op's last run in this
         session.
 
-        Args:
-            program: the result of :meth:`compile`.
-            feeds: the value of each fed node, by name.
-            writes: variable to the name of a hook and the value that it assigns.
-            options: the parts of the run to record.
-            metadata: the record to fill in if ``options.trace_level`` is above 0; its
-                ``native`` is for the backend's own data.
-
         Returns:
             The values of the plan's *fetches*, then those of *host*.
 
@@ -168,23 +181,16 @@ class Session(Protocol):
                 run are put back.
             NoValueYetError: such a train op never ran. The error's ``node`` is the name of
                 the output.
-            WriteConflictError: *writes* and an op of the run write one variable.
+            WriteConflictError: a hook and an op of the run write one variable.
             GraphError: a value does not fit its variable.
             SessionClosedError: the session is closed.
         """
 
-    def execute_without_update(
-        self,
-        program: Any,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute_without_update(self, execution: Execution) -> Sequence[Any]:
         """Run a plan like :meth:`execute`, but commit no updates of train ops.
 
         Everything else is as after any run: outputs have new values, inputs are used,
-        ``global_step`` has advanced, and *writes* are committed.
+        ``global_step`` has advanced, and writes are committed.
 
         Raises:
             UsageError: no train op runs.

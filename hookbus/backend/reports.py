@@ -13,7 +13,7 @@ from hookbus.backend.codegen import CompiledProgram
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.program import Program, is_live, plan
-from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.protocol import Execution
 from hookbus.errors import GraphError, Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -36,7 +36,6 @@ _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COMPUTED = ("op", "input", "placeholder")
 """Kinds of nodes that a session computes or is fed; a custom loop has none of its own."""
 _MOST_KEPT = 1024
-_NO_OPTIONS = RunOptions()
 _NOTHING: dict[str, Any] = {}
 _COLLECTED = frozenset({METRICS, _REPORTED_SUMMARIES})
 """Nodes whose values are computed from the reports of a step."""
@@ -374,7 +373,7 @@ class ReportSession(EmbeddedSession):
         program = self._wrapping.get(name)
         if program is None:
             program = self._wrapping[name] = self._plan_wraps(name)
-        found = super().execute(program, {name: value}, {}, _NO_OPTIONS, RunMetadata())
+        found = super().execute(Execution(program, {name: value}))
         return found[0]
 
     def _plan_wraps(self, name: str) -> Program:
@@ -437,19 +436,12 @@ class ReportSession(EmbeddedSession):
         self._disarm()
         super().close()
 
-    def execute(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute(self, execution: Execution) -> Sequence[Any]:
         """Fetch from reports; undo the effects of the ops that hooks added."""
-        if program.pure or not self._takes_reports:
-            return super().execute(program, feeds, writes, options, metadata)
+        if execution.program.pure or not self._takes_reports:
+            return super().execute(execution)
         with self.last.aside():
-            return super().execute(program, feeds, writes, options, metadata)
+            return super().execute(execution)
 
     def prepared(self, program: Program) -> CompiledProgram | None:
         """Return a program that only computes as :class:`EmbeddedSession` does."""

@@ -1,4 +1,4 @@
-"""Computes the values of a step in a graph or from reports, or takes those of a loop.
+"""Computes the values of a step: in a graph, from reports, or from another loop.
 
 The executor is the only difference between a run of a graph, the block of a custom loop,
 and a step that another loop drives.
@@ -6,62 +6,22 @@ and a step that another loop drives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hookbus.backend.codegen import CompiledProgram
-from hookbus.backend.protocol import Session
+from hookbus.backend.protocol import Execution, Session
 from hookbus.backend.reports import Reports
 from hookbus.errors import UsageError
 from hookbus.library import on_host
 from hookbus.step.plan import Planner, RunPlan
-from hookbus.step.request import DEFAULT_OPTIONS, NO_METADATA
-from hookbus.step.trace import MISS, Execute, OpenStep
+from hookbus.step.request import DEFAULT_OPTIONS, NO_METADATA, Unplanned
+from hookbus.step.trace import MISS, Execute
 
-Writes = Mapping[str, tuple[str, Any]]
-NO_WRITES: Writes = {}
-
-
-class Executor(Protocol):
-    """Computes the values of a step from the caller's feeds, reports or values."""
-
-    def plan(self, step: OpenStep, given: Any) -> RunPlan:
-        """Return the plan that serves a step.
-
-        Raises:
-            UsageError, GraphError, WriteConflictError: the step cannot be served.
-        """
-
-    def execute(
-        self,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Any,
-        writes: Writes = NO_WRITES,
-        skips: bool = False,
-    ) -> Sequence[Any]:
-        """Execute a plan; commit *writes*; return the values.
-
-        Args:
-            step: the step, with its options and metadata.
-            plan: the plan of the step.
-            given: the feeds of a graph, the reports of a block, or the values of another
-                loop by name.
-            writes: the variables that hooks assign.
-            skips: whether to leave out the step's update of the model.
-        """
-
-    def specialized(
-        self, step: OpenStep, plan: RunPlan, given: Any
-    ) -> tuple[Execute, CompiledProgram | None]:
-        """Return a function that executes repetitions of a step, and its program.
-
-        The function is for steps without writes, skips, options and metadata. The program
-        is the plan's compiled one, or None.
-        """
+NO_WRITES: Mapping[str, tuple[str, Any]] = {}
 
 
-class GraphExecutor:
+class Executor:
     """Runs the graph of a backend session.
 
     Args:
@@ -71,104 +31,74 @@ class GraphExecutor:
     """
 
     def __init__(self, session: Session, planner: Planner, is_measured: bool) -> None:
-        self._session, self._planner = session, planner
+        self.session, self.planner = session, planner
         self._is_measured = is_measured
 
-    def plan(self, step: OpenStep, given: Any) -> RunPlan:
-        """Return the plan for the fetches and feeds of all parties."""
-        return self._planner.plan(step.asked.request, given)
+    def plan(self, asked: Unplanned, given: Any) -> RunPlan:
+        """Return the plan that serves a step.
 
-    def execute(
-        self,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Any,
-        writes: Writes = NO_WRITES,
-        skips: bool = False,
-    ) -> Sequence[Any]:
-        """Run the graph once."""
-        if given and step.unplanned is None:  # the caller's own keys
-            given = dict(zip(step.asked.request.feeds, given.values(), strict=True))
-        execute = self._session.execute_without_update if skips else plan.execute
-        return self._run(execute, step, plan, given, writes)
+        Args:
+            asked: what the caller and the hooks ask for.
+            given: the feeds by node; in a loop the reports, or the values by name.
 
-    def _run(
-        self,
-        execute: Callable[..., Sequence[Any]] | None,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Mapping[str, Any],
-        writes: Writes,
-    ) -> Sequence[Any]:
+        Raises:
+            UsageError, GraphError, WriteConflictError: it cannot be served.
+        """
+        return self.planner.plan(asked.request, given)
+
+    def execute(self, plan: RunPlan, execution: Execution, skips: bool) -> Sequence[Any]:
+        """Execute a plan once; *skips* leaves out the update of what the step trains."""
+        execute = self.session.execute_without_update if skips else plan.execute
         assert execute is not None
-        asked = step.asked
-        return execute(plan.program, given, writes, asked.options, asked.metadata)
+        return execute(execution)
 
-    def specialized(
-        self,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Any,
-    ) -> tuple[Execute, CompiledProgram | None]:
-        """Return a function that runs the graph, with feeds under the caller's own keys."""
-        assert step.context is not None
-        run, program = self.runner(plan)
-        keys = step.context.original_args.feed_dict or ()
-        names = dict(zip(keys, step.asked.request.feeds, strict=True))
-        if all(key.__class__ is str and key == name for key, name in names.items()):
-            return run, program
+    def specialized(self, plan: RunPlan, given: Any, trains: bool) -> Execute:  # noqa: ARG002
+        """Return the function that executes repetitions of a step.
 
-        def renamed(feeds: Mapping[Any, Any]) -> Sequence[Any]:
-            return run({names[key]: value for key, value in feeds.items()})
+        They have no writes, skips, options and metadata.
 
-        return renamed, program
-
-    def runner(self, plan: RunPlan) -> tuple[Execute, CompiledProgram | None]:
-        """Return a function that executes a plan, and the compiled program, if any."""
-        execute, prepare = plan.execute, getattr(self._session, "prepared", None)
+        Args:
+            plan: the plan of the step.
+            given: as for :meth:`plan`; a repetition may be given something else.
+            trains: whether the step counts a global step.
+        """
+        program = self.compiled(plan)
+        if program is not None:
+            return program.run
+        execute, made = plan.execute, plan.program
         assert execute is not None
-        compiled: CompiledProgram | None = None
-        if prepare is not None and not self._is_measured:
-            compiled = prepare(plan.program)
-        if compiled is not None:
-            return compiled.run, compiled
-        program, options, metadata = plan.program, DEFAULT_OPTIONS, NO_METADATA
-        return lambda feeds: execute(program, feeds, NO_WRITES, options, metadata), None
+        rest = NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
+        return lambda feeds: execute(Execution(made, feeds, *rest))
+
+    def compiled(self, plan: RunPlan) -> CompiledProgram | None:
+        """Return the program of a plan in compiled form, if the backend has it."""
+        prepare = getattr(self.session, "prepared", None)
+        if prepare is None or self._is_measured:
+            return None
+        compiled: CompiledProgram | None = prepare(plan.program)
+        return compiled
 
 
-class ReportExecutor(GraphExecutor):
-    """Takes the reports of a block, and computes the nodes that hooks derive from them.
+class ReportExecutor(Executor):
+    """Takes the reports of a block, and computes the values that hooks derive from them.
 
-    Each ``train`` step counts as one global step, even if a hook asks to skip its update.
-    Only the loop itself can leave the update out.
+    A step of the kind ``train`` counts one global step, even if its update is skipped: the
+    loop alone can leave the update out.
     """
 
-    def plan(self, step: OpenStep, given: Any) -> RunPlan:
-        """Take the reports, and return the plan for the fetches of hooks."""
-        self._session.take_reports(given)
-        return self._planner.plan(step.asked.request, given, given.names())
+    def plan(self, asked: Unplanned, given: Any) -> RunPlan:
+        """Take the reports, and return the plan of a step that reports these names."""
+        self.session.take_reports(given)
+        return self.planner.plan(asked.request, given, given.names())
 
-    def execute(
-        self,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Any,
-        writes: Writes = NO_WRITES,
-        skips: bool = False,
-    ) -> Sequence[Any]:
-        """Compute the fetches of hooks from the reports, and count the step."""
-        values = self._run(plan.execute, step, plan, given, writes)
-        if step.kind == "train":
-            self._session.global_step += 1
-            self._session.version += 1
-        return values
+    def execute(self, plan: RunPlan, execution: Execution, skips: bool) -> Sequence[Any]:  # noqa: ARG002
+        """Read the values that hooks fetch from the reports."""
+        return super().execute(plan, execution, skips=False)
 
-    def specialized(
-        self, step: OpenStep, plan: RunPlan, given: Any
-    ) -> tuple[Execute, CompiledProgram | None]:
-        """Return a function for later steps; it misses if they report other names."""
-        session, (run, program) = self._session, self.runner(plan)
-        names, trains = frozenset(given.names()), step.kind == "train"
+    def specialized(self, plan: RunPlan, given: Any, trains: bool) -> Execute:
+        """Return the function that does so for steps that report the same names."""
+        run = super().specialized(plan, given, trains)
+        session, names = self.session, frozenset(given.names())
         count, take_reports = len(names), session.take_reports
 
         def take(reports: Reports) -> Sequence[Any]:
@@ -183,54 +113,38 @@ class ReportExecutor(GraphExecutor):
                 session.version += 1
             return values
 
-        return take, program
+        return take
 
 
-class GivenExecutor:
-    """Takes the values that another loop has computed with a graph.
+class GivenExecutor(Executor):
+    """Takes the values that another loop has computed with a graph."""
 
-    Args:
-        session: reads and writes the variables of the loop.
-        planner: finds the names of the nodes that hooks fetch.
-    """
+    def plan(self, asked: Unplanned, given: Any) -> RunPlan:  # noqa: ARG002
+        """Return the plan that gives each hook its own of the values."""
+        return self.planner.wanted(asked.request)
 
-    def __init__(self, session: Session, planner: Planner) -> None:
-        self._session, self._planner = session, planner
-
-    def plan(self, step: OpenStep, given: Any) -> RunPlan:
-        """Return the plan that gives each hook its own values."""
-        return self._planner.wanted(step.asked.request)
-
-    def execute(
-        self,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Any,
-        writes: Writes = NO_WRITES,
-        skips: bool = False,
-    ) -> Sequence[Any]:
+    def execute(self, plan: RunPlan, execution: Execution, skips: bool) -> Sequence[Any]:  # noqa: ARG002
         """Commit the assignments of hooks, and return the values that hooks fetch."""
-        values: Sequence[Any] = on_host(tuple(given[name] for name in plan.names))
-        if writes:
-            self._session.write({name: value for name, (_, value) in writes.items()})
+        values: Sequence[Any] = _picked(plan, execution.feeds)
+        if execution.writes:
+            writes = execution.writes.items()
+            self.session.write({name: value for name, (_, value) in writes})
         return values
 
-    def specialized(
-        self,
-        step: OpenStep,
-        plan: RunPlan,
-        given: Any,
-    ) -> tuple[Execute, CompiledProgram | None]:
-        """Return a function that picks the values that hooks fetch."""
-        names = plan.names
-        return lambda values: on_host(tuple([values[name] for name in names])), None
+    def specialized(self, plan: RunPlan, given: Any, trains: bool) -> Execute:  # noqa: ARG002
+        """Return the function that picks the values that hooks fetch."""
+        return lambda values: _picked(plan, values)
 
 
-def check_given(names: Sequence[str], given: Any) -> None:
+def _picked(plan: RunPlan, values: Mapping[str, Any]) -> Any:
+    return on_host(tuple([values[name] for name in plan.names]))
+
+
+def check_given(names: Sequence[str], given: Mapping[str, Any]) -> None:
     """Check that another loop gives all values that hooks fetch.
 
     Raises:
-        UsageError: a value is missing.
+        UsageError: one is missing.
     """
     for name in names:
         if name not in given:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookbus.backend.codegen import source_of
-from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.backend.protocol import Execution, RunMetadata, RunOptions, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.errors import NoValueYetError, UsageError
@@ -15,16 +15,12 @@ from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import RunServices, SessionRunContext
 from hookbus.hooks.hook_options import Kind
+from hookbus.hooks.requests import RunRequests
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import Reduction
 from hookbus.peers.reduction import reductions_of
-from hookbus.step.executor import (
-    Executor,
-    GivenExecutor,
-    GraphExecutor,
-    ReportExecutor,
-)
+from hookbus.step.executor import NO_WRITES, Executor, GivenExecutor, ReportExecutor
 from hookbus.step.plan import MOST_PLANS, Planner, RunPlan, reduced_splits
 from hookbus.step.request import (
     DEFAULT_OPTIONS,
@@ -36,7 +32,7 @@ from hookbus.step.request import (
 )
 from hookbus.step.schedule import Schedules
 from hookbus.step.specialize import specialize
-from hookbus.step.trace import MISS, DueSet, OpenStep, Trace, tell_nobody
+from hookbus.step.trace import MISS, DueSet, Execute, OpenStep, Trace, tell_nobody
 
 _MOST_AGAIN = 16
 """The maximum number of times that the calls of one run are compiled again."""
@@ -80,12 +76,12 @@ class Stepper:
         self.takes_reports = session.graph.takes_reports
         self._executor: Executor
         if self.takes_reports:
-            self._executor = ReportExecutor(self._session, planner, is_measured)
+            self._executor = ReportExecutor(session, planner, is_measured)
         elif is_driven:
-            self._executor = GivenExecutor(self._session, planner)
+            self._executor = GivenExecutor(session, planner, is_measured)
         else:
-            self._executor = GraphExecutor(self._session, planner, is_measured)
-        self._skips_context = type(self._executor) is GraphExecutor
+            self._executor = Executor(session, planner, is_measured)
+        self._is_graph = type(self._executor) is Executor
         self.captured_for: Trace | None = None
         self._captured: Sequence[str] | None = None
         self._last: OpenStep | None = None
@@ -233,23 +229,29 @@ class Stepper:
             The trace that fits the step, the plan, the values, and the hook that asked to
             skip the update, if any.
         """
-        plan, due, context = self._executor.plan(step, given), step.trace.due, step.context
-        asked = None if context is None else context._asked
-        if asked is None:
+        due, asked = step.trace.due, step.asked
+        plan = self._executor.plan(asked, given)
+        requests = None if step.context is None else step.context._asked
+        if requests is None:
             trace = self._known(step, plan)
             values = trace.execute(given)
             if values is not MISS:
                 return trace, plan, values, None
-            return due.general, plan, self._executor.execute(step, plan, given), None
-        writes = self._requests.take_writes(asked)
-        skipped_by, asked.skip = asked.skip, None
-        skips = skipped_by is not None
+            requests = RunRequests()
+        elif given and step.unplanned is None and self._is_graph:  # the caller's own keys
+            given = dict(zip(asked.request.feeds, given.values(), strict=True))
+        writes = self._requests.take_writes(requests) if requests.writes else NO_WRITES
+        skipped_by, requests.skip = requests.skip, None
+        execution = Execution(plan.program, given, writes, asked.options, asked.metadata)
         try:
-            values = self._executor.execute(step, plan, given, writes, skips)
+            values = self._executor.execute(plan, execution, skipped_by is not None)
         except UsageError as error:
             if skipped_by is not None:
                 blame_asker(error, skipped_by)
             raise
+        if self.takes_reports and step.kind == "train":
+            self._session.global_step += 1
+            self._session.version += 1
         return due.general, plan, values, skipped_by
 
     def _known(self, step: OpenStep, plan: RunPlan) -> Trace:
@@ -298,19 +300,20 @@ class Stepper:
         if again > _MOST_AGAIN or not (due.before.is_plain and due.after.is_plain):
             return
         hooks = specialize(due.before, due.after, asked, plan)
-        execute, program = self._executor.specialized(step, plan, given)
+        own = self.context_of(step).original_args
+        execute = self._executor.specialized(plan, given, step.kind == "train")
         reaches_nobody = hooks.ask is None and hooks.tell is None
         trace = Trace(
             due,
             hooks.ask,
             hooks.tell or tell_nobody,
-            execute,
+            _named(execute, own.feed_dict, asked.request.feeds),
             plan,
             asked,
-            program,
-            self.context_of(step).original_args,
+            self._executor.compiled(plan),
+            own,
             key,
-            not (reaches_nobody and self._skips_context),
+            not (reaches_nobody and self._is_graph),
             again,
         )
         due.recorded[key, plan] = trace
@@ -403,11 +406,25 @@ class Stepper:
             "else\n# is left to other code.\n"
             f"# Hooks that are left out until they are due: {waiting}\n"
         )
-        return header + "\n".join(map(_source_of, traces))
+        functions: list[Any] = []
+        for trace in traces:
+            program = trace.program
+            functions += [trace.ask, None if program is None else program.run, trace.tell]
+        shown = [each for each in functions if each not in (None, tell_nobody)]
+        return header + "\n".join(map(source_of, shown))
 
 
-def _source_of(trace: Trace) -> str:
-    """Return the source of a trace."""
-    execute = None if trace.program is None else trace.program.run
-    parts = [source_of(each) for each in (trace.ask, execute, trace.tell) if each]
-    return "\n".join(parts)
+def _named(
+    execute: Execute, feeds: Mapping[Any, Any] | None, names: Sequence[str]
+) -> Execute:
+    """Return a function that takes feeds under the caller's own keys.
+
+    Args:
+        execute: takes them by the name of the node.
+        feeds: the feeds of the caller in one run.
+        names: the names of their nodes, in this order.
+    """
+    by_key = dict(zip(feeds or (), names, strict=True))
+    if all(key.__class__ is str and key == name for key, name in by_key.items()):
+        return execute
+    return lambda given: execute({by_key[key]: value for key, value in given.items()})

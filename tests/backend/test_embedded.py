@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import Graph, GraphError, RunMetadata, RunOptions
+from hookbus.backend import Execution
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.errors import (
     FetchTypeError,
@@ -242,7 +243,7 @@ def execute(session: EmbeddedSession, fetches: list[str], **writes: Any) -> list
     """Run with writes that the hook 'decay' asked for."""
     asked = {name: ("decay", value) for name, value in writes.items()}
     program = session.compile(fetches, frozenset())
-    return session.execute(program, {}, asked, RunOptions(), RunMetadata())
+    return session.execute(Execution(program, writes=asked))
 
 
 def test_a_hook_and_an_op_that_write_one_variable_conflict(graph: Graph) -> None:
@@ -284,13 +285,24 @@ def test_a_closed_session_runs_no_more_and_can_be_read(graph: Graph) -> None:
     assert state(session)["w"] == [2.0, 3.0, 4.0]
 
 
+def test_an_execution_needs_only_its_program(graph: Graph) -> None:
+    """By default nothing is fed, written or recorded; two of them share no record."""
+    session = EmbeddedSession(graph)
+    program = session.compile(["count", "n"], frozenset())
+    one, other = Execution(program), Execution(program)
+    assert [session.execute(each)[1] for each in (one, other, one)] == [0, 1, 2]
+    assert one.metadata is not other.metadata
+    with pytest.raises(TypeError):
+        one.feeds["n"] = 5  # type: ignore[index]
+
+
 def test_a_traced_run_records_its_ops(graph: Graph) -> None:
     """trace_level=1 records each op of the run once, in order; 0 records nothing."""
     session, options = EmbeddedSession(graph), RunOptions(trace_level=1)
     program = session.compile(["seen", "train"], frozenset())
     traced, plain = RunMetadata(), RunMetadata()
-    session.execute(program, {}, {}, options, traced)
-    session.execute(program, {}, {}, RunOptions(), plain)
+    session.execute(Execution(program, options=options, metadata=traced))
+    session.execute(Execution(program, metadata=plain))
 
     assert [op.name for op in traced.ops] == ["seen", "train"]
     first, second = traced.ops

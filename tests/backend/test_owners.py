@@ -20,12 +20,11 @@ from hookbus import (
     Config,
     Graph,
     MonitoredSession,
-    RunMetadata,
-    RunOptions,
     Session,
     SessionRunArgs,
     SessionRunHook,
 )
+from hookbus.backend import Execution
 from hookbus.backend.embedded import EmbeddedSession
 from tests.support import commands
 
@@ -175,7 +174,7 @@ def interpreted(graph: Graph) -> Iterator[Step]:
 
     def step():
         program = session.compile(["train"], frozenset())
-        session.execute(program, {}, {}, RunOptions(), RunMetadata())
+        session.execute(Execution(program))
         assert session.prepared(program) is None
         return session.variables()
 
@@ -188,7 +187,7 @@ def compiled(graph: Graph) -> Iterator[Step]:
     program = session.compile(["train"], frozenset())
 
     def step():
-        session.execute(program, {}, {}, RunOptions(), RunMetadata())
+        session.execute(Execution(program))
         return session.variables()
 
     yield step
@@ -416,7 +415,7 @@ def train(w):
 session = hookbus.EmbeddedSession(graph)
 program = session.compile(["train"], frozenset())
 for _ in range(4):
-    session.execute(program, {}, {}, hookbus.RunOptions(), hookbus.RunMetadata())
+    session.execute(hookbus.backend.Execution(program))
     parts.pop().fill(-1)
     print(*session.variables()["w"])
 """

@@ -21,6 +21,7 @@ from hookbus import (
     SessionRunHook,
     ValueRecord,
 )
+from hookbus.backend import Execution
 
 QUIET = hookbus.Config(autoload=False)
 TRACED = RunOptions(trace_level=RunOptions.FULL_TRACE)
@@ -32,7 +33,7 @@ def traced(
     """Run a graph once, traced; return what was recorded."""
     session, metadata, feeds = EmbeddedSession(graph), RunMetadata(), feeds or {}
     program = session.compile(fetches, frozenset(feeds))
-    session.execute(program, feeds, {}, TRACED, metadata)
+    session.execute(Execution(program, feeds, options=TRACED, metadata=metadata))
     return metadata
 
 
@@ -169,7 +170,7 @@ def test_tracing_changes_no_value():
     for session, options in ((plain, RunOptions()), (followed, TRACED)):
         program = session.compile(["train", "double"], frozenset())
         for _ in range(3):
-            session.execute(program, {}, {}, options, RunMetadata())
+            session.execute(Execution(program, options=options))
     assert followed.run(["w", "double"])[1].tolist() == [6.0, 6.0]
     assert followed.variables()["w"].tolist() == plain.variables()["w"].tolist()
     assert followed.global_step == plain.global_step == 3
@@ -183,7 +184,7 @@ def test_an_op_that_raises_is_not_recorded():
     session, metadata = EmbeddedSession(graph), RunMetadata()
     program = session.compile(["bad"], frozenset())
     with pytest.raises(ZeroDivisionError) as caught:
-        session.execute(program, {}, {}, TRACED, metadata)
+        session.execute(Execution(program, options=TRACED, metadata=metadata))
     assert [op.name for op in metadata.ops] == ["fine"]
     assert caught.value.__notes__ == ["hookbus: raised in op 'bad'"]
 
@@ -195,9 +196,9 @@ def test_the_end_of_an_input_leaves_a_traced_run():
     graph.input("short", lambda: iter("a"))
     session = EmbeddedSession(graph)
     program = session.compile(["long", "short"], frozenset())
-    session.execute(program, {}, {}, TRACED, RunMetadata())
+    session.execute(Execution(program, options=TRACED))
     with pytest.raises(OutOfRangeError, match="short"):
-        session.execute(program, {}, {}, TRACED, RunMetadata())
+        session.execute(Execution(program, options=TRACED))
     assert session.run("long") == "b"
 
 

@@ -16,7 +16,7 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
 )
-from hookbus.backend import RunMetadata
+from hookbus.backend import Execution, RunMetadata
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.checkpoint.reader import read_checkpoint
 from hookbus.errors import GraphFinalizedError, UnknownNodeError
@@ -152,7 +152,9 @@ def test_a_trace_shows_each_wrap():
     graph.wrap("x", lambda x: x + 1.0)
     session, metadata = EmbeddedSession(graph), RunMetadata()
     program = session.compile(["gradient"], frozenset(["x"]))
-    session.execute(program, {"x": 1.0}, {}, RunOptions(RunOptions.FULL_TRACE), metadata)
+    options = RunOptions(RunOptions.FULL_TRACE)
+    execution = Execution(program, {"x": 1.0}, options=options, metadata=metadata)
+    session.execute(execution)
     seen = [
         (op.name, [each.name for each in op.inputs], [each.name for each in op.outputs])
         for op in metadata.ops

@@ -27,6 +27,7 @@ from hookbus import (
     Step,
     StepRequest,
 )
+from hookbus.backend import Execution
 from hookbus.errors import NoValueYetError
 from tests.support.roles import Log
 from tests.support.worlds import VALUES, Numpy, Program, World, graph_of
@@ -298,7 +299,7 @@ class DrivenGraph:
         run = engine.execute
         if wanted.skipped_by is not None:
             run = engine.execute_without_update
-        values = run(program, feeds, {}, wanted.options, wanted.metadata)
+        values = run(Execution(program, feeds, {}, wanted.options, wanted.metadata))
         return dict(zip(wanted.fetches, values[len(names) :], strict=True))
 
 

@@ -47,22 +47,15 @@ class NaiveSession(backend.SessionBase):
     ) -> tuple[backend.Program, int]:
         return backend.plan(self.graph, (*fetches, *host), feeds), len(fetches)
 
-    def execute(
-        self,
-        program: tuple[backend.Program, int],
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: backend.RunOptions,
-        metadata: backend.RunMetadata,
-    ) -> Sequence[Any]:
+    def execute(self, execution: backend.Execution) -> Sequence[Any]:
         if self._closed:
             raise hookbus.errors.SessionClosedError("the session is closed")
-        made, kept = program
+        (made, kept), writes = execution.program, execution.writes
         for name in writes.keys() & made.writers.keys():
             raise hookbus.errors.WriteConflictError(
                 f"{writes[name][0]} and an op write {name!r}"
             )
-        slots, news = self._filled(made, feeds), {}
+        slots, news = self._filled(made, execution.feeds), {}
         for operation, pick, own, outputs in made.calls:
             returned = operation.call(*pick(slots))
             if operation.trains or outputs:
@@ -72,8 +65,8 @@ class NaiveSession(backend.SessionBase):
                     slots[slot] = results[key]
                 returned = dict(results) or None
             slots[own] = returned
-        if options.trace_level > 0:
-            metadata.native = {"ops": len(made.calls)}
+        if execution.options.trace_level > 0:
+            execution.metadata.native = {"ops": len(made.calls)}
         self.write({**{name: value for name, (_, value) in writes.items()}, **news})
         self._last.update((name, slots[slot]) for slot, name in made.trained)
         self.global_step += made.increment

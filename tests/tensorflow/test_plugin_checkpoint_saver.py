@@ -299,9 +299,9 @@ def test_it_asks_for_nothing_and_runs_nothing(calls, open_session):
     """TensorFlow's saver runs the graph a second time for each run, to read the step."""
 
     class Backend(EmbeddedSession):
-        def execute(self, program, *rest):
-            calls.append(len(program.results))
-            return super().execute(program, *rest)
+        def execute(self, execution):
+            calls.append(len(execution.program.results))
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph_adding(1), backend=Backend)
     with open_session(saver(save_steps=2), session_creator=creator) as session:

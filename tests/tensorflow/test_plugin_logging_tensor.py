@@ -137,9 +137,9 @@ def test_a_run_that_is_not_due_asks_for_nothing(calls, open_session):
     """The backend computes what the caller wants."""
 
     class Backend(EmbeddedSession):
-        def execute(self, program, *rest):
-            calls.append(len(program.results))
-            return super().execute(program, *rest)
+        def execute(self, execution):
+            calls.append(len(execution.program.results))
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph_adding(1), backend=Backend)
     hook = LoggingTensorHook(["n", "m"], every_n_iter=3)
@@ -295,9 +295,9 @@ def test_the_run_at_the_end_reaches_no_hook(calls, hook, open_session):
     """The backend session alone does it, once."""
 
     class Backend(EmbeddedSession):
-        def execute(self, program, *rest):
+        def execute(self, execution):
             calls.append("RUN")
-            return super().execute(program, *rest)
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph_adding(1), backend=Backend)
     logger = LoggingTensorHook(["n", "m"], at_end=True)

@@ -160,9 +160,9 @@ def test_it_asks_for_nothing_and_runs_nothing(calls, open_session):
     """TensorFlow reads the step in every run, and once more when it is due."""
 
     class Backend(EmbeddedSession):
-        def execute(self, program, *rest):
-            calls.append(len(program.results))
-            return super().execute(program, *rest)
+        def execute(self, execution):
+            calls.append(len(execution.program.results))
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph_adding(1), backend=Backend)
     with open_session(StepCounterHook(1), session_creator=creator) as session:

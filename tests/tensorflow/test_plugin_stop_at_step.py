@@ -177,9 +177,9 @@ def test_it_asks_for_nothing_and_runs_nothing(calls, open_session):
     """The step is known: no fetch, and one run of the backend for each run."""
 
     class Backend(EmbeddedSession):
-        def execute(self, program, *rest):
-            calls.append(len(program.results))
-            return super().execute(program, *rest)
+        def execute(self, execution):
+            calls.append(len(execution.program.results))
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph_adding(1), backend=Backend)
     with open_session(StopAtStepHook(last_step=3), session_creator=creator) as session:

@@ -228,9 +228,9 @@ def test_it_adds_no_run_of_the_backend(open_session):
     calls = []
 
     class Backend(EmbeddedSession):
-        def execute(self, program, *rest):
-            calls.append(len(program.results))
-            return super().execute(program, *rest)
+        def execute(self, execution):
+            calls.append(len(execution.program.results))
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph_adding(1), backend=Backend)
     with open_session(saver(3, tensors="loss"), session_creator=creator) as session:

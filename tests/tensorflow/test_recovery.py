@@ -186,8 +186,8 @@ class Backend(EmbeddedSession):
         super().seek(positions)
         self.machine.at("seek")
 
-    def execute(self, *args: Any) -> list[Any]:
-        values = super().execute(*args)
+    def execute(self, execution: Any) -> list[Any]:
+        values = super().execute(execution)
         self.machine.at("execute", self.global_step)
         return values
 

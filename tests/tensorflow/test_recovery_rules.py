@@ -132,10 +132,10 @@ def test_the_broken_session_is_closed_before_a_new_one_is_made(calls, graph, ope
             calls.append("CLOSE")
             super().close()
 
-        def execute(self, *args: Any) -> list[Any]:
+        def execute(self, execution: Any) -> list[Any]:
             if calls.count("OPEN") == 1:
                 raise AbortedError("gone")
-            return super().execute(*args)
+            return super().execute(execution)
 
     creator = ChiefSessionCreator(graph, backend=Backend)
     with open_session(Waits(), session_creator=creator) as session:
@@ -148,11 +148,11 @@ def test_a_backend_that_cannot_be_closed_is_left_behind(graph, open_session):
     broken = []
 
     class Backend(EmbeddedSession):
-        def execute(self, *args: Any) -> list[Any]:
+        def execute(self, execution: Any) -> list[Any]:
             if not broken:
                 broken.append(self)
                 raise AbortedError("gone")
-            return super().execute(*args)
+            return super().execute(execution)
 
         def close(self) -> None:
             if self in broken:

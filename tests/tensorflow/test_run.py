@@ -104,9 +104,9 @@ def test_all_before_run_come_before_the_one_run_of_the_backend(
     executed = []
 
     class Backend(EmbeddedSession):
-        def execute(self, *args: Any) -> list[Any]:
+        def execute(self, execution: Any) -> list[Any]:
             executed.append(list(calls))
-            return super().execute(*args)
+            return super().execute(execution)
 
     @graph.op
     def twice(n):

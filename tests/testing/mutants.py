@@ -92,17 +92,17 @@ class SharingGraph(Graph):
 
 class LendingGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, *request):
-            values = super().execute(*request)
+        def execute(self, execution):
+            values = super().execute(execution)
             self._values["w"].setflags(write=True)
             return values
 
 
 class TakingOverGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, program, feeds, *rest):
-            values = super().execute(program, feeds, *rest)
-            if "given" in feeds and program.writers:
+        def execute(self, execution):
+            values, feeds = super().execute(execution), execution.feeds
+            if "given" in feeds and execution.program.writers:
                 self._values["w"] = feeds["given"]
             return values
 
@@ -127,10 +127,11 @@ class LateGraph(Graph):
         def compile(self, fetches, feeds, host=()):
             return super().compile(fetches, feeds, host), (*fetches, *host)
 
-        def execute(self, program, feeds, *rest):
-            values = super().execute(program[0], feeds, *rest)
-            known = {**self._values, **feeds}
-            return [known.get(*pair) for pair in zip(program[1], values, strict=True)]
+        def execute(self, execution):
+            program, names = execution.program
+            values = super().execute(attrs.evolve(execution, program=program))
+            known = {**self._values, **execution.feeds}
+            return [known.get(*pair) for pair in zip(names, values, strict=True)]
 
 
 class OneByOneGraph(Graph):
@@ -147,9 +148,9 @@ class OneByOneGraph(Graph):
 
 class CountingGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, *request):
+        def execute(self, execution):
             before = self.global_step
-            values = super().execute(*request)
+            values = super().execute(execution)
             self.global_step = before + (self.global_step > before)
             return values
 
@@ -162,20 +163,20 @@ class DeafGraph(Graph):
 
 class GreedyGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, program, feeds, *rest):
-            for name in feeds.keys() & self._inputs.keys():
+        def execute(self, execution):
+            for name in execution.feeds.keys() & self._inputs.keys():
                 self._inputs[name].pull()
-            return super().execute(program, feeds, *rest)
+            return super().execute(execution)
 
 
 class CallingGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, program, feeds, *rest):
-            for name in feeds:
+        def execute(self, execution):
+            for name in execution.feeds:
                 node = self.graph.resolve(name)
                 if node.kind == "op":
                     node.source.call()
-            return super().execute(program, feeds, *rest)
+            return super().execute(execution)
 
 
 class AnonymousGraph(Graph):
@@ -194,8 +195,8 @@ class OverwritingGraph(Graph):
 
 class RemoteGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, *request):
-            return [Boxed(value) for value in super().execute(*request)]
+        def execute(self, execution):
+            return [Boxed(value) for value in super().execute(execution)]
 
 
 class MovingGraph(Graph):
@@ -205,8 +206,9 @@ class MovingGraph(Graph):
             kept = 0 if host else len(fetches)
             return program, kept
 
-        def execute(self, program, *rest):
-            values, kept = super().execute(program[0], *rest), program[1]
+        def execute(self, execution):
+            program, kept = execution.program
+            values = super().execute(attrs.evolve(execution, program=program))
             return [*map(Boxed, values[:kept]), *values[kept:]]
 
 
@@ -224,9 +226,9 @@ class StillGraph(Graph):
 
 class RestlessGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, *request):
+        def execute(self, execution):
             self.version += 1
-            return super().execute(*request)
+            return super().execute(execution)
 
 
 class PermissiveGraph(Graph):
@@ -267,9 +269,9 @@ class HopefulGraph(Graph):
 
 class ForgetfulGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, *request):
+        def execute(self, execution):
             self._last.clear()
-            return super().execute(*request)
+            return super().execute(execution)
 
 
 class InventiveGraph(Graph):
@@ -285,8 +287,8 @@ class OpenGraph(Graph):
 
 class SecretiveGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, program, feeds, writes, options, metadata):
-            return super().execute(program, feeds, writes, RunOptions(), metadata)
+        def execute(self, execution):
+            return super().execute(attrs.evolve(execution, options=RunOptions()))
 
 
 class MortalGraph(Graph):
@@ -304,9 +306,9 @@ class RoundingGraph(Graph):
 
 class AbruptGraph(Graph):
     class backend(EmbeddedSession):
-        def execute(self, *request):
+        def execute(self, execution):
             try:
-                return super().execute(*request)
+                return super().execute(execution)
             except OutOfRangeError as error:
                 raise SessionClosedError("the input has ended") from error
 

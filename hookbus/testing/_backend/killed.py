@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.protocol import Execution
 from hookbus.hooks.context import SessionRunContext
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing._backend.candidate import Backend
@@ -73,6 +73,6 @@ class _Bits:
 
     def end(self, session: Any) -> None:
         program = session.compile((), frozenset(), _NAMES)
-        values = session.execute(program, {}, {}, RunOptions(), RunMetadata())
+        values = session.execute(Execution(program))
         for name, value in zip(_NAMES, values, strict=True):
             self.found[name] = np.asarray(value).tobytes()

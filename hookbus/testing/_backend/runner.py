@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeAlias
 import attrs
 import pytest
 
-from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.backend.protocol import Execution, RunMetadata, RunOptions, Session
 from hookbus.graph.graph import Graph
 from hookbus.testing.backend_model import BackendModel
 
@@ -67,14 +67,14 @@ class Runner:
         program = self.session.compile(fetches, frozenset(feeds), host)
         options = RunOptions(RunOptions.FULL_TRACE if trace else 0)
         record = trace or RunMetadata()
-        return self.session.execute(program, feeds, _given(writes), options, record)
+        execution = Execution(program, feeds, _given(writes), options, record)
+        return self.session.execute(execution)
 
     def without_update(self, *names: str, writes: Mapping[str, Any] = NOTHING) -> None:
         """Do a run whose train ops commit nothing."""
         resolved = [self.session.graph.resolve(name).name for name in names]
         program = self.session.compile(resolved, frozenset())
-        given = program, NOTHING, _given(writes), RunOptions(), RunMetadata()
-        self.session.execute_without_update(*given)
+        self.session.execute_without_update(Execution(program, writes=_given(writes)))
 
     @property
     def state(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.protocol import Execution, RunMetadata
 from hookbus.errors import (
     GraphError,
     SessionClosedError,
@@ -235,7 +235,7 @@ def test_a_closed_session_refuses_runs(model: BackendModel, opened: Opener) -> N
     run.session.close()
     run.session.close()
     with refused(SessionClosedError, "a run of a closed session"):
-        run.session.execute(program, {}, {}, RunOptions(), RunMetadata())
+        run.session.execute(Execution(program))
 
 
 def test_a_traced_run_has_metadata(model: BackendModel, opened: Opener) -> None:
@@ -249,9 +249,8 @@ def test_a_traced_run_has_metadata(model: BackendModel, opened: Opener) -> None:
         expect(run.state, other.state, "after a traced run", "Tracing changes no value")
         if not traced.ops and traced.native is None:
             fail("a traced run records nothing: fill in metadata.ops or metadata.native")
-        run.session.execute(
-            run.session.compile(["y"], frozenset()), {}, {}, RunOptions(), plain
-        )
+        program = run.session.compile(["y"], frozenset())
+        run.session.execute(Execution(program, metadata=plain))
         kept = list(plain.ops), plain.native
         expect(kept, ([], None), "the metadata of a run that is not traced", "Leave it")
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from hookbus import GraphError, OpRecord, OutOfRangeError
 from hookbus.backend import (
+    Execution,
     ForkedInputs,
     Input,
     Program,
     RunMetadata,
-    RunOptions,
     SessionBase,
     ValueRecord,
     fork_inputs,
@@ -148,53 +148,41 @@ class JaxSession(SessionBase):
             program, variables, empty, parts, names, fetched, tuple(sorted(donated))
         )
 
-    def execute(
-        self,
-        program: Plan,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
-        """Run a plan once and commit its new values of variables, and *writes*.
+    def execute(self, execution: Execution) -> Sequence[Any]:
+        """Run a plan once and commit its new values and those of hooks.
 
         Raises:
             OutOfRangeError: an input has ended; nothing is changed.
             NoValueYetError: the run reads an output of a train op that neither runs in it
                 nor ran before.
-            WriteConflictError: *writes* and an op of the run write one variable.
+            WriteConflictError: a hook and an op of the run write one variable.
             GraphError: a value does not fit its variable.
             SessionClosedError: the session is closed.
         """
         if self._closed:
             raise SessionClosedError("the backend session is closed")
-        updates = self._writing(program, writes)
-        slots = self._run(program, feeds, updates, options, metadata)
-        self._commit(program, slots, updates)
-        return program.program.pick_results(slots)
+        made: Plan = execution.program
+        updates = self._writing(made, execution.writes)
+        slots = self._run(made, execution, updates)
+        self._commit(made, slots, updates)
+        return made.program.pick_results(slots)
 
-    def execute_without_update(
-        self,
-        program: Plan,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
-        """Run a plan once and commit only *writes*.
+    def execute_without_update(self, execution: Execution) -> Sequence[Any]:
+        """Run a plan once and commit only what hooks give variables.
 
         Raises:
             UsageError: no train op runs.
         """
         if self._closed:
             raise SessionClosedError("the backend session is closed")
-        if not any(operation.trains for operation, *_ in program.program.calls):
+        made: Plan = execution.program
+        if not any(operation.trains for operation, *_ in made.program.calls):
             raise nothing_to_skip()
-        updates = self._writing(program, writes)
-        self._shared.update(program.donated)  # their values are needed after the run
-        slots = self._run(program, feeds, {}, options, metadata)
-        self._commit(program, slots, updates)
-        return program.program.pick_results(slots)
+        updates = self._writing(made, execution.writes)
+        self._shared.update(made.donated)  # their values are needed after the run
+        slots = self._run(made, execution, {})
+        self._commit(made, slots, updates)
+        return made.program.pick_results(slots)
 
     def _writing(self, program: Plan, writes: Mapping[str, tuple[str, Any]]) -> Updates:
         """Return the assignments of hooks, as arrays of this session."""
@@ -203,18 +191,11 @@ class JaxSession(SessionBase):
         items = writes.items()
         return {name: self._taken(name, value, repr(who)) for name, (who, value) in items}
 
-    def _run(
-        self,
-        program: Plan,
-        feeds: Mapping[str, Any],
-        updates: Updates,
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Slots:
+    def _run(self, program: Plan, execution: Execution, updates: Updates) -> Slots:
         """Run all parts, which add new values to *updates*; return all values."""
-        if options.trace_level > 0:
-            return self._traced(program, feeds, updates, metadata)
-        slots = self._filled(program, feeds)
+        if execution.options.trace_level > 0:
+            return self._traced(program, execution.feeds, updates, execution.metadata)
+        slots = self._filled(program, execution.feeds)
         for part in program.parts:
             part.run(slots, updates)
         return slots

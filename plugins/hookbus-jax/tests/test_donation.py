@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hookbus_jax import JaxGraph
 
-from hookbus import GraphError, RunMetadata, RunOptions
-from hookbus.backend import Session, create_session
+from hookbus import GraphError
+from hookbus.backend import Execution, Session, create_session
 
 
 def graph_of(donate: bool = True, **more: Callable[..., Any]) -> JaxGraph:
@@ -79,7 +79,7 @@ def test_what_hooks_have_got_does_not_change():
     """On the CPU, NumPy arrays share the memory of the array that they come from."""
     session = create_session(graph_of())
     program = session.compile([], frozenset(), ["params"])
-    (seen,) = session.execute(program, {}, {}, RunOptions(), RunMetadata())
+    (seen,) = session.execute(Execution(program))
     for _ in range(3):
         session.run("train")
     assert type(seen["w"]) is np.ndarray

@@ -27,7 +27,7 @@ from hookbus import (
     UsageError,
     latest_checkpoint,
 )
-from hookbus.backend import create_session
+from hookbus.backend import Execution, create_session
 from hookbus.errors import NoValueYetError, SessionClosedError, WriteConflictError
 from tests.support.kinds import QUIET
 
@@ -121,7 +121,7 @@ def test_copies_to_the_host_start_together(monkeypatch):
     program = backend.compile(["unused"], frozenset(feeds), ["w", "loss", "norm", "train"])
 
     def run() -> None:
-        backend.execute(program, feeds, {}, RunOptions(), RunMetadata())
+        backend.execute(Execution(program, feeds))
 
     run()
     log, array, wait = [], type(jnp.ones(1)), np.asarray
@@ -293,7 +293,7 @@ def test_what_hooks_watch_is_in_the_same_compiled_function():
     program = backend.compile(["train"], frozenset({"x"}), names)
     assert len(program.parts) == 1
     feeds = {"x": jnp.ones(2)}
-    *_, values = backend.execute(program, feeds, {}, RunOptions(), RunMetadata())
+    *_, values = backend.execute(Execution(program, feeds))
     assert values == {"scalar": {"norm of w": 2.0}}
 
 
@@ -469,9 +469,7 @@ def test_the_rules_of_every_backend_hold():
         backend.run(["train", "other"], {"x": jnp.ones(2)})
     program = backend.compile(["other"], frozenset())
     with pytest.raises(WriteConflictError, match="two parties in one run: 'me' and op 'o"):
-        backend.execute(
-            program, {}, {"w": ("me", jnp.ones(2))}, RunOptions(), RunMetadata()
-        )
+        backend.execute(Execution(program, writes={"w": ("me", jnp.ones(2))}))
     with pytest.raises(UsageError, match="takes no reports"):
         backend.take_reports({})
     backend.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import attrs
 import numpy as np
 import pytest
 from hookbus_profiler import ProfilerHook
@@ -371,8 +372,8 @@ def test_a_step_of_ones_own_without_ops(timelines):
 class SilentSession(EmbeddedSession):
     """A backend that records nothing."""
 
-    def execute(self, program, feeds, writes, options, metadata):
-        return super().execute(program, feeds, writes, RunOptions(), metadata)
+    def execute(self, execution):
+        return super().execute(attrs.evolve(execution, options=RunOptions()))
 
 
 def test_a_backend_that_records_nothing_still_gives_a_timeline(graph, timelines):

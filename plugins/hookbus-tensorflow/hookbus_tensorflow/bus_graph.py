@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookbus import GraphError
-from hookbus.backend import Graph, RunMetadata, RunOptions
+from hookbus.backend import Execution, Graph
 from hookbus_tensorflow import ops
 from hookbus_tensorflow.graph import TFGraph
 from hookbus_tensorflow.session import TFProgram, TFSession
@@ -63,7 +63,7 @@ class BusSession(TFSession):
     def complete(self, program: TFProgram, values: Mapping[str, Any]) -> Sequence[Any]:
         """Return the values of the fetches, from those that the loop fetched, and feeds."""
         found = [values[name] for name in program.names]
-        return self._finish(program, values, found, {}, RunOptions(), RunMetadata())
+        return self._finish(program, Execution(program, values), found)
 
     def _read_step(self) -> int:
         return int(self._read())

@@ -14,10 +14,10 @@ from hookbus import GraphError, UsageError
 from hookbus.backend import (
     PREEMPTION_ERRORS,
     EmbeddedSession,
+    Execution,
     ForkedInputs,
     Program,
     RunMetadata,
-    RunOptions,
     SessionBase,
     ValueRecord,
 )
@@ -172,50 +172,40 @@ class TFSession(SessionBase):
             None if results == names else results,
         )
 
-    def execute(
-        self,
-        program: TFProgram,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute(self, execution: Execution) -> Sequence[Any]:
         """Run a plan once.
 
         An error of TensorFlow leaves variables as the ops that had run left them.
 
         Raises:
             OutOfRangeError: an iterator, a queue or an input has ended.
-            WriteConflictError: *writes* and an op of the run write one variable.
+            WriteConflictError: a hook and an op of the run write one variable.
             SessionClosedError: the session is closed.
         """
         if self._closed:
             raise SessionClosedError("the backend session is closed")
+        program: TFProgram = execution.program
+        writes = execution.writes
         if writes:
             self._check_writers(program, writes)
         values: Sequence[Any] = ()
         began = self._step
         if program.call is not None:
-            values = self._call(program, feeds, options, metadata)
+            values = self._call(program, execution)
         if program.python is not None or program.results is not None or writes:
             self._python.global_step = began
-            values = self._finish(program, feeds, values, writes, options, metadata)
+            values = self._finish(program, execution, values)
         return values
 
-    def _call(
-        self,
-        program: TFProgram,
-        feeds: Mapping[str, Any],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def _call(self, program: TFProgram, execution: Execution) -> Sequence[Any]:
         """Let TensorFlow run; return the values of the program's names."""
-        call, fed = program.call, [feeds[name] for name in program.fed]
+        call, fed = program.call, [execution.feeds[name] for name in program.fed]
+        options = execution.options
         assert call is not None
         self._own = True
         try:
             if options.trace_level or options.native:
-                values = traced(call, fed, options, metadata)
+                values = traced(call, fed, options, execution.metadata)
             else:
                 values = call(*fed)
         except tf.errors.OpError as error:
@@ -233,30 +223,25 @@ class TFSession(SessionBase):
         return values
 
     def _finish(
-        self,
-        program: TFProgram,
-        feeds: Mapping[str, Any],
-        values: Sequence[Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
+        self, program: TFProgram, execution: Execution, values: Sequence[Any]
     ) -> Sequence[Any]:
         """Call the ops in Python, commit the assignments of hooks; return all values."""
         found = dict(zip(program.names, values, strict=True))
-        python = self._python
+        python, writes = self._python, execution.writes
         own = {name: each for name, each in writes.items() if name not in self._variables}
         if program.python is not None or own:
             plan = program.python or python.compile((), frozenset())
             before = python.version, python.global_step
-            record = RunMetadata()
-            computed = python.execute(plan, {**feeds, **found}, own, options, record)
+            given, options = {**execution.feeds, **found}, execution.options
+            record, metadata = RunMetadata(), execution.metadata
+            computed = python.execute(Execution(plan, given, own, options, record))
             metadata.ops = [*metadata.ops, *record.ops]
             found.update(zip(program.python_names, computed, strict=True))
             self.version += python.version != before[0]
             self.global_step = self._step + python.global_step - before[1]
-        given = {name: value for name, (_, value) in writes.items() if name not in own}
-        if given:
-            self.write(given)
+        rest = {name: value for name, (_, value) in writes.items() if name not in own}
+        if rest:
+            self.write(rest)
         return [found[name] for name in program.results or program.names]
 
     def check(self, name: str, value: Any, who: str) -> None:

@@ -13,6 +13,7 @@ from torch.nn import Module
 from hookbus import UsageError
 from hookbus.backend import (
     EmbeddedSession,
+    Execution,
     ForkedInputs,
     LiveValue,
     Node,
@@ -20,8 +21,6 @@ from hookbus.backend import (
     Program,
     ReportGraph,
     ReportSession,
-    RunMetadata,
-    RunOptions,
 )
 from hookbus_torch.forks import HeldState
 from hookbus_torch.library import TorchLibrary
@@ -159,35 +158,23 @@ class TorchSession(ReportSession):
             return super().fork(inputs)  # refuses
         return self.fork_into(ForkedTorchSession(self.graph), inputs)
 
-    def execute(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute(self, execution: Execution) -> Sequence[Any]:
         """Run a plan once; without a train op in evaluation mode."""
-        with self._in_mode_of(program):
-            return super().execute(program, feeds, writes, options, metadata)
+        with self._in_mode_of(execution.program):
+            return super().execute(execution)
 
-    def execute_without_update(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute_without_update(self, execution: Execution) -> Sequence[Any]:
         """Run a plan once with a copy of the objects' state.
 
         Raises:
             UsageError: no train op runs, or the state of an object cannot be exchanged.
         """
+        writes = execution.writes
         for name, (who, value) in writes.items():
             self.check(name, value, repr(who))
-        with self._in_mode_of(program), HeldState(self.graph.objects).in_place():
-            values = super().execute_without_update(program, feeds, {}, options, metadata)
+        held = HeldState(self.graph.objects)
+        with self._in_mode_of(execution.program), held.in_place():
+            values = super().execute_without_update(attrs.evolve(execution, writes={}))
         if writes:
             self.write({name: value for name, (_, value) in writes.items()})
         return values
@@ -214,30 +201,15 @@ class ForkedTorchSession(TorchSession):
         super().__init__(graph)
         self._held = HeldState(graph.objects)
 
-    def execute(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute(self, execution: Execution) -> Sequence[Any]:
         """Run a plan once with the state of the fork."""
         with self._held.in_place():
-            return super().execute(program, feeds, writes, options, metadata)
+            return super().execute(execution)
 
-    def execute_without_update(
-        self,
-        program: Program,
-        feeds: Mapping[str, Any],
-        writes: Mapping[str, tuple[str, Any]],
-        options: RunOptions,
-        metadata: RunMetadata,
-    ) -> Sequence[Any]:
+    def execute_without_update(self, execution: Execution) -> Sequence[Any]:
         """Run a plan once with a copy of the state of the fork."""
-        given = (program, feeds, writes, options, metadata)
         with self._held.in_place():
-            return super().execute_without_update(*given)
+            return super().execute_without_update(execution)
 
     def check(self, name: str, value: Any, who: str) -> None:
         """Check that a value can be written."""
