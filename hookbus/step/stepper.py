@@ -124,7 +124,7 @@ class Stepper:
             fetches is not trace.fetch
             or options is not None
             or metadata is not None
-            or (feeds if trace.fed is None else not feeds or feeds.keys() != trace.fed)
+            or (feeds if trace.fed is None else not trace.feeds_alike(feeds))
         ):
             trace = due.find(fetches, feeds, options is None and metadata is None)
         self._last = step = trace.step

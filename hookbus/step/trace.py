@@ -146,6 +146,10 @@ class Trace:
         is_plain = fetches.__class__ in (list, tuple) and all(map(is_name, fetches))
         return tuple(fetches) if is_plain else ()
 
+    def feeds_alike(self, feeds: Any) -> bool:
+        """Return whether other feeds have the keys of the recorded ones."""
+        return feeds.__class__ is dict and feeds.keys() == self.fed
+
     def lists(self, fetches: Any) -> bool:
         """Return whether *fetches* lists the very objects that this trace fetches."""
         listed = self.listed

@@ -18,6 +18,7 @@ from hookbus import (
     ChiefSessionCreator,
     Config,
     Graph,
+    GraphError,
     MonitoredSession,
     RunOptions,
     SessionRunArgs,
@@ -264,3 +265,36 @@ class Pairs(Mapping[str, Any]):
 
     def __getitem__(self, key):
         return dict(self.pairs)[key]
+
+
+@pytest.mark.parametrize("feeds", [[1], 5, "x"])
+def test_feeds_that_are_no_dict_are_refused_in_a_run_that_repeats(feeds):
+    """As in any run."""
+    with MonitoredSession(graph_of(), config=QUIET) as session:
+        for _ in range(4):
+            session.run("loss", {"x": 1.0})
+        with pytest.raises(GraphError, match="give a dict from node or name to value"):
+            session.run("loss", feeds)
+
+
+def test_a_node_and_its_name_feed_the_same_in_turns():
+    """Whichever of them a run was compiled with."""
+    graph = graph_of()
+    x = graph.nodes["x"]
+    with MonitoredSession(graph, config=QUIET) as session:
+        seen = [session.run("loss", {key: 1.0}) for key in ("x", x, "x", "x", x, x, x, "x")]
+    assert seen == [0.0] * 8
+
+
+def test_requests_in_turns_and_nodes_are_compiled():
+    """Two requests that take turns, like those of a GAN, each have a compiled step."""
+    graph = graph_of()
+    train = graph.nodes["train"]
+    with MonitoredSession(graph, config=QUIET) as session:
+        for _ in range(4):
+            session.run(train, {"x": 1.0})
+            session.run(["both", "loss"], {"x": 1.0})
+        source = session.compiled_step
+    assert source is not None
+    assert "# op 'train'" in source
+    assert "# op 'both'" in source
