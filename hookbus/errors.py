@@ -187,6 +187,10 @@ class UnavailableError(HookbusError):
     """The backend cannot be reached, as after a preemption; a retry may succeed."""
 
 
+PREEMPTION_ERRORS = (AbortedError, UnavailableError)
+"""The errors that any backend may raise when it has lost its machine."""
+
+
 class SessionInterruptedError(HookbusError):
     """Leaves a loop that continues after a signal; the session's block handles it."""
 

@@ -8,7 +8,6 @@ from hookbus.backend.forks import fork_inputs as fork_inputs
 from hookbus.backend.inputs import Input as Input
 from hookbus.backend.program import Program as Program
 from hookbus.backend.program import plan as plan
-from hookbus.backend.protocol import PREEMPTION_ERRORS as PREEMPTION_ERRORS
 from hookbus.backend.protocol import Execution as Execution
 from hookbus.backend.protocol import RunMetadata as RunMetadata
 from hookbus.backend.protocol import RunOptions as RunOptions
@@ -17,6 +16,7 @@ from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.backend.protocol import create_session as create_session
 from hookbus.backend.reports import ReportGraph as ReportGraph
 from hookbus.backend.reports import ReportSession as ReportSession
+from hookbus.errors import PREEMPTION_ERRORS as PREEMPTION_ERRORS
 from hookbus.errors import blame as blame
 from hookbus.graph.fetches import merge as merge
 from hookbus.graph.fetches import structure_of as structure_of

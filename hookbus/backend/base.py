@@ -9,13 +9,8 @@ from typing import Any
 import attrs
 
 from hookbus.backend.inputs import Input
-from hookbus.backend.protocol import (
-    PREEMPTION_ERRORS,
-    Execution,
-    Session,
-    ValueRecord,
-)
-from hookbus.errors import UsageError
+from hookbus.backend.protocol import Execution, Session, ValueRecord
+from hookbus.errors import PREEMPTION_ERRORS, UsageError
 from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import attrs
 
-from hookbus.errors import AbortedError, UnavailableError, UsageError
+from hookbus.errors import UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 
@@ -87,10 +87,6 @@ class Execution:
     writes: Mapping[str, tuple[str, Any]] = _NOTHING
     options: RunOptions = _NO_OPTIONS
     metadata: RunMetadata = attrs.field(factory=RunMetadata)
-
-
-PREEMPTION_ERRORS = (AbortedError, UnavailableError)
-"""The errors that any backend may raise when it has lost its machine."""
 
 
 class Session(Protocol):

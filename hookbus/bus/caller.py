@@ -12,12 +12,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
 from hookbus.bus.costs import HookCosts
 from hookbus.bus.observers import Observers, Watch, is_passing_stop
 from hookbus.bus.registry import Bound, Implementation
 from hookbus.errors import PluginError, blame, culprit_of
-from hookbus.hooks.context import SessionRunValues
+from hookbus.hooks.context import CommonValues, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.requests import CurrentHook
 from hookbus.process.interrupts import interruptible
@@ -171,7 +170,7 @@ class Caller:
         context: Any,
         splits: Mapping[str, Callable[[Any], Any]],
         values: Any,
-        common: tuple[RunOptions, RunMetadata, int, bool],
+        common: CommonValues,
     ) -> None:
         """Call each hook with *context* and a SessionRunValues with its own results.
 
@@ -279,7 +278,7 @@ class Caller:
         context: Any,
         splits: Mapping[str, Callable[[Any], Any]],
         values: Any,
-        common: tuple[RunOptions, RunMetadata, int, bool],
+        common: CommonValues,
     ) -> None:
         current, before = self.current, self.current.name
         split_of = splits.get

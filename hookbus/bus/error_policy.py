@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from hookbus.backend.protocol import PREEMPTION_ERRORS
 from hookbus.errors import (
     END_OF_INPUT,
+    PREEMPTION_ERRORS,
     GraphError,
     PluginError,
     SessionInterruptedError,

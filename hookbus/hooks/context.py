@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -289,6 +289,10 @@ class SessionRunValues:
     run_metadata: RunMetadata
     global_step: int
     skipped: bool = False
+
+
+CommonValues: TypeAlias = tuple[RunOptions, RunMetadata, int, bool]
+"""The fields of a SessionRunValues behind its results, which all hooks of a run share."""
 
 
 class UsualRunValues(SessionRunValues):

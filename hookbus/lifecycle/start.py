@@ -13,12 +13,12 @@ import attrs
 from hookbus import random_state
 from hookbus.backend.inputs import EpochIterator
 from hookbus.backend.program import is_live
-from hookbus.backend.protocol import PREEMPTION_ERRORS, Session
+from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config, SessionRecord
-from hookbus.errors import CheckpointError
+from hookbus.errors import PREEMPTION_ERRORS, CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
