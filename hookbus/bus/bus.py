@@ -22,12 +22,7 @@ from hookbus.bus.ordering import (
 )
 from hookbus.bus.registry import HookFunction, Implementation, Registration, Registry
 from hookbus.bus.validation import check_object, fault_of, misspelt, unmarked
-from hookbus.errors import (
-    ArgumentTypeError,
-    PluginError,
-    UsageError,
-    did_you_mean,
-)
+from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
 from hookbus.hooks import hookspecs
 from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.hook_options import RAISE, Kind, check_kind, options_of

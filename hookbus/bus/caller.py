@@ -8,6 +8,7 @@ answers carry the name of their plugin, and each hook can receive its own values
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
@@ -28,6 +29,12 @@ Failure: TypeAlias = tuple[str, BaseException]
 """A plugin's name and the error that it raised."""
 
 Wrapper: TypeAlias = Generator[None, Any, Any]
+
+ArgsOf: TypeAlias = Callable[[str], tuple[Any, ...] | None]
+"""Returns the arguments for one plugin just before its call, or None to leave it out."""
+
+Splits: TypeAlias = Mapping[str, Callable[[Any], Any]]
+"""Plugins to functions that take their results out of the values fetched for all."""
 
 _OTHER_ANSWERS = frozenset(
     {"before_first_run", "planned_last_step", "veto_save", "after_save", "pruning"}
@@ -120,7 +127,7 @@ class Caller:
         An error of the block goes on, whatever the wrappers do.
         """
         watch = None if self.observers is None else self._watch(args)
-        timed = _call if watch is None else watch.timed
+        timed = operator.call if watch is None else watch.timed
         opened: list[tuple[str, Wrapper]] = []
         failure: BaseException | None = None
         own: BaseException | None = None
@@ -166,17 +173,13 @@ class Caller:
             namespace.update(dict.fromkeys(names, _reach_nobody))
 
     def deliver(
-        self,
-        context: Any,
-        splits: Mapping[str, Callable[[Any], Any]],
-        values: Any,
-        common: CommonValues,
+        self, context: Any, splits: Splits, values: Any, common: CommonValues
     ) -> None:
         """Call each hook with *context* and a SessionRunValues with its own results.
 
         Args:
             context: the run's context.
-            splits: maps plugins to functions that take their results out of *values*.
+            splits: take the results of each hook that has some out of *values*.
             values: the values fetched for all.
             common: the other fields of every SessionRunValues.
         """
@@ -191,24 +194,17 @@ class Caller:
         args = context, SessionRunValues(None, *common)
         self._around(partial(self._deliver, context, splits, values, common), args, args_of)
 
-    def visit(
-        self, args: tuple[Any, ...], args_of: Callable[[str], tuple[Any, ...] | None]
-    ) -> None:
+    def visit(self, args: tuple[Any, ...], args_of: ArgsOf) -> None:
         """Call each hook for an event that takes no answers.
 
-        Args:
-            args: the event's arguments, as observers see them.
-            args_of: returns the arguments of one hook just before its call, or None to
-                leave it out.
+        *args* are the event's arguments, as observers see them.
         """
         if self.is_plain:
             self._visit(args_of)
         else:
             self._around(partial(self._visit, args_of), args, args_of)
 
-    def visit_all(
-        self, args: tuple[Any, ...], args_of: Callable[[str], tuple[Any, ...] | None]
-    ) -> list[Failure]:
+    def visit_all(self, args: tuple[Any, ...], args_of: ArgsOf) -> list[Failure]:
         """Call each hook like :meth:`visit`, and go on after an error.
 
         Returns:
@@ -230,11 +226,7 @@ class Caller:
                 inside()
         return failures
 
-    def _visit(
-        self,
-        args_of: Callable[[str], tuple[Any, ...] | None],
-        failures: list[Failure] | None = None,
-    ) -> None:
+    def _visit(self, args_of: ArgsOf, failures: list[Failure] | None = None) -> None:
         for name, call in self.rows:
             given = args_of(name)
             if given is None:
@@ -249,10 +241,7 @@ class Caller:
                 failures.append((name, error))
 
     def _collect(
-        self,
-        args: tuple[Any, ...],
-        start: int = 0,
-        results: list[Result] | None = None,
+        self, args: tuple[Any, ...], start: int = 0, results: list[Result] | None = None
     ) -> list[Result]:
         current, before = self.current, self.current.name
         results = [] if results is None else results
@@ -274,11 +263,7 @@ class Caller:
         return results
 
     def _deliver(
-        self,
-        context: Any,
-        splits: Mapping[str, Callable[[Any], Any]],
-        values: Any,
-        common: CommonValues,
+        self, context: Any, splits: Splits, values: Any, common: CommonValues
     ) -> None:
         current, before = self.current, self.current.name
         split_of = splits.get
@@ -334,7 +319,7 @@ class Caller:
         self,
         inside: Callable[[], Any],
         args: tuple[Any, ...],
-        args_of: Callable[[str], tuple[Any, ...] | None],
+        args_of: ArgsOf,
         answers: bool = False,
     ) -> Any:
         """Run *inside* within the wrappers; report the whole event to observers.
@@ -345,7 +330,7 @@ class Caller:
         Args:
             inside: calls the hooks that are not wrappers.
             args: the event's arguments, as observers see them.
-            args_of: returns the arguments of one wrapper, or None to leave it out.
+            args_of: returns the arguments of one wrapper.
             answers: whether the result must be a list of answers.
         """
         if self.observers is None:
@@ -357,12 +342,7 @@ class Caller:
         assert self.observers is not None
         return self.observers.watch(None, self._event, self._parameters, args)
 
-    def _wrap(
-        self,
-        inside: Callable[[], Any],
-        args_of: Callable[[str], tuple[Any, ...] | None],
-        answers: bool,
-    ) -> Any:
+    def _wrap(self, inside: Callable[[], Any], args_of: ArgsOf, answers: bool) -> Any:
         opened: list[tuple[str, Wrapper]] = []
         result: Any = None
         failure: BaseException | None = None
@@ -376,11 +356,7 @@ class Caller:
             raise failure
         return result
 
-    def _open_all(
-        self,
-        args_of: Callable[[str], tuple[Any, ...] | None],
-        opened: list[tuple[str, Wrapper]],
-    ) -> None:
+    def _open_all(self, args_of: ArgsOf, opened: list[tuple[str, Wrapper]]) -> None:
         """Run all wrappers up to their yields; add them to *opened*."""
         for name, call in self._wrappers:
             wrapper = self._open(name, call, args_of(name))
@@ -482,10 +458,6 @@ class Caller:
         )
         self.blame(error, name)
         return error
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
 
 
 def _reach_nobody(*_: Any) -> None:

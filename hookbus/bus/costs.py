@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hookbus.bus.observers import WrapperProxy
 from hookbus.hooks.hook_options import options_of
 from hookbus.library import device_memory
 from hookbus.logs import log
@@ -98,9 +100,8 @@ class HookCosts:
 
     def timed_wrapper(self, plugin: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function of a wrapper, with the time of its own parts added up."""
-        return lambda *args: _TimedWrapper(
-            call(*args), lambda part: self.timed(plugin, part)
-        )
+        timed = self.timed(plugin, operator.call)
+        return lambda *args: WrapperProxy(call(*args), timed, timed)
 
     def timed_run(
         self, run: Callable[..., Any], request: Hashable, hooks: Iterable[str]
@@ -238,22 +239,6 @@ class HookCosts:
     def _warn(self, what: str, plugin: str, share: float, **more: str) -> None:
         shares = {"share": _percent(share), "budget": _percent(self._budget)}
         log.warning(f"hook above its budget; {what}", plugin=plugin, **shares, **more)
-
-
-class _TimedWrapper:
-    """Stands in for a wrapper and times its parts; no generator, as for observers."""
-
-    def __init__(
-        self,
-        wrapper: Generator[None, Any, Any],
-        timed: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        self._next = timed(wrapper.__next__)
-        self.send, self.throw = timed(wrapper.send), timed(wrapper.throw)
-        self.close = wrapper.close
-
-    def __next__(self) -> None:
-        self._next()
 
 
 def _percent(share: float) -> str:

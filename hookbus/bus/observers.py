@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
@@ -58,11 +59,16 @@ class Observers:
         wrapper: bool,
     ) -> Callable[..., Any]:
         """Return a plugin's function with its calls reported."""
-        if wrapper:
-            return lambda *args: _WatchedWrapper(
-                call(*args), self.watch(plugin, event, parameters, args, wrapper)
+        if not wrapper:
+            return lambda *args: self.watch(plugin, event, parameters, args).through(
+                call, args
             )
-        return lambda *args: self.watch(plugin, event, parameters, args).through(call, args)
+
+        def watched(*args: Any) -> WrapperProxy:
+            watch = self.watch(plugin, event, parameters, args, wrapper)
+            return WrapperProxy(call(*args), watch.begin, watch.resume)
+
+        return watched
 
     def watch(
         self,
@@ -89,6 +95,33 @@ def is_passing_stop(error: BaseException, failure: object) -> bool:
     )
 
 
+class WrapperProxy:
+    """Stands in for a wrapper, and runs its parts through other functions.
+
+    It is not a generator, because a generator would turn a StopIteration that passes
+    through it into a RuntimeError.
+
+    Args:
+        wrapper: the wrapper.
+        begin: calls the function that it gets with the arguments, to run the first part.
+        resume: does so to run the second part, after the yield.
+    """
+
+    def __init__(
+        self,
+        wrapper: Generator[None, Any, Any],
+        begin: Callable[..., Any],
+        resume: Callable[..., Any],
+    ) -> None:
+        self._next = partial(begin, next, wrapper)
+        self.send = partial(resume, wrapper.send)
+        self.throw = partial(resume, wrapper.throw)
+        self.close = wrapper.close
+
+    def __next__(self) -> None:
+        self._next()
+
+
 @attrs.define(eq=False)
 class Watch:
     """Times one call and reports it."""
@@ -103,13 +136,29 @@ class Watch:
 
     def through(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Call, report the result or error, and pass it on."""
+        result = self.begin(call, *args)
+        self.report(result)
+        return result
+
+    def begin(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call, and report nothing but an error, because more is to follow."""
         try:
-            result = self.timed(call, *args)
+            return self.timed(call, *args)
         except BaseException as error:
             self.report(None, error)
             raise
-        self.report(result)
-        return result
+
+    def resume(self, call: Callable[[Any], None], value: Any) -> None:
+        """Call the second part of a wrapper with what its yield gets, and report it all."""
+        try:
+            self.timed(call, value)
+        except StopIteration as stop:
+            self.report(stop.value)
+            raise
+        except BaseException as error:
+            self.report(None, value if is_passing_stop(error, value) else error)
+            raise
+        self.report(None)
 
     def timed(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call, and add the time to this call's."""
@@ -142,47 +191,6 @@ class Watch:
             self._wrapper,
         )
         self._observers.report(call)
-
-
-class _WatchedWrapper:
-    """Stands in for a wrapper and times it.
-
-    It is not a generator, because a generator would turn a StopIteration that passes
-    through it into a RuntimeError.
-    """
-
-    def __init__(self, wrapper: Generator[None, Any, Any], watch: Watch) -> None:
-        self._wrapper, self._watch = wrapper, watch
-
-    def __next__(self) -> None:
-        try:
-            self._watch.timed(next, self._wrapper)
-        except BaseException as error:
-            self._watch.report(None, error)
-            raise
-
-    def send(self, result: Any) -> None:
-        """Resume after the others succeeded."""
-        self._resume(self._wrapper.send, result)
-
-    def throw(self, failure: BaseException) -> None:
-        """Resume after one of the others failed."""
-        self._resume(self._wrapper.throw, failure)
-
-    def close(self) -> None:
-        """Close a wrapper that yielded twice."""
-        self._wrapper.close()
-
-    def _resume(self, resume: Callable[[Any], None], value: Any) -> None:
-        try:
-            self._watch.timed(resume, value)
-        except StopIteration as stop:
-            self._watch.report(stop.value)
-            raise
-        except BaseException as error:
-            self._watch.report(None, value if is_passing_stop(error, value) else error)
-            raise
-        self._watch.report(None)
 
 
 _FIRST, _LAST = "before_run", "after_run"
