@@ -259,21 +259,19 @@ class EmbeddedSession(SessionBase):
             slots[program.xp_slot] = self.xp
         for slot, name, op, key in program.last_outputs:
             slots[slot] = self._last_output(name, op, key)
-        if program.inputs:
-            self._pull(program, slots, recording)
-        return slots
-
-    def _pull(
-        self, program: Program, slots: list[Any], recording: Recording | None
-    ) -> None:
-        names = [name for _, name in program.inputs]
-        values = self._pull_all(names, recording)
-        for (slot, _), value in zip(program.inputs, values, strict=True):
+        pulled = self._pull_all([name for _, name in program.inputs], recording)
+        for (slot, _), value in zip(program.inputs, pulled, strict=True):
             slots[slot] = value
+        return slots
 
     def _last_output(self, name: str, op: str, key: str) -> Any:
         if op not in self._last:
-            raise NoValueYetError(_no_value(name, op), name)
+            raise NoValueYetError(
+                f"{name!r} has no value yet: it is an output of train op {op!r}, which "
+                "has not run in this session, and reading an output does not train; fetch "
+                f"{op!r} as well, or compute {name!r} in an op of its own",
+                name,
+            )
         return self._last[op][key]
 
     def _compile_repeated(self, program: Program) -> None:
@@ -340,18 +338,11 @@ class EmbeddedSession(SessionBase):
         Returns:
             The value of the op's own node.
         """
-        news: Mapping[str, Any]
-        results: Mapping[str, Any]
-        if operation.single_update and not outputs:
-            news, results = {operation.updates[0]: returned}, {}
-        else:
-            news, results = operation.unpack(returned)
-        for name, value in news.items():
-            self._check_value(name, value, f"op {operation.name!r}")
-            updates[name] = value
+        news, results = self._unpacked(operation, returned)
+        updates.update(news)
         for key, slot in outputs:
             slots[slot] = results[key]
-        return dict(results) if outputs else None
+        return results if outputs else None
 
     def _commit(
         self,
@@ -421,14 +412,6 @@ class EmbeddedSession(SessionBase):
 
 def _refuse_closed() -> NoReturn:
     raise SessionClosedError("the backend session is closed")
-
-
-def _no_value(name: str, op: str) -> str:
-    return (
-        f"{name!r} has no value yet: it is an output of train op {op!r}, which has not run "
-        "in this session, and reading an output does not train; fetch "
-        f"{op!r} as well, or compute {name!r} in an op of its own"
-    )
 
 
 def _explain(error: BaseException, operation: Operation) -> None:

@@ -17,14 +17,7 @@ from hookbus.backend.protocol import Execution
 from hookbus.errors import GraphError, Undo, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
-from hookbus.graph.node import (
-    METRICS,
-    SUMMARIES,
-    Node,
-    NodeKind,
-    metrics_of,
-    plain_name,
-)
+from hookbus.graph.node import METRICS, SUMMARIES, Node, NodeKind, metrics_of, plain_name
 from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by

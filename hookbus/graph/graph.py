@@ -494,10 +494,7 @@ class Graph(NodeTable):
         return self._add_op(Operation(name, call, nodes, **fields))
 
     def _reads(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        reads: Mapping[str, Node | str],
+        self, name: str, fn: Callable[..., Any], reads: Mapping[str, Node | str]
     ) -> list[tuple[inspect.Parameter, str]]:
         """Return each parameter of an op's function that reads a node, and that node."""
         found = []

@@ -39,11 +39,7 @@ class Wraps:
         return self._names.get(node, (node,))[-1]
 
     def new_name(
-        self,
-        node: str,
-        owner: str | None,
-        fn: Callable[..., Any],
-        taken: Container[str],
+        self, node: str, owner: str | None, fn: Callable[..., Any], taken: Container[str]
     ) -> str:
         """Return a new name for a wrap of a node: ``NODE:PLUGIN``, maybe with a number."""
         given = owner or getattr(fn, "__name__", "<lambda>")

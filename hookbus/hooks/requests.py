@@ -133,11 +133,7 @@ class Requests:
 
     @signals_deferred
     def request_save(
-        self,
-        who: str,
-        why: str,
-        run: AskedRun | None = None,
-        keep: bool = False,
+        self, who: str, why: str, run: AskedRun | None = None, keep: bool = False
     ) -> None:
         """Ask for a checkpoint, maybe one to *keep*; several requests write one.
 

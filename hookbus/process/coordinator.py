@@ -38,8 +38,7 @@ class Coordinator:
     """
 
     def __init__(
-        self,
-        clean_stop_exception_types: tuple[type[BaseException], ...] = END_OF_INPUT,
+        self, clean_stop_exception_types: tuple[type[BaseException], ...] = END_OF_INPUT
     ) -> None:
         self._clean = clean_stop_exception_types
         self._stop = threading.Event()
