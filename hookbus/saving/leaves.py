@@ -25,12 +25,9 @@ _KINDS = "biufc"
 
 def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:
     """Yield the numbers and arrays inside a state, each with its path as its name."""
-    if isinstance(state, Mapping):
-        for key, value in state.items():
+    if isinstance(state, Mapping | list | tuple):
+        for key, value in parts_of(state):
             yield from leaves(f"{name}.{key}", value)
-    elif isinstance(state, list | tuple):
-        for number, value in enumerate(state):
-            yield from leaves(f"{name}.{number}", value)
     elif _is_leaf(state):
         yield name, state
 
@@ -141,7 +138,7 @@ def _path_to(state: Any, rest: str) -> Path | None:
     """Return the path to the value whose name is *rest*, like ``.layers.0.w``."""
     if not rest:
         return () if _is_leaf(state) else None
-    for key, value in _parts(state):
+    for key, value in parts_of(state):
         part = f".{key}"  # a key may have dots itself
         if rest == part or rest.startswith(f"{part}."):
             inside = _path_to(value, rest[len(part) :])
@@ -150,7 +147,8 @@ def _path_to(state: Any, rest: str) -> Path | None:
     return None
 
 
-def _parts(state: Any) -> Iterator[tuple[Any, Any]]:
+def parts_of(state: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of a dict, list or tuple, each with its key or index."""
     if isinstance(state, Mapping):
         yield from state.items()
     elif isinstance(state, list | tuple):

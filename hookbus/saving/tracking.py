@@ -21,7 +21,7 @@ from hookbus.library import (
     plugin_for,
 )
 from hookbus.random_state import RandomGenerators, sources
-from hookbus.saving.leaves import Leaves, changed, put_in_place
+from hookbus.saving.leaves import Leaves, changed, parts_of, put_in_place
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -278,16 +278,16 @@ class Tracking:
 
     def generator_states(self) -> dict[str, Any]:
         """Return the states of the tracked generators, by the names of the objects."""
-        return {name: source.capture() for name, source in self._sources()}
+        return {name: source.capture() for name, source in self._sources().items()}
 
     def _all_sources(self) -> dict[str, RandomSource]:
         """Return the generators of the process and those that are tracked."""
-        tracked = {f"tracked.{name}": source for name, source in self._sources()}
+        tracked = {f"tracked.{name}": source for name, source in self._sources().items()}
         return {**sources(), **tracked}
 
-    def _sources(self) -> list[tuple[str, RandomSource]]:
-        found = ((name, tracked.source) for name, tracked in self._tracked.items())
-        return [(name, source) for name, source in found if source is not None]
+    def _sources(self) -> dict[str, RandomSource]:
+        found = {name: tracked.source for name, tracked in self._tracked.items()}
+        return {name: source for name, source in found.items() if source is not None}
 
 
 def restored_in_place(here: Any, saved: Any) -> Any:
@@ -351,7 +351,7 @@ def faults_of(path: str, here: Any, saved: Any) -> Faults:
             yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
             return
         known = saved.keys() if isinstance(saved, dict) else range(len(saved))
-        for key, value in _items(here):
+        for key, value in parts_of(here):
             if key in known:
                 yield from faults_of(f"{path}.{key}", value, saved[key])
             elif isinstance(here, dict) or not _is_plain(value):
@@ -370,7 +370,7 @@ def _check_trackable(
             raise UsageError(
                 f"cannot track {name!r}: it has more than {MOST_LEVELS} levels"
             )
-        for key, value in _items(thing):
+        for key, value in parts_of(thing):
             _check_trackable(name, value, f"{path}.{key}", (*inside, id(thing)))
     elif not inside or not _is_plain(thing):
         raise _untrackable(name, thing, path)
@@ -389,11 +389,6 @@ def _untrackable(name: str, thing: Any, path: str = "") -> UsageError:
         "or list of arrays and numbers, an object with state_dict and load_state_dict, a "
         "NumPy Generator, or a pair of functions (get, set)"
     )
-
-
-def _items(container: Any) -> list[tuple[Any, Any]]:
-    """Return the keys or indices of a dict, list or tuple with the values."""
-    return list(container.items() if isinstance(container, dict) else enumerate(container))
 
 
 def _is_array(value: Any) -> bool:
