@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import attrs
 
 from hookbus.discovery import releases
-from hookbus.errors import CheckpointError, PluginError, UsageError
+from hookbus.errors import CheckpointError, PluginError, Undo, UsageError
 from hookbus.peers.protocol import Peers
 
 if TYPE_CHECKING:
@@ -364,11 +364,8 @@ def arming(fn: Callable[..., Any], values: Iterable[LiveValue]) -> Callable[...,
         return fn
 
     def armed(*arguments: Any) -> Any:
-        disarm = arm(kept)
-        try:
+        with Undo(arm(kept)):
             return fn(*arguments)
-        finally:
-            disarm()
 
     return armed
 

@@ -89,7 +89,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> CompiledProgr
         "ops": [call[0] for call in program.calls],
     }
     # The shape of a variable never changes.
-    shapes = {name: _shape_of(names["variables"][name]) for name in program.writers}
+    shapes = {name: shape_of(names["variables"][name]) for name in program.writers}
     ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)  # no dependency of core
     arrays = {n for n in program.writers if type(names["variables"][n]) is ndarray}
     namespace["ndarray"] = ndarray
@@ -239,7 +239,8 @@ def _checking(
     ]
 
 
-def _shape_of(value: Any) -> tuple[int, ...]:
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a value, ``()`` for one that has none."""
     return tuple(getattr(value, "shape", ()))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from hookbus.backend.base import SessionBase, nothing_to_skip
-from hookbus.backend.codegen import CompiledProgram, compile_program
+from hookbus.backend.codegen import CompiledProgram, compile_program, shape_of
 from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
 from hookbus.backend.program import Program, is_live, plan
@@ -405,8 +405,8 @@ class EmbeddedSession(SessionBase):
             )
         if getattr(old, "shape", ()) != getattr(value, "shape", ()):
             raise GraphError(
-                f"variable {name!r} has the shape {_shape(old)} and cannot take the shape "
-                f"{_shape(value)} from {who}"
+                f"variable {name!r} has the shape {shape_of(old)} and cannot take the "
+                f"shape {shape_of(value)} from {who}"
             )
 
 
@@ -422,10 +422,6 @@ def _explain(error: BaseException, operation: Operation) -> None:
             f"op {operation.name!r} changes an input in place, and the values "
             "that an op reads are read-only; compute a new array and return it",
         )
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(getattr(value, "shape", ()))
 
 
 def _copied(value: Any) -> Any:

@@ -36,6 +36,7 @@ class Input:
 
     Attributes:
         pulled: how many values were pulled.
+        ended: whether the iterator has ended.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Input:
         self._put_back: list[Any] = []
         self.pulled = 0
         self._keeper: str | None = None
-        self._started = self._ended = False
+        self._started = self.ended = False
         self._first: int | None = None
         self._first_before: int | None = state.get("first")
         self._left_out = frozenset(state.get("left_out", ()))
@@ -94,7 +95,7 @@ class Input:
             else:
                 value = self._start(iterator)
         except StopIteration:
-            self._ended = True
+            self.ended = True
             raise OutOfRangeError(
                 f"input {self._name!r} has ended after {self.pulled} values"
             ) from None
@@ -128,11 +129,6 @@ class Input:
     def is_left_open(self) -> bool:
         """Whether a new iterator of the iterable may continue where this one was left."""
         return self._keeper == "iterable"
-
-    @property
-    def ended(self) -> bool:
-        """Whether the iterator has ended."""
-        return self._ended
 
     def can_go_back(self, state: Mapping[str, Any]) -> bool:
         """Return whether it can give the values behind an earlier position once more.
@@ -191,14 +187,9 @@ class Input:
             return  # the iterator is made when it is needed, as in a new session
         if "iterable" in state:
             self._make_iterable()
-            if hasattr(self._iterable, "load_state_dict"):
-                self._iterable.load_state_dict(state["iterable"])
-                self._open()
-                self.pulled, self._started = state["pulled"], True
-                return
+        moved = _takes_over(self._iterable, state, "iterable")
         iterator = self._open()
-        if "iterator" in state and hasattr(iterator, "load_state_dict"):
-            iterator.load_state_dict(state["iterator"])
+        if moved or _takes_over(iterator, state, "iterator"):
             self.pulled, self._started = state["pulled"], True
             return
         while self.pulled < state["pulled"]:
@@ -216,10 +207,9 @@ class Input:
         self._reset({})
         self._make_iterable()
         _restore(self._loader, state["sources"])
-        if "iterable" in state and hasattr(self._iterable, "load_state_dict"):
-            self._iterable.load_state_dict(state["iterable"])
+        _takes_over(self._iterable, state, "iterable")
         self._iterator, self.pulled = iter(()), state["pulled"]
-        self._started = self._ended = True
+        self._started = self.ended = True
 
     def _open(self) -> Iterator[Any]:
         self._iterator = self._replayed("open", self._make)
@@ -560,6 +550,14 @@ class EpochIterator:
         if first and not self._loaded["marks"]:
             self.arrive()
         return source
+
+
+def _takes_over(thing: Any, state: Mapping[str, Any], key: str) -> bool:
+    """Give a thing its own part of a position; return whether it takes one over."""
+    if key not in state or not hasattr(thing, "load_state_dict"):
+        return False
+    thing.load_state_dict(state[key])
+    return True
 
 
 def _capture(loader: Loader) -> dict[str, Any]:

@@ -157,11 +157,10 @@ class _Planner:
             self._visit(name)
         results = tuple(self._slots[name] for name in fetches)
         variables = self._leaves["variable"]
-        arrays = self._leaves["array"]
         return Program(
             size=len(self._slots),
             variables=tuple(pair for pair in variables if pair[1] != GLOBAL_STEP),
-            arrays=tuple(arrays),
+            arrays=tuple(self._leaves["array"]),
             feeds=tuple(self._leaves["feed"]),
             inputs=tuple(self._leaves["input"]),
             last_outputs=tuple(self._last_outputs),
@@ -208,7 +207,8 @@ class _Planner:
         if name not in self._fed and isinstance(operation, Operation):
             if not is_train_output(node) or operation.name in self._running:
                 return self._graph.wired(operation)
-            self._read_last(name, operation)
+            key = next(key for key, output in operation.outputs if output == name)
+            self._last_outputs.append((self._new(name), name, operation.name, key))
             return None
         if name not in self._fed and is_live(node):
             return Operation(name, operation.get, (), pure=True)
@@ -219,10 +219,6 @@ class _Planner:
             kind = "array"
         self._leaves[kind].append((self._new(name), name))
         return None
-
-    def _read_last(self, output: str, operation: Operation) -> None:
-        key = next(key for key, name in operation.outputs if name == output)
-        self._last_outputs.append((self._new(output), output, operation.name, key))
 
     def _new(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))

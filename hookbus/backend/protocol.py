@@ -397,6 +397,4 @@ def _spelled(dtype: Any) -> str:
         return str(dtype)
 
 
-@lru_cache  # NumPy takes longer to spell a dtype than to run a small op
-def _spelling(dtype: Any) -> str:
-    return str(dtype)
+_spelling = lru_cache(str)  # NumPy takes longer to spell a dtype than to run a small op

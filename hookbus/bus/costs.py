@@ -193,10 +193,8 @@ class HookCosts:
         # later in any case, so the cost of the fetch cannot be measured.
         if others and not device_memory():
             other = max(others, key=lambda one: (len(one.askers), one.counted))
-            longer, more = (
-                seconds - other.seconds / other.counted,
-                mine.askers - other.askers,
-            )
+            longer = seconds - other.seconds / other.counted
+            more = mine.askers - other.askers
             for plugin in more:
                 self._cost(plugin).seconds += longer / len(more)
 

@@ -33,14 +33,9 @@ def train_outputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     return {node.name for node in needed_by(graph, nodes) if is_train_output(node)}
 
 
-def ops_of(
-    graph: Graph, nodes: Iterable[Node], fed: Collection[str] = ()
-) -> list[Operation]:
-    """Return each op that a run of some nodes calls; *fed* are the nodes it is fed.
-
-    *fed* may lack placeholders.
-    """
-    return [node.source for node in needed_by(graph, nodes, fed) if node.kind == "op"]
+def ops_of(graph: Graph, nodes: Iterable[Node]) -> list[Operation]:
+    """Return each op that a run of some nodes calls if it is fed placeholders only."""
+    return [node.source for node in needed_by(graph, nodes) if node.kind == "op"]
 
 
 def op_behind(graph: Graph, node: Node) -> Node:

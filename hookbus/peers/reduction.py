@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -130,11 +131,8 @@ def _flat(value: Any, hook: Reduced) -> list[float]:
         UsageError: it has none.
     """
     if getattr(value, "shape", ()):
-        try:
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
             flat: list[float] = value.astype("float64").ravel().tolist()
-        except (AttributeError, TypeError, ValueError):
-            flat = []
-        else:
             return flat
     number = number_in(value)
     if number is None:
