@@ -6,17 +6,15 @@ import math
 import operator
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from hookbus.bus.observers import WrapperProxy
+from hookbus.bus.registry import Registration
 from hookbus.hooks.hook_options import options_of
 from hookbus.library import device_memory
 from hookbus.logs import log
-
-if TYPE_CHECKING:
-    from hookbus.bus.registry import Registration
 
 _CALLS = 3
 """The runs of a hook over which its share is measured."""

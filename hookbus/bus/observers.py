@@ -59,14 +59,12 @@ class Observers:
         wrapper: bool,
     ) -> Callable[..., Any]:
         """Return a plugin's function with its calls reported."""
-        if not wrapper:
-            return lambda *args: self.watch(plugin, event, parameters, args).through(
-                call, args
-            )
 
-        def watched(*args: Any) -> WrapperProxy:
+        def watched(*args: Any) -> Any:
             watch = self.watch(plugin, event, parameters, args, wrapper)
-            return WrapperProxy(call(*args), watch.begin, watch.resume)
+            if wrapper:
+                return WrapperProxy(call(*args), watch.begin, watch.resume)
+            return watch.through(call, args)
 
         return watched
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
 
-from hookbus.backend.protocol import RunMetadata, RunOptions
+from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.graph.node import Node
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.requests import CurrentHook, Requests, RunRequests, StopKind
 from hookbus.hooks.timer import pause
-
-if TYPE_CHECKING:
-    from hookbus.backend.protocol import Session
-    from hookbus.graph.node import Node
 
 
 class RunServices(Protocol):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
 from hookbus.backend.protocol import RunOptions
+from hookbus.graph.node import Node
 from hookbus.hooks.hook_options import HookOptions
 from hookbus.peers.protocol import Reduction
 from hookbus.peers.reduction import check_reduction
-
-if TYPE_CHECKING:
-    from hookbus.graph.node import Node
 
 
 @attrs.frozen(eq=False)

@@ -94,13 +94,12 @@ class Saver:
             ForkedSessionError: the parent of this process opened the session.
         """
         self.fork_guard.check()  # a hook may have forked in begin
-        if self.checkpoints.enabled_by is not None and not self.is_chief:
-            self._codec = load_codec()
-        elif self.checkpoints.enabled_by is not None:
-            self.store.prepare()
-            self._lock = DirectoryLock(self.store.directory)
-            self._lock.take()
-            self.store.clear()
+        if self.checkpoints.enabled_by is not None:
+            if self.is_chief:
+                self.store.prepare()
+                self._lock = DirectoryLock(self.store.directory)
+                self._lock.take()
+                self.store.clear()
             self._codec = load_codec()
         if self.checkpoints.failed_directory is not None:
             Store(self.checkpoints.failed_directory).prepare()
