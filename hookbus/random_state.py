@@ -137,12 +137,6 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def preserved() -> Undo:
-    """Restore the generators of the process after a block."""
-    states = capture()
-    return Undo(lambda: restore(states))
-
-
 class HasInputs(Protocol):
     """The part of a backend session that moves its inputs back."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from hookbus.backend.inputs import Input
 from hookbus.errors import UsageError, did_you_mean
-from hookbus.random_state import preserved
+from hookbus.random_state import undisturbed
 
 ForkedInputs: TypeAlias = Literal["copy", "fresh"]
 """Where the inputs of a forked session begin: where those of the first are, or anew."""
@@ -40,7 +40,7 @@ class ForkedInput(Input):
             OutOfRangeError: the iterator has ended.
             UsageError: the training uses the iterator, which cannot be made a second time.
         """
-        with preserved():
+        with undisturbed():
             if self._position is not None:
                 self.load_state_dict(self._position)
             return super().pull()
@@ -52,7 +52,7 @@ class ForkedInput(Input):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Move to a position, as :meth:`Input.load_state_dict`."""
         self._position = None
-        with preserved():
+        with undisturbed():
             super().load_state_dict(state)
 
     def _make_iterable(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import Execution
-from hookbus.errors import GraphError, Undo, UnfedPlaceholderError, UsageError, did_you_mean
+from hookbus.errors import GraphError, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import METRICS, SUMMARIES, Node, NodeKind, metrics_of, plain_name
@@ -23,7 +24,7 @@ from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 from hookbus.graph.wraps import wrapper
 from hookbus.library import LiveState, LiveValue, arm
-from hookbus.random_state import preserved
+from hookbus.random_state import undisturbed
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
 _COMPUTED = ("op", "input", "placeholder")
@@ -226,7 +227,7 @@ class Reports(dict[str, Any]):
     """
 
     __slots__ = ("__dict__", "aside")
-    aside: Callable[[], Undo]
+    aside: Callable[[], AbstractContextManager[None]]
     # Few steps have any of these, so all others share what is empty.
     late: dict[str, Callable[[], Any]] = _NOTHING
     _summaries: dict[str, tuple[SummaryKind, Any]] = _NOTHING
@@ -308,7 +309,7 @@ class ReportSession(EmbeddedSession):
     def __init__(self, graph: ReportGraph) -> None:
         super().__init__(graph)
         self.last = self._nothing = Reports()
-        self.last.aside = preserved
+        self.last.aside = undisturbed
         self._takes_reports = graph.takes_reports
         self._live = graph.live_variables
         self._kept: dict[tuple[str, ...], list[LiveValue]] = {}
