@@ -15,7 +15,7 @@ from hookbus.backend.protocol import create_session
 from hookbus.graph.graph import Graph
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.rules import TESTS
-from hookbus.testing._backend.runner import Opener, Runner
+from hookbus.testing._backend.runner import Opener, Runner, line
 from hookbus.testing.backend_model import BackendModel
 from hookbus.testing.plugin import BACKENDS
 
@@ -64,3 +64,9 @@ def opened() -> Iterator[Opener]:
     yield open_session
     for runner in runners:
         runner.session.close()
+
+
+@pytest.fixture
+def run(model: BackendModel, opened: Opener) -> Runner:
+    """Return a session of the small graph that most tests use."""
+    return opened(line(model))

@@ -1,7 +1,7 @@
 """Trains with each built-in hook, which must act alike in every kind of session.
 
 A scenario gets a kind of session and an empty folder. It trains there and checks what a
-user sees: steps, files, values. The name of a scenario is that of the plugin.
+user sees: steps, files, values. Its name is ``scenario_`` and that of the plugin.
 
 Authors who connect a library, or the loop of another framework, to hookbus test with the
 scenarios that the built-in hooks work there. A kind of session is a function that opens a
@@ -15,6 +15,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ from hookbus.errors import GraphError, TrainingError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
-from hookbus.testing._backend.kinds import Cut, Kind, Training, of_graphs, train
+from hookbus.testing._backend.kinds import Cut, Kind, Trained, Training, of_graphs, train
 
 __all__ = ["SCENARIOS", "Cut", "Kind", "Scenario", "Training", "all_at_once", "of_graphs"]
 
@@ -94,7 +95,21 @@ def saving(folder: Path, steps: int = 1) -> Any:
     return built_in("checkpoint-saver", checkpoint_dir=str(folder), save_steps=steps)
 
 
-def checkpoint_saver(kind: Kind, folder: Path) -> None:
+def train_saving(kind: Kind, folder: Path, *hooks: Any, **training: Any) -> Trained:
+    """Train from the newest checkpoint of a folder, and save each step there."""
+    return train(kind, *hooks, saving(folder), directory=folder, **training)
+
+
+def cut_and_resumed(
+    kind: Kind, folder: Path, make: Callable[[], Any], cut: int, **training: Any
+) -> Trained:
+    """Train with a hook until a cut; return what a second training with a new hook does."""
+    with pytest.raises(Cut):
+        train_saving(kind, folder, make(), cut=cut, **training)
+    return train_saving(kind, folder, make(), **training)
+
+
+def scenario_checkpoint_saver(kind: Kind, folder: Path) -> None:
     """A training run that was cut goes on from the newest checkpoint and input."""
     with pytest.raises(Cut):
         train(kind, saving(folder, 2), directory=folder, cut=5)
@@ -109,24 +124,17 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("ckpt-")) for path in folder.glob("ckpt-*"))
 
 
-def early_stopping(kind: Kind, folder: Path) -> None:
+def scenario_early_stopping(kind: Kind, folder: Path) -> None:
     """It stops when the loss does not fall for so many steps; a cut changes nothing."""
-
-    def hooks() -> list[Any]:
-        stopping = built_in(
-            "early-stopping", "loss", patience=2, run_every_secs=None, run_every_steps=1
-        )
-        return [stopping, saving(folder)]
-
     losses = (3.0, 2.0, 2.5, 2.5, 2.5, 2.5)
-    with pytest.raises(Cut):
-        train(kind, *hooks(), directory=folder, losses=losses, cut=3)
-    trained = train(kind, *hooks(), directory=folder, losses=losses)
+    period = {"run_every_secs": None, "run_every_steps": 1}
+    hook = partial(built_in, "early-stopping", "loss", patience=2, **period)
+    trained = cut_and_resumed(kind, folder, hook, cut=3, losses=losses)
     assert (trained.outcome.kind, trained.outcome.who) == ("stopped", "early-stopping")
     assert (trained.outcome.step, trained.w) == (4, 10)
 
 
-def feed_fn(kind: Kind, _: Path) -> None:
+def scenario_feed_fn(kind: Kind, _: Path) -> None:
     """Its feeds take part in the step, and other hooks see them."""
     heard = _Heard()
     feeds = built_in("feed-fn", lambda: {"bias": 100.0})
@@ -136,7 +144,7 @@ def feed_fn(kind: Kind, _: Path) -> None:
     assert heard.logged_ == [(step, {"bias": 100.0}) for step in (1, 2, 3)]
 
 
-def final_ops(kind: Kind, _: Path) -> None:
+def scenario_final_ops(kind: Kind, _: Path) -> None:
     """It reads values when the training is over, and none after a failure."""
     hook = built_in("final-ops", {"w": "w"})
     train(kind, hook, steps=4)
@@ -147,49 +155,45 @@ def final_ops(kind: Kind, _: Path) -> None:
     assert hook.final_ops_values is None
 
 
-def global_step_waiter(kind: Kind, folder: Path) -> None:
+def scenario_global_step_waiter(kind: Kind, folder: Path) -> None:
     """It waits for another process; alone it says that it would wait for ever."""
-    train(kind, saving(folder), directory=folder, steps=3)
+    train_saving(kind, folder, steps=3)
     assert train(kind, built_in("global-step-waiter", 3, folder), steps=2).w == 3
     with pytest.raises(UsageError, match="would wait for step 5 forever"):
         train(kind, built_in("global-step-waiter", 5))
 
 
-def gradient_accumulation(kind: Kind, folder: Path) -> None:
+def scenario_gradient_accumulation(kind: Kind, folder: Path) -> None:
     """It trains on the mean of two runs, a cut or not, or refuses the session."""
-
-    def hooks() -> list[Any]:
-        return [built_in("gradient-accumulation", 2, gradients="x"), saving(folder)]
-
+    hook = partial(built_in, "gradient-accumulation", 2, gradients="x")
     try:
         with pytest.raises(Cut):
-            train(kind, *hooks(), directory=folder, cut=3)
+            train_saving(kind, folder, hook(), cut=3)
     except (GraphError, UsageError):
         return  # what trains is code that no hook can wrap
-    trained = train(kind, *hooks(), directory=folder)
+    trained = train_saving(kind, folder, hook())
     assert (trained.outcome.step, trained.w) == (6, sum(range(7)) / 2)
 
 
-def in_memory_evaluator(kind: Kind, folder: Path) -> None:
+def scenario_in_memory_evaluator(kind: Kind, folder: Path) -> None:
     """It evaluates in the training, before and after a cut, and tells all hooks."""
-
-    def hooks() -> list[Any]:
-        def evaluate(session: Any) -> dict[str, float]:
-            return {"w": float(session.run("w"))}
-
-        return [built_in("in-memory-evaluator", evaluate, every_n_iter=2), saving(folder)]
-
+    hook = partial(built_in, "in-memory-evaluator", evaluated_w, every_n_iter=2)
     first, second = _Heard(), _Heard()
     with pytest.raises(Cut):
-        train(kind, *hooks(), first, directory=folder, cut=3)
-    train(kind, *hooks(), second, directory=folder, steps=5)
+        train_saving(kind, folder, hook(), first, cut=3)
+    train_saving(kind, folder, hook(), second, steps=5)
     # A custom loop has no value to evaluate before its first step, if it is a reported one.
     at_start = [(0, {"w": 0.0})] if first.evaluated_[0][0] == 0 else []
     assert first.evaluated_ == [*at_start, (2, {"w": 3.0})]
     assert second.evaluated_ == [(4, {"w": 10.0}), (5, {"w": 15.0})]
 
 
-def logging_tensor(kind: Kind, _: Path) -> None:
+def evaluated_w(session: Any) -> dict[str, float]:
+    """Evaluate a model: its metric is the variable."""
+    return {"w": float(session.run("w"))}
+
+
+def scenario_logging_tensor(kind: Kind, _: Path) -> None:
     """It logs values in the first run, then periodically, or at the end."""
     heard = _Heard()
     train(kind, built_in("logging-tensor", "loss", every_n_iter=2), heard, losses=FALLING)
@@ -200,7 +204,7 @@ def logging_tensor(kind: Kind, _: Path) -> None:
     assert (line["step"], plain(line["values"])) == (6, {"loss": 0.5, "w": 21})
 
 
-def lr_finder(kind: Kind, folder: Path) -> None:
+def scenario_lr_finder(kind: Kind, folder: Path) -> None:
     """It writes its findings, if it can set the variable and try without an effect."""
     hook = built_in("lr-finder", variable="w", steps=3, output_dir=str(folder))
     try:
@@ -210,23 +214,17 @@ def lr_finder(kind: Kind, folder: Path) -> None:
     assert (folder / "lr-finder.csv").read_text("utf-8").count("\n") == 4
 
 
-def nan_tensor(kind: Kind, folder: Path) -> None:
+def scenario_nan_tensor(kind: Kind, folder: Path) -> None:
     """A NaN fails the step that has it, or stops the session, and is never saved."""
     losses = (1.0, 1.0, float("nan"))
     with pytest.raises(TrainingError, match="loss is NaN at step 3"):
-        train(
-            kind,
-            built_in("nan-tensor", "loss"),
-            saving(folder),
-            directory=folder,
-            losses=losses,
-        )
+        train_saving(kind, folder, built_in("nan-tensor", "loss"), losses=losses)
     assert steps_in(folder) == [0, 1, 2]
     trained = train(kind, built_in("nan-tensor", fail_on_nan_loss=False), losses=losses)
     assert (trained.outcome.step, trained.outcome.who) == (3, "nan-tensor")
 
 
-def profiler(kind: Kind, folder: Path) -> None:
+def scenario_profiler(kind: Kind, folder: Path) -> None:
     """It writes a timeline of each run that it traces, with the hooks in it."""
     hook = built_in("profiler", save_steps=2, output_dir=str(folder))
     train(kind, hook, built_in("logging-tensor", "loss", every_n_iter=1))
@@ -237,7 +235,7 @@ def profiler(kind: Kind, folder: Path) -> None:
         assert {"before_run", "after_run"} <= {event["name"] for event in events}
 
 
-def progress(kind: Kind, _: Path) -> None:
+def scenario_progress(kind: Kind, _: Path) -> None:
     """It shows each step, the last one and the loss, and changes nothing."""
     hooks = (
         built_in("logging-tensor", "loss", every_n_iter=1),
@@ -255,14 +253,14 @@ def progress(kind: Kind, _: Path) -> None:
     ]
 
 
-def step_counter(kind: Kind, _: Path) -> None:
+def scenario_step_counter(kind: Kind, _: Path) -> None:
     """It measures steps per second, and tells all hooks."""
     heard = _Heard()
     train(kind, built_in("step-counter", every_n_steps=2), heard)
     assert heard.measured_ == [(step, {"global_step/sec"}) for step in (3, 5)]
 
 
-def throughput(kind: Kind, _: Path) -> None:
+def scenario_throughput(kind: Kind, _: Path) -> None:
     """It measures a step together with the one before, and tells all hooks."""
     heard = _Heard()
     train(kind, built_in("throughput", every_n_steps=2, batch_size=8), heard)
@@ -272,98 +270,70 @@ def throughput(kind: Kind, _: Path) -> None:
         assert {f"throughput/{name}" for name in wanted} <= names
 
 
-def time_limit(kind: Kind, folder: Path) -> None:
+def scenario_time_limit(kind: Kind, folder: Path) -> None:
     """It ends the training after the step in which its time is over, saved."""
     hook = built_in("time-limit", "1h", kind="stopped", margin=3600 - 1e-6)
-    trained = train(kind, hook, saving(folder), directory=folder)
+    trained = train_saving(kind, folder, hook)
     assert (trained.outcome.who, trained.outcome.step) == ("time-limit", 1)
     assert steps_in(folder)[-1] == 1
 
 
-def reduce_lr_on_plateau(kind: Kind, folder: Path) -> None:
+def scenario_reduce_lr_on_plateau(kind: Kind, folder: Path) -> None:
     """It lowers the variable that it is given, before and after a cut."""
     losses = (3.0, 2.0, 2.0, 1.0, 1.0, 1.0)
-
-    def hooks() -> list[Any]:
-        settings = {"every_n_steps": 1, "patience": 1, "min_lr": 9.0, "variable": "lr"}
-        return [built_in("reduce-lr-on-plateau", **settings), saving(folder)]
-
+    settings = {"every_n_steps": 1, "patience": 1, "min_lr": 9.0, "variable": "lr"}
+    hook = built_in("reduce-lr-on-plateau", **settings)
     with pytest.raises(UsageError, match="no variable can be the learning rate"):
-        train(kind, *hooks(), directory=folder, losses=losses)
+        train_saving(kind, folder, hook, losses=losses)
     assert steps_in(folder)[-1] == 5
 
 
-def spike_rollback(kind: Kind, folder: Path) -> None:
+def scenario_spike_rollback(kind: Kind, folder: Path) -> None:
     """It goes back from a loss that is NaN, until it gives up, and saves nothing bad."""
     losses = (1.0, 1.0, 1.0, float("nan"))
     ways = "does not get past it|cannot go back|cannot leave out"
     with pytest.raises((TrainingError, UsageError), match=ways):
-        train(
-            kind,
-            built_in("spike-rollback"),
-            saving(folder),
-            directory=folder,
-            losses=losses,
-        )
+        train_saving(kind, folder, built_in("spike-rollback"), losses=losses)
     assert max(steps_in(folder)) == 3
 
 
-def stop_at_checkpoint_step(kind: Kind, folder: Path) -> None:
+def scenario_stop_at_checkpoint_step(kind: Kind, folder: Path) -> None:
     """It stops a worker when the chief has saved the last step."""
-    train(kind, saving(folder), directory=folder, steps=4)
+    train_saving(kind, folder, steps=4)
     hook = built_in("stop-at-checkpoint-step", str(folder), 4, wait_after_file_check_secs=0)
     trained = train(kind, hook)
     assert (trained.outcome.who, trained.outcome.step) == ("stop-at-checkpoint-step", 4)
 
 
-def stop_at_step(kind: Kind, folder: Path) -> None:
+def scenario_stop_at_step(kind: Kind, folder: Path) -> None:
     """It stops the training at a step; a number of steps is that of both parts of a cut."""
     trained = train(kind, built_in("stop-at-step", last_step=4))
     assert (trained.outcome.kind, trained.outcome.who) == ("stopped", "stop-at-step")
     assert (trained.outcome.step, trained.w) == (4, 10)
-    with pytest.raises(Cut):
-        train(
-            kind,
-            built_in("stop-at-step", num_steps=4),
-            saving(folder),
-            directory=folder,
-            cut=3,
-        )
-    trained = train(
-        kind, built_in("stop-at-step", num_steps=4), saving(folder), directory=folder
-    )
+    hook = partial(built_in, "stop-at-step", num_steps=4)
+    trained = cut_and_resumed(kind, folder, hook, cut=3)
     assert (trained.outcome.who, trained.outcome.step) == ("stop-at-step", 4)
 
 
-def summary_saver(kind: Kind, folder: Path) -> None:
+def scenario_summary_saver(kind: Kind, folder: Path) -> None:
     """TensorBoard reads the values that it wrote, before and after a cut."""
-
-    def hooks() -> list[Any]:
-        summaries = built_in(
-            "summary-saver", save_steps=2, output_dir=str(folder), tensors="loss"
-        )
-        return [summaries, saving(folder)]
-
-    with pytest.raises(Cut):
-        train(kind, *hooks(), directory=folder, losses=FALLING, cut=4)
-    train(kind, *hooks(), directory=folder, losses=FALLING)
+    settings = {"save_steps": 2, "output_dir": str(folder), "tensors": "loss"}
+    hook = partial(built_in, "summary-saver", **settings)
+    cut_and_resumed(kind, folder, hook, cut=4, losses=FALLING)
     assert summaries_in(folder)["loss"] == {1: 3.0, 3: 1.5, 5: 1.125}
 
 
-def weight_average(kind: Kind, folder: Path) -> None:
+def scenario_weight_average(kind: Kind, folder: Path) -> None:
     """It averages the values after each step, cut and resumed."""
     names = _Names()
     train(kind, names, steps=1)
     # A custom loop may track an object that contains it.
     (name,) = [name for name in names.found if name.rpartition(".")[2] == "w"][:1]
-
-    def hooks() -> list[Any]:
-        return [built_in("weight-average", 0.5, variables=[name]), saving(folder)]
-
+    hook = partial(built_in, "weight-average", 0.5, variables=[name])
     with pytest.raises(Cut):
-        train(kind, *hooks(), directory=folder, cut=3)
-    average, saver = hooks()
-    assert train(kind, average, saver, directory=folder, steps=5).w == 15
+        train_saving(kind, folder, hook(), cut=3)
+    average = hook()
+    assert train_saving(kind, folder, average, steps=5).w == 15
     assert plain(average.averages) == {name: 11}
 
 
@@ -393,9 +363,7 @@ def all_at_once(kind: Kind, folder: Path) -> dict[str, Any]:
             built_in("feed-fn", lambda: {"bias": 100.0}),
             built_in("nan-tensor", "loss"),
             built_in("logging-tensor", ["loss", "bias"], every_n_iter=2),
-            built_in(
-                "in-memory-evaluator", lambda s: {"w": float(s.run("w"))}, every_n_iter=3
-            ),
+            built_in("in-memory-evaluator", evaluated_w, every_n_iter=3),
             built_in("step-counter", every_n_steps=2),
             built_in("summary-saver", save_steps=2, output_dir=str(folder), tensors="loss"),
             built_in("profiler", save_steps=3, output_dir=str(folder)),
@@ -435,28 +403,7 @@ def all_at_once(kind: Kind, folder: Path) -> dict[str, Any]:
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    scenario.__name__.replace("_", "-"): scenario
-    for scenario in (
-        checkpoint_saver,
-        early_stopping,
-        feed_fn,
-        final_ops,
-        global_step_waiter,
-        gradient_accumulation,
-        in_memory_evaluator,
-        logging_tensor,
-        lr_finder,
-        nan_tensor,
-        profiler,
-        progress,
-        reduce_lr_on_plateau,
-        spike_rollback,
-        step_counter,
-        stop_at_checkpoint_step,
-        stop_at_step,
-        summary_saver,
-        throughput,
-        time_limit,
-        weight_average,
-    )
+    name.removeprefix("scenario_").replace("_", "-"): scenario
+    for name, scenario in list(globals().items())
+    if name.startswith("scenario_")
 }

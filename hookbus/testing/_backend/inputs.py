@@ -11,6 +11,7 @@ from hookbus.testing._backend.runner import (
     TIMES,
     Opener,
     PlannedError,
+    Runner,
     expect,
     fail,
     line,
@@ -60,9 +61,8 @@ def test_a_position_leads_back(model: BackendModel, opened: Opener) -> None:
     expect([other("x"), other("x")], [3, 4], "x after seek()", advice)
 
 
-def test_an_input_goes_back_to_a_position(model: BackendModel, opened: Opener) -> None:
+def test_an_input_goes_back_to_a_position(run: Runner) -> None:
     """A position also leads back in the session that has passed it."""
-    run = opened(line(model))
     run("x")
     positions = run.session.positions()
     for _ in range(TIMES):

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hookbus.backend.protocol import Execution, RunMetadata
-from hookbus.errors import (
-    GraphError,
-    SessionClosedError,
-    UsageError,
-    WriteConflictError,
-)
+from hookbus.errors import GraphError, SessionClosedError, UsageError, WriteConflictError
 from hookbus.testing._backend.runner import (
     START,
     TIMES,
     Opener,
     PlannedError,
+    Runner,
     array,
     expect,
     fail,
@@ -54,9 +50,8 @@ def test_updates_are_committed_together(model: BackendModel, opened: Opener) -> 
         expect(run.state, wanted, "after a swap", "Commit all updates after the last op")
 
 
-def test_the_global_step_counts_train_ops(model: BackendModel, opened: Opener) -> None:
+def test_the_global_step_counts_train_ops(run: Runner) -> None:
     """A run adds 1 for each of these train ops, once however often it is fetched."""
-    run = opened(line(model))
     for step, names in ((0, ["y"]), (2, ["train", "count"]), (3, ["train", "train"])):
         run(*names)
         found = run.session.global_step
@@ -67,9 +62,9 @@ def test_the_global_step_counts_train_ops(model: BackendModel, opened: Opener) -
     )
 
 
-def test_an_update_can_be_skipped(model: BackendModel, opened: Opener) -> None:
+def test_an_update_can_be_skipped(run: Runner) -> None:
     """A skipped update changes only variables that hooks assign; all else is as usual."""
-    run, advice = opened(line(model)), "Commit only what hooks assign"
+    advice = "Commit only what hooks assign"
     n, done = 0.0, 0
     for step in range(1, 2 * TIMES):
         run.without_update("train", "count")  # takes a value of the input
@@ -151,22 +146,16 @@ def test_two_ops_that_update_one_variable_conflict(
     expect(run.state, START, "after the refusal", "compile() refuses it, before the run")
 
 
-def test_a_hook_and_an_op_that_write_one_variable_conflict(
-    model: BackendModel, opened: Opener
-) -> None:
+def test_a_hook_and_an_op_that_write_one_variable_conflict(run: Runner) -> None:
     """A run that updates a variable that hooks assign is refused, and changes nothing."""
-    run = opened(line(model))
     for _ in range(TIMES):
         with refused(WriteConflictError, "a run whose op updates what a hook assigns"):
             run("train", "count", writes={"w": array(5, 5)})
         expect(run.state, START, "after the refusal", "Refuse it before anything runs")
 
 
-def test_what_hooks_assign_is_committed_with_the_run(
-    model: BackendModel, opened: Opener
-) -> None:
+def test_what_hooks_assign_is_committed_with_the_run(run: Runner) -> None:
     """A run does not see the values that hooks assign in it; the next one does."""
-    run = opened(line(model))
     for step in range(TIMES):
         found = run("n", "train", writes={"n": np.float32(step + 1)})
         expect(found[0], float(step), "n in a run that assigns it", "Reads come before")
@@ -198,18 +187,16 @@ def test_a_feed_replaces_an_op(model: BackendModel, opened: Opener) -> None:
     expect(run("double"), 2.0, "a run without the feed", "A feed is for one run")
 
 
-def test_a_feed_replaces_a_variable(model: BackendModel, opened: Opener) -> None:
+def test_a_feed_replaces_a_variable(run: Runner) -> None:
     """All ops of a run read the fed value of a variable, which keeps its own."""
-    run = opened(line(model))
     for _ in range(TIMES):
         found = run("y", "w", feeds={"w": array(5, 6)})
         expect(found, [[10.0, 12.0], [5.0, 6.0]], "a run with a fed w", "Use the feed")
         expect(run.state, START, "after it", "A feed changes no variable")
 
 
-def test_a_feed_replaces_an_input(model: BackendModel, opened: Opener) -> None:
+def test_a_feed_replaces_an_input(run: Runner) -> None:
     """An input that is fed is not pulled."""
-    run = opened(line(model))
     found = run("x", feeds={"x": np.float32(7)}), run("x"), run("x")
     expect(found, (7.0, 1.0, 2.0), "x fed and then not", "Do not pull a fed input")
 
@@ -226,9 +213,8 @@ def test_results_have_the_structure_of_the_fetches(
     expect((float(one), float(two), nothing), (0, 0, None), "the values of a nesting", "")
 
 
-def test_a_closed_session_refuses_runs(model: BackendModel, opened: Opener) -> None:
+def test_a_closed_session_refuses_runs(run: Runner) -> None:
     """After close() a run is a SessionClosedError; a second close() does nothing."""
-    run = opened(line(model))
     program = run.session.compile(["train"], frozenset())
     for _ in range(TIMES):
         run("train")

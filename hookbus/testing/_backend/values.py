@@ -48,9 +48,8 @@ def test_it_has_every_member_of_a_session(model: BackendModel, opened: Opener) -
             fail(f"the session has no attribute {name}: see hookbus.backend.Session")
 
 
-def test_hooks_get_values_on_the_host(model: BackendModel, opened: Opener) -> None:
+def test_hooks_get_values_on_the_host(run: Runner) -> None:
     """The values that hooks ask for are NumPy arrays or Python values."""
-    run = opened(line(model))
     for _ in range(TIMES):
         for value in run.values([], ["w", "y", "n", "x", "global_step"]):
             if not isinstance(value, HOST):
@@ -58,11 +57,8 @@ def test_hooks_get_values_on_the_host(model: BackendModel, opened: Opener) -> No
                 fail(f"a hook gets a {kind}: move the values of *host* of compile()")
 
 
-def test_values_of_the_caller_stay_where_they_are(
-    model: BackendModel, opened: Opener
-) -> None:
+def test_values_of_the_caller_stay_where_they_are(run: Runner) -> None:
     """The caller gets the same kind of value, whether or not a hook also asks for it."""
-    run = opened(line(model))
     names = ["w", "y", "n"]
     alone = [type(value) for value in run.values(names)]
     for _ in range(TIMES):
@@ -106,9 +102,8 @@ def test_a_fed_value_is_not_shared(model: BackendModel, opened: Opener) -> None:
         check_unshared(run, "fed", mine)
 
 
-def test_a_written_value_is_not_shared(model: BackendModel, opened: Opener) -> None:
+def test_a_written_value_is_not_shared(run: Runner) -> None:
     """An array that was written, or that a hook has assigned, can change afterwards."""
-    run = opened(line(model))
     mine = array(5, 6)
     run.session.write({"w": mine})
     check_unshared(run, "written", mine)
@@ -118,9 +113,8 @@ def test_a_written_value_is_not_shared(model: BackendModel, opened: Opener) -> N
         check_unshared(run, "assigned by a hook", mine)
 
 
-def test_a_fetched_value_is_not_shared(model: BackendModel, opened: Opener) -> None:
+def test_a_fetched_value_is_not_shared(run: Runner) -> None:
     """Arrays that hooks and the caller get are read-only, or are copies."""
-    run = opened(line(model))
     for _ in range(TIMES):
         run("train")
         check_unshared(run, "fetched by a hook", run.values([], ["w"])[0])
@@ -153,9 +147,8 @@ def test_version_changes_with_variables_and_only_then(
         check(False, "snapshot()", session.snapshot)
 
 
-def test_a_value_that_does_not_fit_is_refused(model: BackendModel, opened: Opener) -> None:
+def test_a_value_that_does_not_fit_is_refused(run: Runner) -> None:
     """check() and write() refuse another shape, and a name that is no variable."""
-    run = opened(line(model))
     for name, value in (("w", array(1, 2, 3)), ("y", array(1, 2)), ("unknown", 1.0)):
         with refused(GraphError, f"check({name!r}) of {value}"):
             run.session.check(name, value, "the suite")
@@ -170,9 +163,8 @@ def test_a_value_that_does_not_fit_is_refused(model: BackendModel, opened: Opene
     )
 
 
-def test_a_written_value_is_read(model: BackendModel, opened: Opener) -> None:
+def test_a_written_value_is_read(run: Runner) -> None:
     """write() gives variables new values, without running anything."""
-    run = opened(line(model))
     run.session.write({"w": array(3, 4), "n": np.float32(5)})
     wanted = {"w": [3.0, 4.0], "n": 5.0, "global_step": 0}
     expect(run.state, wanted, "after write()", "")
@@ -180,9 +172,8 @@ def test_a_written_value_is_read(model: BackendModel, opened: Opener) -> None:
     expect(run("global_step"), 7, "global_step after it is set", "A restore sets it")
 
 
-def test_describe_agrees_with_the_variables(model: BackendModel, opened: Opener) -> None:
+def test_describe_agrees_with_the_variables(run: Runner) -> None:
     """describe() has the dtype and shape of each of variables(), without global_step."""
-    run = opened(line(model))
     for _ in range(TIMES):
         records, values = run.session.describe(), run.session.variables()
         for found, what in ((records, "describe()"), (values, "variables()")):
@@ -206,9 +197,8 @@ def test_a_snapshot_has_the_variables(model: BackendModel, opened: Opener) -> No
         expect(other("n", "w"), run("n", "w"), "a snapshot that was written", "")
 
 
-def test_a_fork_is_independent(model: BackendModel, opened: Opener) -> None:
+def test_a_fork_is_independent(run: Runner) -> None:
     """fork() gives a session with the current values, and neither sees the other."""
-    run = opened(line(model))
     names = ["train", "count"]
     run(*names)
     before, drawn = run.state, np.random.get_state()[1].tolist()

@@ -12,12 +12,7 @@ import attrs
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import Setting, build, fields_of
 from hookbus.discovery import Installed, installed_plugins, name_from_class
-from hookbus.errors import (
-    UsageError,
-    did_you_mean,
-    summary_of,
-    text_of,
-)
+from hookbus.errors import UsageError, did_you_mean, summary_of, text_of
 from hookbus.testing._suite.endings import ENDINGS, describe, is_planned
 from hookbus.testing.model import falling
 from hookbus.testing.steps import Steps, run_steps
