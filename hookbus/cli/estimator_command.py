@@ -9,19 +9,15 @@ from typing import Any, TextIO, TypeAlias, cast
 
 import attrs
 
-from hookbus.cli.execute import execute, may_name_own_hook
-from hookbus.cli.flags import HELP, wants_help
+from hookbus.cli.execute import execute, prepare
+from hookbus.cli.flags import HELP, parse, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.output import columns
-from hookbus.cli.target import Target, make_importable, own_folder_first
-from hookbus.config.config import Config
+from hookbus.cli.target import Target, make_importable
 from hookbus.config.convert import convert
-from hookbus.config.declared import is_switch
-from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
+from hookbus.config.parser import CommandFlags, ParsedFlags
 from hookbus.errors import ExitCode, UsageError
 from hookbus.estimator.estimator import Estimator
-from hookbus.logs import configure
-from hookbus.plugin.selection import select
 from hookbus.validation import signature_of
 
 InputFn: TypeAlias = Callable[..., Any]
@@ -79,15 +75,10 @@ class Command:
         Raises:
             UsageError: an argument or a setting is wrong.
         """
-        own_folder_first()  # a flag may be that of a module there
-        parsed = read_flags(
-            arguments, Precedence.COMMAND, own=self.own, is_switch=is_switch
-        )
+        parsed = parse(arguments, self.own)
         targets = _targets(parsed)
         make_importable(targets)
-        config = Config.gathered(parsed)
-        configure(config.log_format, config.log_level)
-        selection = select(config, own=may_name_own_hook)
+        config, selection = prepare(parsed)
         if wants_help(parsed):
             print(help_of(selection, config, _head(self)), end="")
             return ExitCode.OK

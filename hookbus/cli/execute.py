@@ -15,6 +15,7 @@ from hookbus.backend.codegen import FILE as COMPILED
 from hookbus.cli.output import report, report_interruption
 from hookbus.config.config import Config, SessionRecord, set_process_config
 from hookbus.config.keys import LOG_LEVELS
+from hookbus.config.parser import ParsedFlags
 from hookbus.discovery import CORE, installed_plugins
 from hookbus.errors import (
     ExitCode,
@@ -25,7 +26,8 @@ from hookbus.errors import (
     culprit_of,
     text_of,
 )
-from hookbus.logs import log
+from hookbus.logs import configure, log
+from hookbus.plugin.selection import Selection, select
 
 _OWN = (str(Path(hookbus.__file__).parent) + os.sep, COMPILED)
 """Prefixes of the files of hookbus itself, and of the code that a session compiles."""
@@ -74,7 +76,18 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
     return _verdict(config.records)
 
 
-def may_name_own_hook(name: str) -> bool:
+def prepare(parsed: ParsedFlags) -> tuple[Config, Selection]:
+    """Gather the configuration, set the log up, and choose plugins, before a program runs.
+
+    Raises:
+        UsageError: the user has made a mistake.
+    """
+    config = Config.gathered(parsed)
+    configure(config.log_format, config.log_level)
+    return config, select(config, own=_may_name_own_hook)
+
+
+def _may_name_own_hook(name: str) -> bool:
     """Return whether a name to switch off may belong to a hook that the user's code makes.
 
     The first session finds out. A name close to that of a plugin counts as a typo.

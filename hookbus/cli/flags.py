@@ -53,9 +53,8 @@ def read(
     Raises:
         UsageError: a flag is unknown or lacks its value, or there are too many arguments.
     """
-    own_folder_first()
     own = CommandFlags(command, (*HELP, *switches), mixed=True)
-    parsed = read_flags(arguments, Precedence.COMMAND, own=own, is_switch=is_switch)
+    parsed = parse(arguments, own)
     if len(parsed.rest) > most:
         known = ", ".join((*switches, "-p", "-c", "-o"))
         raise UsageError(
@@ -66,6 +65,12 @@ def read(
     if (config.log_format, config.log_level) != (default.log_format, default.log_level):
         configure(config.log_format, config.log_level)  # structlog is slow to import
     return parsed, config
+
+
+def parse(arguments: Sequence[str], own: CommandFlags) -> ParsedFlags:
+    """Sort the arguments of a command; a flag may be that of a module in this folder."""
+    own_folder_first()
+    return read_flags(arguments, Precedence.COMMAND, own=own, is_switch=is_switch)
 
 
 def wants_help(parsed: ParsedFlags) -> bool:

@@ -85,12 +85,10 @@ class Naming:
 
     def render(self, text: str) -> str:
         """Fill the names, and the versions of hookbus to require, into a template."""
-        own = {key: getattr(self, key) for key in ("name", "identifier", "module", "hook")}
-        return string.Template(text).substitute(
-            own,
-            distribution=self.distribution,
-            versions=_compatible(version("hookbus")),
-        )
+        keys = ("name", "identifier", "distribution", "module", "hook")
+        names = {key: getattr(self, key) for key in keys}
+        versions = _compatible(version("hookbus"))
+        return string.Template(text).substitute(names, versions=versions)
 
 
 def new(arguments: Sequence[str]) -> int:

@@ -13,17 +13,15 @@ from pathlib import Path
 
 import attrs
 
-from hookbus.cli.execute import execute, may_name_own_hook
-from hookbus.cli.flags import HELP, wants_help
+from hookbus.cli.execute import execute, prepare
+from hookbus.cli.flags import HELP, parse, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.target import no_module, own_folder_first, what_is
-from hookbus.config.config import Config
-from hookbus.config.declared import is_switch
-from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence, read_flags
+from hookbus.config.parser import CommandFlags, ParsedFlags
 from hookbus.config.sources import looks_like_ours
 from hookbus.discovery import spec_of
 from hookbus.errors import ExitCode, UsageError, clipped
-from hookbus.logs import configure, log
+from hookbus.logs import log
 from hookbus.plugin.selection import select
 
 _HELP = [
@@ -43,14 +41,10 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: a flag or a setting is wrong, or the script or module does not exist.
     """
-    own_folder_first()  # a flag may be that of a module there
-    own = CommandFlags(switches=HELP, last=(_MODULE,))
-    parsed = read_flags(arguments, Precedence.COMMAND, own=own, is_switch=is_switch)
+    parsed = parse(arguments, CommandFlags(switches=HELP, last=(_MODULE,)))
     module = parsed.values.get(_MODULE)
     own_folder_first(parsed.rest[0] if parsed.rest and module is None else None)
-    config = Config.gathered(parsed)
-    configure(config.log_format, config.log_level)
-    selection = select(config, own=may_name_own_hook)
+    config, selection = prepare(parsed)
     if wants_help(parsed):
         print(help_of(selection, config, _HELP), end="")
         return ExitCode.OK
