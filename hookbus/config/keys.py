@@ -136,69 +136,64 @@ class Key:
 
     Attributes:
         read: converts text to the value; raises ValueError if the text is invalid.
+        help: the effect of the key, in one line.
         flag: the flag that sets the key, if there is one.
         value: the value that the flag sets; None if the flag takes a value.
-        help: the effect of the key, in one line.
     """
 
     read: Callable[[str], Any]
-    flag: str | None
-    value: Any
     help: str
+    flag: str | None = None
+    value: Any = None
 
 
 KEYS: Mapping[str, Key] = {
-    "plugins": Key(listed, None, None, "plugins to switch on or off, like a, no:b"),
+    "plugins": Key(listed, "plugins to switch on or off, like a, no:b"),
     "autoload": Key(
         boolean,
-        "--disable-plugin-autoload",
-        False,
         "false: keep plugins off that are on by default, unless named",
+        "--disable-plugin-autoload",
+        value=False,
     ),
     "required_plugins": Key(
         requirements,
-        None,
-        None,
         "distributions that must be installed and not switched off, like hookbus-x>=0.2",
     ),
     "strict_plugins": Key(
         boolean,
-        "--strict-plugins",
-        True,
         "true: make an unknown plugin to switch off an error everywhere",
+        "--strict-plugins",
+        value=True,
     ),
     "trace_plugins": Key(
         boolean,
-        "--trace-plugins",
-        True,
         "true: log the time that plugins take, to import and in each event",
+        "--trace-plugins",
+        value=True,
     ),
     "hook_budget": Key(
         share,
-        "--hook-budget",
-        None,
         "share of the time that each hook may take, like 2%: log what hooks cost, and have "
         "those that only watch run less often",
+        "--hook-budget",
     ),
     "show_step": Key(
         boolean,
-        "--show-step",
-        True,
         "true: log the source of the compiled step when a session ends",
+        "--show-step",
+        value=True,
     ),
     "log_format": Key(
         _format,
-        "--log-format",
-        None,
         "console (default) for people, json for one object per line",
+        "--log-format",
     ),
     "log_level": Key(
         _level,
-        "--log-level",
-        None,
         f"lowest level to log: {', '.join(LOG_LEVELS)}, or a number (default info)",
+        "--log-level",
     ),
-    "addopts": Key(arguments, None, None, "flags to add before those on the command line"),
+    "addopts": Key(arguments, "flags to add before those on the command line"),
 }
 """The keys by name; a file and ``-o KEY=VALUE`` can set each of them."""
 
