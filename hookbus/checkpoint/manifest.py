@@ -16,7 +16,7 @@ import reprlib
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -31,44 +31,45 @@ _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib")
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def _one_of(*types: type) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+_Validator: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
+
+
+def _fits(test: Callable[[Any], bool]) -> _Validator:
+    """Return a validator for values that pass a test."""
+
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not test(value):
+            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
+
+    return check
+
+
+def _one_of(*types: type) -> _Validator:
     """Return a validator for values of these types."""
-
-    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, types):
-            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
-
-    return check
+    return _fits(lambda value: isinstance(value, types))
 
 
-def _below(limit: int) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Return a validator for whole numbers from 0 up to a limit; it refuses a bool."""
+def _names_to(*types: type) -> _Validator:
+    """Return a validator for mappings from names to values of these types."""
 
-    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if type(value) is not int or not 0 <= value < limit:
-            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
+    def maps(value: Any) -> bool:
+        return isinstance(value, Mapping) and all(
+            isinstance(v, types) for v in value.values()
+        )
 
-    return check
+    return _fits(maps)
 
 
-def _names_to(
-    kind: type | tuple[type, ...],
-) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Return a validator for mappings from names to values of one type."""
-
-    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        is_mapping = isinstance(value, Mapping)
-        if not is_mapping or not all(isinstance(v, kind) for v in value.values()):
-            raise ValueError(f"{attribute.name} is {reprlib.repr(value)}")
-
-    return check
+def _is_count(value: Any) -> bool:
+    """Return whether a value is an int from 0 up to 2**63, and not a bool."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 @attrs.frozen
 class FileRecord:
     """Size in bytes and SHA-256 of one file."""
 
-    bytes: int = attrs.field(validator=_below(2**63))
+    bytes: int = attrs.field(validator=_fits(_is_count))
     sha256: str = attrs.field(validator=_one_of(str))
 
     @classmethod
@@ -96,7 +97,7 @@ class Manifest:
         format: the version of this layout.
     """
 
-    global_step: int = attrs.field(validator=_below(2**63))
+    global_step: int = attrs.field(validator=_fits(_is_count))
     codec: str = attrs.field(validator=_one_of(str))
     saved_by: str = attrs.field(validator=_one_of(str))
     why: str = attrs.field(validator=_one_of(str))
@@ -104,12 +105,12 @@ class Manifest:
     versions: Mapping[str, str] = attrs.field(validator=_names_to(str))
     ended: str | None = attrs.field(default=None, validator=_one_of(str, type(None)))
     wraps: Mapping[str, Sequence[str]] = attrs.field(
-        factory=dict, validator=_names_to((list, tuple))
+        factory=dict, validator=_names_to(list, tuple)
     )
     saved_at: float = attrs.field(default=0.0, validator=_one_of(float))
     kept: Mapping[str, str] = attrs.field(factory=dict, validator=_names_to(str))
     values: Mapping[str, float] = attrs.field(factory=dict, validator=_names_to(float))
-    format: int = attrs.field(default=FORMAT, validator=_below(2**63))
+    format: int = attrs.field(default=FORMAT, validator=_fits(_is_count))
 
     def text(self) -> str:
         """Return the manifest as JSON, with a hash of itself."""
@@ -146,7 +147,7 @@ class Manifest:
         if raw.pop("sha256") != _digest(raw):
             raise NoGoodCheckpointError(f"its {MANIFEST_NAME} was altered (hash differs)")
         written = raw["format"]
-        if type(written) is int and FORMAT < written < 2**63:
+        if _is_count(written) and written > FORMAT:
             raise UsageError(
                 f"{directory} has checkpoint format {written}, but this version "
                 f"of hookbus reads format {FORMAT}; upgrade hookbus"
