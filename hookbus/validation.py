@@ -102,19 +102,10 @@ def check_number(argument: str, number: int | None) -> None:
         ArgumentTypeError: it is not a whole number.
         UsageError: it is not above 0.
     """
-    check_whole(argument, number)
-    if number is not None and number <= 0:
-        raise UsageError(f"Must specify {argument} > 0, given: {number}")
-
-
-def check_whole(argument: str, number: int | None) -> None:
-    """Check that an argument is a whole number or None.
-
-    Raises:
-        ArgumentTypeError: it is not.
-    """
     if number is not None and not hasattr(number, "__index__"):
         raise ArgumentTypeError(f"{argument} must be a whole number, given: {number!r}")
+    if number is not None and number <= 0:
+        raise UsageError(f"Must specify {argument} > 0, given: {number}")
 
 
 def check_seconds(argument: str, seconds: float | None) -> None:

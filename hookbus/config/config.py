@@ -13,13 +13,7 @@ import attrs
 from hookbus.config import files
 from hookbus.config.files import ConfigFile
 from hookbus.config.keys import Entry, value_of
-from hookbus.config.parser import (
-    ParsedFlags,
-    Precedence,
-    Switch,
-    parse_switch,
-    read_flags,
-)
+from hookbus.config.parser import ParsedFlags, Precedence, Switch, parse_switch, read_flags
 from hookbus.config.settings import Setting
 from hookbus.config.sources import flags_of_environment, setting_of_entry, setting_of_flag
 from hookbus.discovery import Catalog, installed_plugins

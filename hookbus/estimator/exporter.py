@@ -133,7 +133,7 @@ class BestExporter:
         if best is not None and not self.compare_fn(best, eval_result):
             return None
         copy = _copy(checkpoint_path, export_path, self.exports_to_keep)
-        with replacing(export_path / _BEST) as file:
+        with replacing(record) as file:
             file.write_text(json.dumps(eval_result, default=_plain), "utf-8")
         return copy
 
@@ -143,7 +143,7 @@ def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / checkpoint.name
     if not copy.exists():
-        unfinished = _unfinished(copy)
+        unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
         shutil.copytree(checkpoint, unfinished, dirs_exist_ok=True)
         unfinished.replace(copy)
         log.info("exported", checkpoint=checkpoint.name, to=str(folder))
@@ -153,11 +153,6 @@ def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     return copy
 
 
-def _unfinished(path: Path) -> Path:
-    """Return the temporary path under which a file or directory is written."""
-    return path.with_name(f".{path.name}.{os.getpid()}")
-
-
 def _step(copy: Path) -> int:
     return int(copy.name.removeprefix("ckpt-"))
 
@@ -165,7 +160,3 @@ def _step(copy: Path) -> int:
 def _plain(value: Any) -> Any:
     """Return an array as a list, for JSON; None for any other value."""
     return value.tolist() if hasattr(value, "tolist") else None
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8")) if path.exists() else None

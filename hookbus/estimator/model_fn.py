@@ -7,12 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from hookbus.errors import (
-    ArgumentTypeError,
-    UnknownNodeError,
-    UsageError,
-    add_note,
-)
+from hookbus.errors import ArgumentTypeError, UnknownNodeError, UsageError, add_note
 from hookbus.estimator.inputs import BatchedInput
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node

@@ -27,13 +27,7 @@ from hookbus.config.settings import (
     values_of,
 )
 from hookbus.discovery import Installed
-from hookbus.errors import (
-    HookbusError,
-    PluginError,
-    UsageError,
-    blame,
-    summary_of,
-)
+from hookbus.errors import HookbusError, PluginError, UsageError, blame, summary_of
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import (
     ErrorPolicy,

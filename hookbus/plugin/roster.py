@@ -166,7 +166,8 @@ def _add_objects(
         shipped = plugin.shipped_by if plugin else None
         # The user can set the error policy of an object, but not its fields.
         policy = policy_of(config.settings_of(base))
-        kinds = _object_kinds(hook, kind)
+        # The runs of its session reach an object, and those of the kinds that it names.
+        kinds = tuple(dict.fromkeys((kind, *(options_of(hook).kinds or ()))))
         member = _adapted(hook, argument)
         found[name] = Registration(
             name, member, f"{argument}=", shipped, kinds=kinds, policy=policy
@@ -186,11 +187,6 @@ def _adapted(hook: Any, argument: str) -> Any:
             f"pip install {missing}, which lets it take part"
         )
     return hook if library is None else library.as_hook(hook)
-
-
-def _object_kinds(hook: Any, kind: Kind) -> tuple[Kind, ...]:
-    """Return the kinds of runs that reach an object: its session's, and its own ones."""
-    return tuple(dict.fromkeys((kind, *(options_of(hook).kinds or ()))))
 
 
 def _identity(hook: Any, catalog: Catalog) -> tuple[str, Installed | None]:

@@ -54,15 +54,11 @@ class StopAfterNEvalsHook(SessionRunHook):
         """Count the run; ask to stop after the last one."""
         self.done += 1
         last = self.done == self.num_evals
-        if self.log_progress and (last or self.done % self._every == 0):
+        runs_between_lines = max(1, (self.num_evals or 0) // 10)
+        if self.log_progress and (last or self.done % runs_between_lines == 0):
             log.info("evaluation", run=self.done, of=self.num_evals or "all")
         if last:
             run_context.request_stop(f"evaluation run {self.done} of {self.done} is done")
-
-    @property
-    def _every(self) -> int:
-        """The number of runs between two log lines."""
-        return max(1, (self.num_evals or 0) // 10)
 
 
 class EvaluationEmitter(SessionRunHook):
