@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from hookbus.graph.graph import Graph
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.rules import TESTS
 from hookbus.testing._backend.runner import Opener, Runner, line
+from hookbus.testing._suite.leftovers import on_its_own  # noqa: F401 (a fixture)
 from hookbus.testing.backend_model import BackendModel
 from hookbus.testing.plugin import BACKENDS
 
@@ -35,14 +34,6 @@ def _excepted(request: pytest.FixtureRequest, backend: Backend) -> None:
     reason = backend.model.exceptions.get(rule)
     if reason is not None:
         pytest.skip(f"{backend.spelled} cannot keep this rule: {reason}")
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Work in an empty folder, without variables of hookbus."""
-    for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -11,14 +11,12 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
 import pytest
 
-from hookbus import random_state
 from hookbus.checkpoint.codec import codecs
 from hookbus.discovery import GROUP, Installed, installed_plugins
 from hookbus.errors import PluginError, UsageError
@@ -27,7 +25,7 @@ from hookbus.testing import bus_with
 from hookbus.testing._suite.candidate import Candidate
 from hookbus.testing._suite.compare import differences, unsavable
 from hookbus.testing._suite.endings import ENDINGS, StateReader, Witness, describe
-from hookbus.testing._suite.leftovers import Held
+from hookbus.testing._suite.leftovers import Held, on_its_own  # noqa: F401 (a fixture)
 from hookbus.testing._suite.settings import PLACES, hook_from, options, spelled_settings
 from hookbus.testing.plugin import CANDIDATES
 
@@ -54,18 +52,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def fail(message: str) -> NoReturn:
     """Fail with advice for the author, without a traceback of the suite."""
     pytest.fail(message, pytrace=False)
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Work in an empty folder without variables; restore generators and handlers."""
-    for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    generators, held = random_state.capture(), Held.now()
-    yield
-    random_state.restore(generators)
-    held.put_handlers_back()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Finds the leftovers of a session: threads, open files, signal handlers."""
+"""Keeps tests apart: finds what a session leaves behind, and runs each test on its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
+
+from hookbus import random_state
 
 _FILES = Path("/proc/self/fd")
 _PATIENCE = 1.0
@@ -58,6 +61,18 @@ class Held:
     def _changed(self) -> list[int]:
         """Return the signals whose handler is another one now."""
         return [n for n, was in self.handlers.items() if signal.getsignal(n) != was]
+
+
+@pytest.fixture(autouse=True)
+def on_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Work in an empty folder without variables; restore generators and handlers."""
+    for name in [name for name in os.environ if name.startswith("HOOKBUS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    generators, held = random_state.capture(), Held.now()
+    yield
+    random_state.restore(generators)
+    held.put_handlers_back()
 
 
 def _open_files() -> dict[Any, str]:
