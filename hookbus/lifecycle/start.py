@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
+from weakref import WeakSet
 
 import attrs
 
@@ -69,9 +69,12 @@ Done: TypeAlias = tuple[Any, int]
 _thread = threading.local()
 
 
-def _current_hooks() -> list[CurrentHook]:
-    """Return the current hooks of the sessions that are open in this thread."""
-    hooks: list[CurrentHook] = vars(_thread).setdefault("hooks", [])
+def _current_hooks() -> WeakSet[CurrentHook]:
+    """Return the current hooks of the sessions that are open in this thread.
+
+    A session that its program drops without an end is not open any more.
+    """
+    hooks: WeakSet[CurrentHook] = vars(_thread).setdefault("hooks", WeakSet())
     return hooks
 
 
@@ -101,6 +104,7 @@ def new_session(
     shows_backend: bool = False,
     one_call: bool = False,
     exit_on_signal: bool = True,
+    watch_signals: bool = True,
     hook_budget: float | None = None,
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
@@ -160,7 +164,16 @@ def new_session(
     recovers = recovery is not None and agreement is None and mode.replaces_backend
     preemptions = Preemptions(recovery) if recovers and recovery is not None else None
     return SessionState(
-        SessionOptions(kind, config, grace, rank, shows_backend, one_call, exit_on_signal),
+        SessionOptions(
+            kind,
+            config,
+            grace,
+            rank,
+            shows_backend,
+            one_call,
+            exit_on_signal,
+            watch_signals,
+        ),
         mode,
         creator,
         bus,
@@ -238,15 +251,15 @@ def _plain_settings(hook: Any) -> dict[str, str]:
 def enter_session(state: SessionState) -> None:
     """Watch signals, and record that the session is open in this thread."""
     note_open(state)
-    state.ending.signals.install()
-    _current_hooks().append(state.bus.current)
+    if state.options.watch_signals:
+        state.ending.signals.install()
+    _current_hooks().add(state.bus.current)
 
 
 def leave_session(state: SessionState) -> None:
     """Record that the session is closed, if this thread opened it."""
     note_closed(state)
-    with contextlib.suppress(ValueError):
-        _current_hooks().remove(state.bus.current)
+    _current_hooks().discard(state.bus.current)
 
 
 def open_backend(state: SessionState) -> BackendHandle:

@@ -69,6 +69,7 @@ class SessionOptions:
             is complete when it returns even if it ran no step.
         exit_on_signal: whether the end of the session raises KeyboardInterrupt or
             SystemExit after a signal.
+        watch_signals: whether a signal ends the session.
     """
 
     kind: Kind
@@ -78,6 +79,7 @@ class SessionOptions:
     shows_backend: bool = False
     one_call: bool = False
     exit_on_signal: bool = True
+    watch_signals: bool = True
 
 
 class Mode(Protocol):

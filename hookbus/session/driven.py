@@ -107,6 +107,8 @@ class DrivenSession:
         kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
         exit_on_signal: as in :class:`MonitoredSession`; :meth:`end` and :meth:`failed`
             raise.
+        watch_signals: as in :class:`MonitoredSession`. False is for a loop that handles
+            signals itself.
 
     Raises:
         UsageError: arguments, flags or settings are invalid.
@@ -146,6 +148,7 @@ class DrivenSession:
         config: Config | None = None,
         kind: Kind = "train",
         exit_on_signal: bool = True,
+        watch_signals: bool = True,
     ) -> None:
         config = config or current_config()
         check_kind(kind)
@@ -170,6 +173,7 @@ class DrivenSession:
             config=config,
             grace=stop_grace_period_secs,
             exit_on_signal=exit_on_signal,
+            watch_signals=watch_signals,
         )
         self._step = Step(self._state, kind)
 

@@ -80,6 +80,8 @@ class MonitoredSession:
             SIGTERM and SIGHUP, or if a hook ended it as ``preempted``. With False, or if
             the program has its own handler for the signal, the program continues behind
             the block.
+        watch_signals: whether SIGINT, SIGTERM and SIGHUP end the session. False leaves them
+            to the program, and installs no handler.
         hook_budget: the share of the time that each hook may take, like 0.02. The session
             then logs the costs of hooks. The flag ``--hook-budget`` takes precedence. None
             for any share.
@@ -113,6 +115,7 @@ class MonitoredSession:
         kind: Kind = "train",
         recovery: Recovery | None = None,
         exit_on_signal: bool = True,
+        watch_signals: bool = True,
         hook_budget: float | None = None,
     ) -> None:
         config = config or current_config()
@@ -133,6 +136,7 @@ class MonitoredSession:
                 grace=stop_grace_period_secs,
                 recovery=recovery or Recovery(),
                 exit_on_signal=exit_on_signal,
+                watch_signals=watch_signals,
                 hook_budget=hook_budget,
             )
         )

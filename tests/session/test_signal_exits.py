@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pty
@@ -18,6 +19,8 @@ from hookbus_checkpoint_saver import CheckpointSaverHook
 import hookbus
 from hookbus import (
     Config,
+    DrivenSession,
+    EmbeddedSession,
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
@@ -100,6 +103,50 @@ def test_exit_on_signal_false_goes_on_behind_the_block(session_class, number, ct
         session.run("train")
     assert session.outcome is not None
     assert session.outcome.who == signal.Signals(number).name
+
+
+@EACH
+@pytest.mark.parametrize("form", ["monitored", "driven"])
+def test_watch_signals_false_leaves_signals_to_the_program(form, number):
+    """The session installs no handler, and a signal does not end it."""
+    heard = []
+
+    def hear(number, frame):
+        heard.append(number)
+
+    with handlers(hear):
+        if form == "monitored":
+            with opened(watch_signals=False) as session:
+                assert signal.getsignal(number) is hear
+                signal.raise_signal(number)
+                assert not session.should_stop()
+                session.run("train")
+        else:
+            with DrivenSession(idle(), config=OFF, watch_signals=False) as session:
+                session.begin()
+                session.created(EmbeddedSession(session.graph))
+                assert signal.getsignal(number) is hear
+                signal.raise_signal(number)
+                session.before_step()
+                assert session.after_step() is None
+    assert heard == [number]
+    assert session.outcome is not None
+    assert session.outcome.kind == "completed"
+
+
+def test_a_session_that_is_dropped_leaves_nothing_behind():
+    """Without handlers, no object of hookbus stays after a session without an end."""
+
+    def objects() -> int:
+        gc.collect()
+        everything = map(type, gc.get_objects())
+        return sum(cls.__module__.startswith("hookbus.") for cls in everything)
+
+    opened(watch_signals=False).run("train")
+    before = objects()
+    for _ in range(3):
+        opened(watch_signals=False).run("train")
+    assert objects() == before
 
 
 @EACH
