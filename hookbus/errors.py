@@ -137,7 +137,15 @@ class GraphFinalizedError(HookbusError, RuntimeError):
 
 
 class FeedConflictError(HookbusError, RuntimeError):
-    """Two parties feed the same node in one run."""
+    """Two parties feed the same node in one run.
+
+    Attributes:
+        node: the node's name.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class WriteConflictError(HookbusError, RuntimeError):

@@ -282,7 +282,8 @@ def unite_feeds(
                 if name in united:
                     raise FeedConflictError(
                         f"Same tensor is fed by two parties: {name!r} by {owners[name]} "
-                        f"and {who}; leave it to one of them"
+                        f"and {who}; leave it to one of them",
+                        name,
                     )
                 united[name], owners[name] = value, who
         except (GraphError, FeedConflictError) as error:

@@ -197,10 +197,13 @@ def test_two_parties_that_feed_one_node_conflict(graph: Graph) -> None:
     feeding = SessionRunArgs(feed_dict={graph.nodes["x"]: 1})
     first, second = Probe(args=feeding), Probe(args=SessionRunArgs(feed_dict={"x": 1}))
     with (
-        pytest.raises(FeedConflictError, match=r"Same tensor is fed.*'x'.*probe.*probe-2"),
+        pytest.raises(
+            FeedConflictError, match=r"Same tensor is fed.*'x'.*probe.*probe-2"
+        ) as caught,
         session(graph, first, second) as running,
     ):
         running.run("y")
+    assert caught.value.node == "x"
     with (
         pytest.raises(FeedConflictError, match="'x' by the caller and probe"),
         session(graph, first) as running,

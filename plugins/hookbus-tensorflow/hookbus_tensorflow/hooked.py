@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import tensorflow as tf
 
-from hookbus_tensorflow.context import merged
+from hookbus import ChiefSessionCreator, Config, MonitoredSession, SessionRunArgs
+from hookbus.backend import EmbeddedSession, Execution, Graph, Node
+from hookbus.errors import FeedConflictError
+from hookbus_tensorflow.context import TFContext, merged, to_hookbus
+from hookbus_tensorflow.hooks import RunEvents
 
-_train = tf.compat.v1.train
+v1: Any = tf.compat.v1
+
+_CALLER = "caller"
+"""The node for the fetches of the caller. No tensor that is fed can have such a name."""
 
 
 class HookedSession:
-    """Runs a ``tf.compat.v1.Session`` with hooks of TensorFlow, without any bus.
+    """Runs a ``tf.compat.v1.Session`` with hooks of TensorFlow, and does nothing else.
 
     Each run calls every ``before_run``, runs the session once for all, and calls every
     ``after_run``, as the sessions of TensorFlow do. It calls no other method of the hooks.
+    No plugin takes part, no flag applies, and signals are left to the program.
 
     Args:
         sess: the session.
@@ -25,8 +34,15 @@ class HookedSession:
 
     def __init__(self, sess: Any, hooks: Iterable[Any]) -> None:
         self._sess = sess
-        self._hooks = tuple(hooks)
-        self._should_stop = False
+        graph = _Names()
+        self._runs = runs = _PlainSession(graph, sess)
+        self._monitored = MonitoredSession(
+            session_creator=ChiefSessionCreator(graph, backend=lambda _: runs),
+            hooks=_hooks_on(runs, hooks),
+            config=Config(autoload=False, header=False),
+            kind="eval",  # hookbus neither saves nor agrees with other processes
+            watch_signals=False,
+        )
 
     @property
     def graph(self) -> Any:
@@ -35,7 +51,7 @@ class HookedSession:
 
     def should_stop(self) -> bool:
         """Return whether a hook has asked to stop."""
-        return self._should_stop
+        return self._monitored.should_stop()
 
     def run(
         self,
@@ -55,44 +71,203 @@ class HookedSession:
         Raises:
             RuntimeError: a hook has asked to stop before, or two parties feed one tensor.
         """
-        if self._should_stop:
-            raise RuntimeError("Run called even after should_stop requested.")
-        context = _train.SessionRunContext(
-            original_args=_train.SessionRunArgs(fetches, feed_dict), session=self._sess
+        call = _Call(
+            fetches,
+            feed_dict,
+            options or v1.RunOptions(),
+            run_metadata or v1.RunMetadata(),
         )
-        options = options or tf.compat.v1.RunOptions()
-        wanted: dict[Any, Any] = {"caller": fetches}
-        feeds: dict[Any, Any] = {}
-        for hook in self._hooks:
-            request = hook.before_run(context)
-            if request is None:
-                continue
-            if request.fetches is not None:
-                wanted[hook] = request.fetches
-            if request.feed_dict:
-                _refuse_common(feeds, request.feed_dict, "two hooks")
-                feeds.update(request.feed_dict)
-            if request.options:
-                merged([request.options], options)
-        if feeds and feed_dict:
-            _refuse_common(feeds, feed_dict, "a SessionRunHook and user")
-            feeds.update(feed_dict)
-        run_metadata = run_metadata or tf.compat.v1.RunMetadata()
-        values = self._sess.run(wanted, feeds or feed_dict, options, run_metadata)
-        for hook in self._hooks:
-            results = values.get(hook)
-            hook.after_run(context, _train.SessionRunValues(results, options, run_metadata))
-        self._should_stop = self._should_stop or context.stop_requested
-        return values["caller"]
+        feeds, around = _named(feed_dict), self._runs.call
+        self._runs.call = call
+        try:
+            return self._monitored.run(_CALLER, feeds)
+        except FeedConflictError as error:
+            who = "a SessionRunHook and user" if error.node in feeds else "two hooks"
+            raise FeedConflictError(
+                f"Same tensor is fed by {who}. Conflict(s): {error.node}", error.node
+            ) from error
+        finally:
+            self._runs.call = around  # that of a hook's own call, which is refused
 
 
-def _refuse_common(feeds: Mapping[Any, Any], more: Mapping[Any, Any], who: str) -> None:
-    """Raise an error if two parties feed one tensor."""
-    keys = {_key(feed) for feed in feeds}
-    common = [feed for feed in more if _key(feed) in keys]
-    if common:
-        raise RuntimeError(f"Same tensor is fed by {who}. Conflict(s): {common}")
+@attrs.define(eq=False)
+class _Call:
+    """One call of ``run``, in TensorFlow's terms.
+
+    Attributes:
+        fetches, feed_dict: those of the caller.
+        options, run_metadata: those of the run.
+        fetched: the fetches of each party, by the name of the node for them.
+        fed: the feeds of each hook that has some.
+        context: the run as hooks see it; None before the first hook.
+    """
+
+    fetches: Any
+    feed_dict: Mapping[Any, Any] | None
+    options: Any
+    run_metadata: Any
+    fetched: dict[str, Any] = attrs.field(init=False)
+    fed: list[Mapping[Any, Any]] = attrs.field(factory=list)
+    context: _CallContext | None = None
+
+    @fetched.default
+    def _begin_with_caller(self) -> dict[str, Any]:
+        return {_CALLER: self.fetches}
+
+    @property
+    def feeds(self) -> Mapping[Any, Any] | None:
+        """The feeds of all; if no hook feeds, the very object of the caller."""
+        if not self.fed:
+            return self.feed_dict
+        united: dict[Any, Any] = {}
+        for feeds in (*self.fed, self.feed_dict or {}):
+            united.update(feeds)
+        return united
 
 
-def _key(feed: Any) -> Any:
-    return feed.ref() if hasattr(feed, "ref") else feed
+class _CallContext(TFContext):
+    """The context of a run that shows the arguments of ``run`` as they are."""
+
+    def __init__(self, ours: Any, tf_session: Any, call: _Call) -> None:
+        super().__init__(ours, tf_session)
+        self._call = call
+
+    @property
+    def original_args(self) -> Any:
+        """The caller's own fetches and feeds."""
+        return v1.train.SessionRunArgs(self._call.fetches, self._call.feed_dict)
+
+    def record(self, run_values: Any) -> tuple[Any, Any]:  # noqa: ARG002 (of hookbus)
+        """Return the options of the run and TensorFlow's record of it."""
+        return self._call.options, self._call.run_metadata
+
+
+class _Names(Graph):
+    """A graph in which each name is a node: one for all fetches of a party, or one feed.
+
+    TensorFlow takes fetches and feeds apart itself. So hooks fetch and feed whatever a
+    ``tf.compat.v1.Session`` accepts.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Node] = {}
+        super().__init__()
+
+    def find(self, name: str) -> Node | None:
+        """Return the node of any name."""
+        if name == "global_step":  # it is added, like any graph's
+            return None
+        node = self._found.get(name)
+        if node is None:
+            node = self._found[name] = Node(name, "native", graph=self)
+        return node
+
+
+class _PlainSession(EmbeddedSession):
+    """Executes each run as one run of a ``tf.compat.v1.Session``.
+
+    ``global_step`` is the number of runs: the graph of TensorFlow need not have one.
+
+    Args:
+        graph: the names.
+        sess: the session of TensorFlow; its owner closes it.
+
+    Attributes:
+        call: the call that is being served; None between two.
+    """
+
+    # The caller gets every error of TensorFlow.
+    preemption_errors: tuple[type[Exception], ...] = ()
+
+    def __init__(self, graph: _Names, sess: Any) -> None:
+        super().__init__(graph)
+        self._sess = sess
+        self.call: _Call | None = None
+
+    def compile(
+        self,
+        fetches: Sequence[str],
+        feeds: frozenset[str],  # noqa: ARG002 (TensorFlow checks them)
+        host: Sequence[str] = (),
+    ) -> Any:
+        """Return the names whose values a run returns."""
+        return (*fetches, *host)
+
+    def execute(self, execution: Execution) -> Sequence[Any]:
+        """Run TensorFlow once, with the fetches, feeds and options of all.
+
+        The call has the feeds under the keys of each party, and TensorFlow's record.
+        """
+        call, program = self.call, execution.program
+        assert call is not None
+        values = self._sess.run(
+            fetches={name: call.fetched[name] for name in program},
+            feed_dict=call.feeds,
+            options=merged(execution.options.native, call.options),
+            run_metadata=call.run_metadata,
+        )
+        self.global_step += 1
+        return [values[name] for name in program]
+
+    def context_of(self, run_context: Any) -> _CallContext:
+        """Return TensorFlow's context of the current run, one for all hooks."""
+        call = self.call
+        assert call is not None
+        if call.context is None:
+            call.context = _CallContext(run_context, self._sess, call)
+        return call.context
+
+
+class _RunHook(RunEvents):
+    """A hook of TensorFlow of which only the two events of runs are called.
+
+    Args:
+        hook: the hook.
+        name: the name of the node for its fetches.
+        runs: has the call that is being served.
+    """
+
+    def __init__(self, hook: Any, name: str, runs: _PlainSession) -> None:
+        super().__init__(hook)
+        self._name, self._runs = name, runs
+        self._usual = SessionRunArgs(name)
+
+    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+        """Ask the hook, and keep its answer in TensorFlow's terms for the run."""
+        request, call = self.request_of(run_context), self._runs.call
+        if request is None:
+            return None
+        assert call is not None
+        fetches = None
+        if request.fetches is not None:
+            fetches, call.fetched[self._name] = self._name, request.fetches
+        if request.feed_dict:
+            call.fed.append(request.feed_dict)
+        elif request.options is None and fetches is not None:
+            return self._usual
+        return SessionRunArgs(
+            fetches, _named(request.feed_dict), to_hookbus(request.options)
+        )
+
+
+def _hooks_on(runs: _PlainSession, hooks: Iterable[Any]) -> list[_RunHook]:
+    """Return hooks of hookbus for those of TensorFlow.
+
+    A session names a hook by its class in the notes on its errors.
+    """
+    return [
+        type(type(hook).__name__, (_RunHook,), {})(hook, f"hook {place}", runs)
+        for place, hook in enumerate(hooks)
+    ]
+
+
+def _named(feeds: Mapping[Any, Any] | None) -> dict[Node | str, Any]:
+    """Return feeds by the name of what is fed, so that hookbus compares the parties'."""
+    return {_name_of(key): value for key, value in (feeds or {}).items()}
+
+
+def _name_of(key: Any) -> str:
+    """Return the name of a tensor; TensorFlow also takes that as the key."""
+    if isinstance(key, str):
+        return key
+    return str(getattr(key, "name", f"{type(key).__name__} {id(key)}"))

@@ -19,7 +19,29 @@ _FIXED = (str, tf.Tensor, tf.Operation, tf.Variable)
 _NOTHING = object()
 
 
-class TFHook:
+class RunEvents:
+    """Calls the ``before_run`` and ``after_run`` of a hook of TensorFlow.
+
+    Args:
+        hook: the hook.
+    """
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+
+    def request_of(self, run_context: Any) -> Any:
+        """Return the answer of the hook's ``before_run``."""
+        return self.hook.before_run(run_context.session.context_of(run_context))
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Give the hook the results of the run."""
+        seen = run_context.session.context_of(run_context)
+        options, record = seen.record(run_values)
+        values = _SessionRunValues(run_values.results, options, record)
+        self.hook.after_run(seen, values)
+
+
+class TFHook(RunEvents):
     """A ``SessionRunHook`` of TensorFlow on the bus.
 
     It gets all that TensorFlow's own sessions give it: ``begin`` with the ``tf.Graph`` as
@@ -32,7 +54,7 @@ class TFHook:
     """
 
     def __init__(self, hook: Any) -> None:
-        self.hook = hook
+        super().__init__(hook)
         self._asked: Any = _NOTHING  # what cannot change and was asked for last
         self._args = SessionRunArgs()
 
@@ -59,7 +81,7 @@ class TFHook:
         """Ask the hook for its fetches and feeds."""
         session: TFSession = run_context.session
         try:
-            request = self.hook.before_run(session.context_of(run_context))
+            request = self.request_of(run_context)
         except RuntimeError as error:
             self._explain(error, "before_run")
             raise
@@ -82,11 +104,8 @@ class TFHook:
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Give the hook the results of the run."""
-        seen = run_context.session.context_of(run_context)
-        options, record = seen.record(run_values)
-        values = _SessionRunValues(run_values.results, options, record)
         try:
-            self.hook.after_run(seen, values)
+            super().after_run(run_context, run_values)
         except RuntimeError as error:
             self._explain(error, "after_run")
             raise

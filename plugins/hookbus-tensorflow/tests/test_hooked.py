@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -194,6 +195,174 @@ def test_an_error_of_a_hook_skips_the_rest(hooked, sess, event):
     assert hooks[0].calls == whole
     assert hooks[2].calls == whole[:-1]
     assert not session.should_stop()
+
+
+def test_requests_may_change_from_run_to_run(hooked, sess):
+    """Each run serves what is asked for in it, also after runs that were alike."""
+    first, second = Fake(), Fake()
+    session = hooked(sess, [first, second])
+    seen = []
+    for asks, feeds, fetches in [
+        (["a:0", "b:0"], None, "b:0"),
+        (["a:0", "b:0"], None, "b:0"),
+        (["a:0", "b:0"], None, "b:0"),
+        (["b:0", ("a:0",)], None, "a:0"),
+        ([None, "b:0"], {"a:0": 3.0}, "b:0"),
+        ([None, "b:0"], {"a:0": 4.0}, ["b:0"]),
+        ([None, "b:0"], {"a:0": 5.0}, "b:0"),
+    ]:
+        first.request, second.request = map(args, asks)
+        given = session.run(fetches, feeds)
+        seen.append((given, first.values.results, second.values.results))
+        assert second.values.run_metadata is first.values.run_metadata
+        assert second.context.original_args == args(fetches, feeds)
+    assert seen == [
+        (2.0, 1.0, 2.0),
+        (2.0, 1.0, 2.0),
+        (2.0, 1.0, 2.0),
+        (1.0, 2.0, (1.0,)),
+        (6.0, None, 6.0),
+        ([8.0], None, 8.0),
+        (10.0, None, 10.0),
+    ]
+
+
+def test_options_and_metadata_are_those_of_each_run(hooked, sess):
+    """A run with options of its own differs from the runs around it, which have none."""
+    hook = Fake(args("a:0"))
+    session = hooked(sess, [hook])
+    traced = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+    levels = []
+    for options in (None, None, None, traced, None):
+        metadata = v1.RunMetadata()
+        session.run("b:0", None, options, metadata)
+        assert hook.values.run_metadata is metadata
+        levels.append(
+            (hook.values.options.trace_level, bool(metadata.step_stats.dev_stats))
+        )
+    assert levels == [(0, False)] * 3 + [(3, True), (0, False)]
+
+
+def test_what_tensorflow_can_fetch_and_feed_hooks_can(hooked, sess):
+    """A sparse tensor is fetched and fed as one."""
+    with sess.graph.as_default():
+        sparse = v1.sparse_placeholder(tf.float32, [3])
+        total = tf.sparse.reduce_sum(sparse)
+    value = v1.SparseTensorValue([[1]], [7.0], [3])
+    hook = Fake(args({"it": sparse}, {sparse: value}))
+    session = hooked(sess, [hook])
+    for _ in range(3):
+        assert session.run([total]) == [7.0]
+        assert type(hook.values.results["it"]) is v1.SparseTensorValue
+        assert hook.values.results["it"].values.tolist() == [7.0]
+
+
+def test_a_hook_that_is_there_twice_is_called_twice(hooked, sess):
+    """Both calls of an event get the results."""
+    hook = Fake(args("a:0"))
+    hooked(sess, [hook, hook]).run("b:0")
+    assert hook.calls == ["before", "before", "after", "after"]
+    assert hook.values.results == 1.0
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.OutOfRangeError, tf.errors.AbortedError, KeyboardInterrupt]
+)
+def test_an_error_of_the_run_is_raised_as_it_is(hooked, sess, error):
+    """No ``after_run`` follows, a stop of that run is lost, and the next run works."""
+    raised = error(None, None, "mine") if issubclass(error, tf.errors.OpError) else error()
+
+    class Broken:
+        graph, error = sess.graph, raised
+
+        def run(self, *given, **named):
+            if self.error is not None:
+                raise self.error
+            return sess.run(*given, **named)
+
+    class Stops(Fake):
+        def before_run(self, run_context):
+            if broken.error is not None:
+                run_context.request_stop()
+            return super().before_run(run_context)
+
+    broken, hook = Broken(), Stops(args("a:0"))
+    session = hooked(broken, [hook])
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            session.run("b:0")
+        assert caught.value is raised
+    assert hook.calls == ["before", "before"]
+    assert not session.should_stop()
+    broken.error = None
+    assert [session.run("b:0") for _ in range(3)] == [2.0] * 3
+    assert not session.should_stop()
+
+
+def test_a_finalized_graph_stays_as_it_is(hooked, sess):
+    """No op is added to the graph, which need not have a global step."""
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        tf.constant(1.0, name="a")
+        graph.finalize()
+        hook = Fake(args("a:0"))
+        running = hooked(session, [hook])
+        assert [running.run("a:0") for _ in range(3)] == [1.0] * 3
+        assert [op.name for op in graph.get_operations()] == ["a"]
+
+
+# What only ours promises.
+
+
+def test_it_is_no_session_of_a_training(sess, capfd, monkeypatch):
+    """No plugin takes part, nothing is logged, and signals are the program's."""
+    monkeypatch.setenv("HOOKBUS_ADDOPTS", "-p stop-at-step --stop-at-step 1 --trace")
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    hook = Fake()
+    session = HookedSession(sess, [hook])
+    session.run("b:0")
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    hook.stops = True
+    session.run("b:0")
+    assert session.should_stop()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_of_a_hook_names_its_class(sess):
+    """The note on the error says which hook has failed, and in which event."""
+
+    class LossHook(Fake):
+        def after_run(self, run_context, run_values):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        HookedSession(sess, [Fake(), LossHook()]).run("b:0")
+    (note,) = caught.value.__notes__
+    assert "'loss'" in note
+    assert "after_run" in note
+
+
+def test_one_tensor_under_two_spellings_is_fed_once(sess):
+    """TensorFlow would silently use one of the two values."""
+    tensor = sess.graph.get_tensor_by_name("a:0")
+    hook = Fake(args(None, {tensor: 5.0}))
+    with pytest.raises(RuntimeError, match=r"fed by a SessionRunHook and user.*a:0"):
+        HookedSession(sess, [hook]).run("b:0", {"a:0": 6.0})
+
+
+def test_a_hook_cannot_run_the_session_that_calls_it(sess):
+    """It is refused, and the run around it goes on."""
+
+    class Nested(Fake):
+        def before_run(self, run_context):
+            with pytest.raises(ValueError, match="cannot run the session that calls it"):
+                session.run("a:0")
+            return super().before_run(run_context)
+
+    hook = Nested(args("a:0"))
+    session = HookedSession(sess, [hook])
+    assert session.run("b:0") == 2.0
+    assert hook.values.results == 1.0
+    assert hook.context.original_args == args("b:0")
 
 
 # The hooks of TensorFlow in a hooked session: what TensorFlow's own tests pin.
