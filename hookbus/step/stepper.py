@@ -417,7 +417,7 @@ class Stepper:
 def _named(
     execute: Execute, feeds: Mapping[Any, Any] | None, names: Sequence[str]
 ) -> Execute:
-    """Return a function that takes feeds under the caller's own keys.
+    """Return a function that takes feeds under the caller's own keys, or by name.
 
     Args:
         execute: takes them by the name of the node.
@@ -427,4 +427,9 @@ def _named(
     by_key = dict(zip(feeds or (), names, strict=True))
     if all(key.__class__ is str and key == name for key, name in by_key.items()):
         return execute
-    return lambda given: execute({by_key[key]: value for key, value in given.items()})
+
+    def named(given: Mapping[Any, Any]) -> Sequence[Any]:
+        # A run that left another trace has them by name already.
+        return execute({by_key.get(key, key): value for key, value in given.items()})
+
+    return named

@@ -286,6 +286,28 @@ def test_a_node_and_its_name_feed_the_same_in_turns():
     assert seen == [0.0] * 8
 
 
+def test_a_fed_node_is_found_when_a_hook_asks_again_as_before():
+    """A hook that asks, pauses and asks again goes back to its first compiled run."""
+
+    class TurnsHook(SessionRunHook):
+        asks = True
+
+        def before_run(self):
+            return SessionRunArgs("double") if self.asks else None
+
+        def after_run(self, run_values):
+            self.results = run_values.results
+
+    graph, hook = Graph(), TurnsHook()
+    x = graph.placeholder("x")
+    graph.op(lambda x: x * 2, name="double")
+    seen = []
+    with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
+        for number, hook.asks in enumerate([True, True, False, False, True, True, False]):
+            seen.append((session.run("x", {x: number}), hook.results))
+    assert seen == [(0, 0), (1, 2), (2, None), (3, None), (4, 8), (5, 10), (6, None)]
+
+
 def test_requests_in_turns_and_nodes_are_compiled():
     """Two requests that take turns, like those of a GAN, each have a compiled step."""
     graph = graph_of()
