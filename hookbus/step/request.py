@@ -27,6 +27,7 @@ NO_METADATA = RunMetadata()
 
 _NAMES = frozenset({str, Node})
 """The types of fetches that are neither nested nor an object of a backend."""
+_OTHER_FIELDS = tuple(f.name for f in attrs.fields(SessionRunArgs) if f.name != "fetches")
 _LITERALS = (str, int, bool, type(None))
 """The types of immutable values that can be written as source."""
 
@@ -175,10 +176,9 @@ def is_recordable(request: Any) -> bool:
 
 
 def other_fields(request: SessionRunArgs) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of each field of a request except its fetches."""
-    for field in attrs.fields(SessionRunArgs):
-        if field.name != "fetches":
-            yield field.name, getattr(request, field.name)
+    """Yield the name and the value of each field of a request but its fetches."""
+    for name in _OTHER_FIELDS:
+        yield name, getattr(request, name)
 
 
 def is_plain(fetches: Any, levels: int = 3) -> bool:
