@@ -139,7 +139,7 @@ def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
     """Return the versions of hookbus and the plugins of a session, for checkpoints."""
     shipped = (member.distribution for member in taking_part)
     plugins = dict(entry.rsplit(" ", 1) for entry in shipped if entry)
-    return {"hookbus": own_version(), "backend": "embedded", **plugins}
+    return {"hookbus": own_version(), **plugins}
 
 
 def _settings(automatic: ImpliedPlugin) -> list[Setting]:

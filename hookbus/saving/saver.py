@@ -52,7 +52,7 @@ class Saver:
     Attributes:
         retention: removes old checkpoints.
         contents: the parts of the session that the checkpoints contain.
-        versions: the versions of everything that takes part, for the manifest.
+        versions: the versions of hookbus and of all plugins that take part.
         agreement: the link to the other ranks; None if this process trains alone.
         fork_guard: detects a forked child of the process that opened the session.
         last: the checkpoint that was restored or saved last; None before the first.
@@ -343,13 +343,18 @@ class Saver:
         self, session: Session, request: SaveRequest, ended: str | None
     ) -> Manifest:
         """Describe a checkpoint that is about to be written."""
+        versions = {
+            "hookbus": self.versions["hookbus"],
+            "backend": session.label,
+            **self.versions,
+        }
         return Manifest(
             session.global_step,
             self._loaded_codec()[0],
             request.who,
             request.why,
             files={},
-            versions=dict(self.versions),
+            versions=versions,
             ended=ended,
             wraps=self.contents.graph.wraps,
             saved_at=time.time(),

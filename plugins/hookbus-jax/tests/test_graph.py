@@ -30,6 +30,7 @@ from hookbus import (
 from hookbus.backend import Execution, create_session
 from hookbus.errors import NoValueYetError, SessionClosedError, WriteConflictError
 from tests.support.kinds import QUIET
+from tests.support.versions import versions_in
 
 
 def opened(graph: JaxGraph, *hooks: Any, **options: Any) -> MonitoredSession:
@@ -456,6 +457,14 @@ def test_a_traced_run_records_each_part_until_it_is_done():
 
 def test_the_label_names_jax_and_its_devices():
     assert create_session(JaxGraph()).label == f"JAX {jax.__version__} on cpu"
+
+
+def test_a_checkpoint_names_the_backend(tmp_path):
+    """As the label does: with the version of JAX, and the kind of its devices."""
+    graph = line([])
+    with MonitoredTrainingSession(graph, checkpoint_dir=tmp_path, config=QUIET) as session:
+        session.run("train", {"x": jnp.ones(2)})
+    assert versions_in(tmp_path)["backend"] == create_session(graph).label
 
 
 def test_the_rules_of_every_backend_hold():

@@ -12,6 +12,7 @@ import hookbus
 from hookbus import GraphError, MonitoredTrainingSession, SessionRunHook, UsageError
 from hookbus.backend import create_session
 from hookbus.errors import UnknownNodeError
+from tests.support.versions import versions_in
 
 v1 = tf.compat.v1
 QUIET = hookbus.Config(autoload=False, header=False)
@@ -50,6 +51,20 @@ def test_names_and_objects_stand_for_one_node(tf_graph):
     assert [node.name for node in graph.variables] == ["w", "w/Momentum"]
     assert "loss" in graph
     assert graph.metrics is not None
+
+
+def test_a_checkpoint_names_the_backend(tf_graph, tmp_path):
+    """With the version of TensorFlow."""
+    graph = TFGraph(tf_graph)
+    with MonitoredTrainingSession(
+        graph,
+        checkpoint_dir=tmp_path,
+        save_checkpoint_steps=1,
+        save_summaries_steps=None,
+        config=QUIET,
+    ) as session:
+        session.run("train", {"x": 0.0})
+    assert versions_in(tmp_path)["backend"] == f"TensorFlow {tf.__version__}"
 
 
 def test_a_session_trains_until_a_hook_stops_it(tf_graph):

@@ -27,6 +27,7 @@ from hookbus import (
 )
 from hookbus.errors import NoValueYetError, UnknownNodeError
 from hookbus.evaluating import undisturbed
+from tests.support.versions import versions_in
 
 QUIET = Config(autoload=False, header=False)
 DATA = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(5))
@@ -241,6 +242,16 @@ def test_the_session_names_its_backend():
     with MonitoredSession(build(), hooks=[Label()], config=QUIET):
         pass
     assert labels == [(f"PyTorch {torch.__version__} on cpu", torch)]
+
+
+def test_a_checkpoint_names_the_backend(tmp_path):
+    """As the session does: with the version of PyTorch, and the devices."""
+    with MonitoredTrainingSession(
+        build(), checkpoint_dir=tmp_path, config=QUIET
+    ) as session:
+        label = session.run_step_fn(lambda step_context: step_context.session.label)
+        session.run("train")
+    assert versions_in(tmp_path)["backend"] == label
 
 
 def model_fn(features, labels, mode, params):
