@@ -51,7 +51,7 @@ def roles(draw: Callable[..., Any], casting: Casting, moment: int) -> tuple[Role
     acts = ["nothing", *some(casting.acts, 2)]
     kinds = ["plain", "plain", *some(casting.kinds, 2)] if draw(_RARELY) else ["plain"]
     turns = ["always", *some(get_args(Turn), 2)]
-    reductions = ["none", *some(casting.reductions, 2)]
+    reductions = ["none", "none", "none", *some(casting.reductions, 2)]
     is_odd, found = draw(_RARELY), []
     for _ in range(draw(st.integers(1, 4))):
         kind, act = draw(st.sampled_from(kinds)), draw(st.sampled_from(acts))
@@ -64,7 +64,9 @@ def roles(draw: Callable[..., Any], casting: Casting, moment: int) -> tuple[Role
         if turn not in ("always", "sometimes", "changes"):
             other = draw(st.one_of(usual, usual, odd, st.none()))
             second = first if other is None else other.named(late)
-            second = attrs.evolve(second, reduce=draw(reduce))
+            if kind != "chief":
+                how = draw(st.sampled_from((first.reduce, *casting.reductions)))
+                second = attrs.evolve(second, reduce=how)
         if kind == "chief" and act not in ("fetches late", "sends"):
             act = "nothing"  # it would do that on one rank alone
         at = moment if act == "nothing" or not draw(_RARELY) else draw(st.integers(1, 9))
@@ -107,6 +109,40 @@ def without(some: Sequence[str], *left_out: str) -> tuple[str, ...]:
 
 
 @attrs.frozen
+class Scene:
+    """What has gone wrong before, for programs to have it among other things.
+
+    Attributes:
+        roles: the hooks that it takes; they act at the moment at which much happens.
+        event: what the caller does at that moment; None for what it usually does.
+    """
+
+    roles: tuple[Role, ...]
+    event: str | None = None
+
+    def hooks(self, moment: int) -> tuple[Role, ...]:
+        """Return its hooks, which act at a global step."""
+        return tuple(attrs.evolve(role, at=moment) for role in self.roles)
+
+
+def asking(first: Want, second: Want | None = None, turn: Turn = "once") -> Role:
+    """Return a hook that asks for something, and for something else at its moment."""
+    return Role("plain", (first, first if second is None else second), turn)
+
+
+def doing(act: str) -> Role:
+    """Return a hook that asks for nothing, and does something at its moment."""
+    return Role("plain", (Want(), Want()), act=act)
+
+
+NO_VALUE = Scene((asking(Want("cell.gradient")),), "no gradient")
+ANSWERS = Scene((asking(Want("loss")), doing("answers after")))
+SKIPS = Scene((asking(Want("loss"), Want(["loss", "w"])), doing("skips")))
+READS_ONCE = Scene((asking(Want(), Want("j")), doing("rolls back")))
+READS_LATER = Scene((asking(Want("loss"), Want({"l": "j"})), doing("rolls back before")))
+
+
+@attrs.frozen
 class Setting:
     """What the random programs of one comparison are made of.
 
@@ -114,6 +150,7 @@ class Setting:
         casting: their hooks.
         usual: what the caller does again and again: one of these rows of events.
         odd: what it does in between.
+        scenes: what has gone wrong before.
         goes_on: whether it may go on after an error.
         looks: whether it looks at what is left in the end.
     """
@@ -121,16 +158,13 @@ class Setting:
     casting: Casting
     usual: tuple[tuple[str, ...], ...]
     odd: tuple[str, ...]
+    scenes: tuple[Scene, ...] = ()
     goes_on: bool = True
     looks: bool = True
 
 
 GRAPH = Setting(
-    Casting(
-        (*NAMES, "pair.a"),
-        ("j", "other.out", "nothing"),
-        without(ACTS, "answers after", "rolls back"),
-    ),
+    Casting((*NAMES, "pair.a"), ("j", "out", "nothing"), (*ACTS, "rolls back")),
     (
         ("step",),
         ("step",),
@@ -165,9 +199,10 @@ GRAPH = Setting(
         "signal",
         "restart",
     ),
+    (NO_VALUE, ANSWERS, SKIPS, READS_ONCE, READS_LATER),
 )
 BLOCKS = Setting(
-    Casting(NAMES, ("j", "more"), without(ACTS, "skips")),
+    Casting(NAMES, ("j", "more"), ACTS),
     (
         ("step",),
         ("step",),
@@ -192,9 +227,11 @@ BLOCKS = Setting(
         "evaluation",
         "read",
         "new pass",
+        "no gradient",
         "signal",
         "restart",
     ),
+    (NO_VALUE, ANSWERS, SKIPS),
 )
 DRIVEN = attrs.evolve(
     BLOCKS,
@@ -217,6 +254,7 @@ DRIVEN_GRAPH = Setting(
         "signal",
         "restart",
     ),
+    (NO_VALUE, ANSWERS, SKIPS),
 )
 SETTINGS = {
     "graph": GRAPH,
@@ -228,7 +266,7 @@ EVERYWHERE = Setting(
     Casting(
         ("loss", "w", "n", "s", "x", "i", "cell.gradient", "global_step"),
         ("loss",),
-        without(ACTS, "fetches late", "rolls back", "answers after", "skips"),
+        without(ACTS, "fetches late", "rolls back"),
     ),
     (("step",),),
     ("step",),
@@ -240,7 +278,7 @@ GOING_BACK = attrs.evolve(
     EVERYWHERE,
     casting=attrs.evolve(
         EVERYWHERE.casting,
-        acts=without(ACTS, "fetches late", "answers after", "skips"),
+        acts=without(ACTS, "fetches late"),
         # The new backend session of a graph asks all hooks when they are due.
         kinds=without(tuple(KINDS), "waits", "always due"),
     ),
@@ -256,10 +294,15 @@ def of_ranks(setting: Setting) -> Setting:
         reductions=REDUCTIONS,
     )
     odd = without(setting.odd, "signal", "lost", "restart")
-    return attrs.evolve(setting, casting=casting, odd=odd, goes_on=False)
+    scenes = *REDUCED, *setting.scenes[:2]
+    return attrs.evolve(setting, casting=casting, odd=odd, scenes=scenes, goes_on=False)
 
 
-REDUCTIONS = ("none",)
+REDUCTIONS = ("mean", "sum", "max")
+REDUCED = (
+    Scene((asking(Want("loss"), Want("loss", "mean"), "switches"),)),
+    Scene((asking(Want(["w", "n"]), Want(["w", "n"], "sum")),)),
+)
 
 
 @st.composite
@@ -273,6 +316,10 @@ def programs(draw: Callable[..., Any], setting: Setting) -> Program:
         at = draw(st.one_of(st.just(moment - 1), st.integers(0, length - 1)))
         events[at] = draw(st.sampled_from(setting.odd))
     hooks = draw(roles(setting.casting, moment))
+    if setting.scenes and draw(st.sampled_from([False, False, True])):
+        scene = draw(st.sampled_from(setting.scenes))
+        hooks = (*hooks[:2], *scene.hooks(moment))
+        events[moment - 1] = scene.event or usual[(moment - 1) % len(usual)]
     saves = "restart" in events or any(role.saves for role in hooks)
     goes_on = setting.goes_on and draw(st.sampled_from([True, True, False]))
     budget = draw(st.sampled_from([False] * 4 + [True]))

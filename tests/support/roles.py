@@ -27,6 +27,9 @@ class Briefly:
         ]
         return f"{type(self).__name__}({', '.join(told)})"
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(repr(self))  # for hypothesis
+
 
 @attrs.frozen
 class At:
@@ -147,8 +150,7 @@ class Role(Briefly):
         turn: when it asks for what.
         keeps: whether it returns one object again and again, and no new ones.
         act: what else it does, at its step.
-        at: its step: the global step before a run in ``before_run``, and after it in
-            ``after_run``.
+        at: its step: the global step after the run in which it does that.
     """
 
     kind: str
@@ -166,7 +168,6 @@ class Role(Briefly):
     def want(self, step: int) -> Want | None:
         """Return what it asks of a run that begins at a global step; None for nothing."""
         first, second = self.wants
-        # What it asks for in the run that ends at its step, others can act upon.
         here, after = step + 1 == self.at, step + 1 >= self.at
         if self.turn == "sometimes":
             return first if step % 3 == self.at % 3 else None
@@ -219,7 +220,7 @@ class Actor(SessionRunHook):
     def before_run(self, run_context: Any) -> Any:
         step, role = run_context.global_step, self.role
         self.note("before", step)
-        if step == role.at and role.act in BEFORE:
+        if step + 1 == role.at and role.act in BEFORE:
             answer = BEFORE[role.act](self, run_context)
             if answer is not None:
                 return answer
