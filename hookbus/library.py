@@ -72,7 +72,7 @@ class LiveValue:
         get: returns the current value, or raises NoValueYetError before there is one.
         put: writes a new value into the object; None if hooks cannot assign it. It raises
             GraphError, before it changes anything, if the value does not fit.
-        arm: prepares the object to keep the value in the coming step, for values that
+        capture: prepares the object to keep the value in the coming step, for values that
             exist only while a step runs; returns a function that undoes the preparation.
             None if *get* always works.
         is_shared: whether reading it takes all processes of the training, as for a value
@@ -81,7 +81,7 @@ class LiveValue:
 
     get: Callable[[], Any]
     put: Callable[[Any], None] | None = None
-    arm: Callable[[], Callable[[], None]] | None = None
+    capture: Callable[[], Callable[[], None]] | None = None
     is_shared: bool = False
 
 
@@ -348,26 +348,26 @@ def on_host(values: Any) -> Any:
     return _replaced(values, names, moved)
 
 
-def arm(values: Iterable[LiveValue]) -> Callable[[], None]:
+def capture(values: Iterable[LiveValue]) -> Callable[[], None]:
     """Have objects keep values that exist only during a step; return how to end that."""
     with contextlib.ExitStack() as stack:
         for value in values:
-            if value.arm is not None:
-                stack.callback(value.arm())
+            if value.capture is not None:
+                stack.callback(value.capture())
         return stack.pop_all().close
 
 
-def arming(fn: Callable[..., Any], values: Iterable[LiveValue]) -> Callable[..., Any]:
+def capturing(fn: Callable[..., Any], values: Iterable[LiveValue]) -> Callable[..., Any]:
     """Return *fn* as a function during which objects keep these values, if any must."""
-    kept = [value for value in values if value.arm is not None]
+    kept = [value for value in values if value.capture is not None]
     if not kept:
         return fn
 
-    def armed(*arguments: Any) -> Any:
-        with Undo(arm(kept)):
+    def captured(*arguments: Any) -> Any:
+        with Undo(capture(kept)):
             return fn(*arguments)
 
-    return armed
+    return captured
 
 
 def library_named(name: str) -> Library:

@@ -47,7 +47,7 @@ class SessionBase:
     preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
     _inputs: Mapping[str, Input]
 
-    def arm(self, fetches: Sequence[str]) -> None:
+    def capture(self, fetches: Sequence[str]) -> None:
         """Prepare nothing for a step of a custom loop."""
 
     def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002

@@ -287,7 +287,7 @@ BEFORE_ALL: Mapping[str, Any] = {"over": 0, "within": {}, "marks": 0}
 """The position of a custom loop before its first call of ``session.iterate``."""
 
 
-class EpochIterator:
+class ProgramPosition:
     """Counts how far a custom loop has come, and leads a resumed program to this position.
 
     A position has three parts: the number of complete passes, the place in the open pass
@@ -342,7 +342,7 @@ class EpochIterator:
                 "iterate() inside iterate(): a session keeps the position of one input; "
                 "iterate over the inner one without the session"
             )
-        self.mark()
+        self.safepoint()
         if should_stop():
             return
         number = self._started
@@ -418,7 +418,7 @@ class EpochIterator:
         if self._arrived is not None and (
             trains or (self._began_again and self._marks >= self._loaded["marks"])
         ):
-            self.arrive()
+            self.reach_safepoint()
         source = self._source
         if source is None or source.pulled <= self._done:
             return False
@@ -430,13 +430,13 @@ class EpochIterator:
         if self._source is not None:
             self._done = self._source.pulled
 
-    def mark(self) -> None:
+    def safepoint(self) -> None:
         """Count a mark: the program is where the session may save or stop."""
         self._marks += 1
         if self._began_again and self._marks >= self._loaded["marks"]:
-            self.arrive()
+            self.reach_safepoint()
 
-    def arrive(self) -> None:
+    def reach_safepoint(self) -> None:
         """Give the tracked objects the state of the checkpoint: the program has arrived."""
         arrived, self._arrived, self._began_again = self._arrived, None, False
         if arrived is not None:
@@ -444,10 +444,10 @@ class EpochIterator:
 
     def finish(self) -> None:
         """Note the end of the program, which counts as arrived in any case."""
-        self.mark()
+        self.safepoint()
         if self.resuming:
             self._source = None
-            self.arrive()
+            self.reach_safepoint()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for a checkpoint."""
@@ -535,7 +535,7 @@ class EpochIterator:
         source = Input(f"iterate() call {number + 1}", lambda: iterable, self._generators)
         first = self.resuming and not self._began_again
         if not first:
-            self.arrive()
+            self.reach_safepoint()
         self._complete, self._done, self._left, self._marks = number, 0, False, 0
         self._back_at = None
         self._given_before = None if self._source is None else self._source.pulled
@@ -548,7 +548,7 @@ class EpochIterator:
             self._done, self._began_again = source.pulled, True
         self._source = source
         if first and not self._loaded["marks"]:
-            self.arrive()
+            self.reach_safepoint()
         return source
 
 

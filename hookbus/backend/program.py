@@ -13,7 +13,7 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import GLOBAL_STEP, Node
 from hookbus.graph.operation import XP, Operation
 from hookbus.graph.traversal import is_train_output, needed_by
-from hookbus.library import LiveValue, arming, knows_a_library, on_host
+from hookbus.library import LiveValue, capturing, knows_a_library, on_host
 
 Pick: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the values of all slots and returns some of them, in order."""
@@ -241,7 +241,7 @@ class _Planner:
         own = operation.name
         slot = self._new(f" {own}" if own in self._fed else own)
         if operation.trains and self._live:
-            operation = attrs.evolve(operation, call=arming(operation.call, self._live))
+            operation = attrs.evolve(operation, call=capturing(operation.call, self._live))
         self._calls.append((operation, picker(reads), slot, outputs))
         self._arguments.append(reads)
 

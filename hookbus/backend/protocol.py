@@ -143,7 +143,7 @@ class Session(Protocol):
             WriteConflictError: two ops of the run update one variable.
         """
 
-    def arm(self, fetches: Sequence[str]) -> None:
+    def capture(self, fetches: Sequence[str]) -> None:
         """Prepare for a step of a custom loop that hooks will ask for these nodes.
 
         Called before the step if its nodes are others than those of the step before. Some

@@ -23,7 +23,7 @@ from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 from hookbus.graph.wraps import wrapper
-from hookbus.library import LiveState, LiveValue, arm
+from hookbus.library import LiveState, LiveValue, capture
 from hookbus.random_state import undisturbed
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"
@@ -313,7 +313,7 @@ class ReportSession(EmbeddedSession):
         self._takes_reports = graph.takes_reports
         self._live = graph.live_variables
         self._kept: dict[tuple[str, ...], list[LiveValue]] = {}
-        self._disarm = arm(())
+        self._release = capture(())
         self._wrapping: dict[str, Program] = {}
 
     def compile(
@@ -383,9 +383,9 @@ class ReportSession(EmbeddedSession):
                 ) from None
         return program
 
-    def arm(self, fetches: Sequence[str]) -> None:
+    def capture(self, fetches: Sequence[str]) -> None:
         """Have tracked objects keep the values that hooks will ask for after the step."""
-        self._disarm()
+        self._release()
         kept = self._kept.get(tuple(fetches))
         if kept is None:
             needed = needed_by(self.graph, map(self.graph.resolve, fetches))
@@ -393,7 +393,7 @@ class ReportSession(EmbeddedSession):
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             self._kept[tuple(fetches)] = kept
-        self._disarm = arm(kept)
+        self._release = capture(kept)
 
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out.
@@ -427,7 +427,7 @@ class ReportSession(EmbeddedSession):
 
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""
-        self._disarm()
+        self._release()
         super().close()
 
     def execute(self, execution: Execution) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from weakref import WeakSet
 import attrs
 
 from hookbus import random_state
-from hookbus.backend.inputs import EpochIterator
+from hookbus.backend.inputs import ProgramPosition
 from hookbus.backend.program import is_live
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
@@ -145,7 +145,7 @@ def new_session(
     contents = Contents(
         stateful(bus),
         tracking,
-        EpochIterator(tracking.generators),
+        ProgramPosition(tracking.generators),
         rollbacks.state_dict,
         resumes if one_call else continues_input,
     )

@@ -84,7 +84,7 @@ class Evaluation:
             inside.__exit__(kind, error, trace)
         epochs = state.contents.epochs
         repeats = epochs.resuming
-        epochs.mark()
+        epochs.safepoint()
         if error is not None:
             return
         backend, sums = state.usable("aux"), self._sums

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import attrs
 
 from hookbus import random_state
-from hookbus.backend.inputs import BEFORE_ALL, EpochIterator
+from hookbus.backend.inputs import BEFORE_ALL, ProgramPosition
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.codec import too_deep
 from hookbus.checkpoint.reader import Restored
@@ -69,7 +69,7 @@ class Contents:
 
     hooks: Mapping[str, Stateful]
     tracking: Tracking
-    epochs: EpochIterator
+    epochs: ProgramPosition
     rollbacks: Callable[[], Mapping[str, Any]]
     resumes_input: Callable[[str | None], bool] = continues_input
     params: Mapping[str, Any] = attrs.field(factory=dict, init=False)

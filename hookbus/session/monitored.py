@@ -518,7 +518,7 @@ class MonitoredSession:
         """
         state = self._state
         if state.mode.takes_reports and threading.get_ident() == state.loop.thread:
-            state.contents.epochs.mark()
+            state.contents.epochs.safepoint()
             if state.ending.signals.received is not None and not heed_signal(state):
                 return False
         return self._should_stop()

@@ -350,7 +350,7 @@ class Stepper:
         self.captured_for = step.trace if step.unplanned is None else None
         wanted = self.wanted(step)
         if wanted != self._captured:
-            self._session.arm(wanted)
+            self._session.capture(wanted)
             self._captured = wanted
 
     def wanted(self, step: OpenStep) -> Sequence[str]:

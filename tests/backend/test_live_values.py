@@ -59,7 +59,7 @@ class Module:
             raise NoValueYetError("'output' has no value yet", "output")
         return self.output
 
-    def arm(self) -> Any:
+    def capture(self) -> Any:
         self.armed.append("arm")
         return lambda: self.armed.append("disarm")
 
@@ -70,7 +70,7 @@ def graph_of(module: Module, graph: Graph | None = None) -> Graph:
     live = LiveValue(module.get, module.put)
     graph.native("w", live, is_variable=True)
     graph.native("size", LiveValue(lambda: module.w.size))
-    graph.native("output", LiveValue(module.get_output, arm=module.arm))
+    graph.native("output", LiveValue(module.get_output, capture=module.capture))
     graph.input("x", lambda: [1.0, 2.0, 3.0, 4.0])
 
     @graph.op

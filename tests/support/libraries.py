@@ -75,7 +75,7 @@ def scale(model):
             raise NoValueYetError("no step has kept the output", "output")
         return model.output
 
-    def arm():
+    def capture():
         model.armed.append("arm")
         return lambda: model.armed.append("disarm")
 
@@ -86,7 +86,7 @@ def scale(model):
     live = {
         ".weight": LiveValue(lambda: model.weight, put_weight),
         ".calls": LiveValue(lambda: model.calls),
-        ".output": LiveValue(output, arm=arm),
+        ".output": LiveValue(output, capture=capture),
     }
     return Tracked(lambda: {"weight": model.weight}, put, model, live=lambda: live)
 

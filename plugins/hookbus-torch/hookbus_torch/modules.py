@@ -284,7 +284,7 @@ def _output(name: str, chain: Sequence[Module]) -> LiveValue:
     def keep(_: Module, __: Any, output: Any) -> None:
         kept[:] = [tree_map_only(torch.Tensor, _copied, output)]
 
-    def arm() -> Callable[[], None]:
+    def capture() -> Callable[[], None]:
         if not arms:
             kept.clear()
         if not handles:
@@ -302,7 +302,7 @@ def _output(name: str, chain: Sequence[Module]) -> LiveValue:
             raise NoValueYetError(_no_output(name, chain), name)
         return kept[0] if arms else kept.pop()
 
-    return LiveValue(get, arm=arm)
+    return LiveValue(get, capture=capture)
 
 
 def _no_output(name: str, chain: Sequence[Module]) -> str:

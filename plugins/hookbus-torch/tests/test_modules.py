@@ -204,7 +204,7 @@ def test_sparse_gradients_count_in_the_norm_and_arrive_dense():
 def test_an_output_stays_what_it_was_though_a_later_module_works_in_place():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
     live = LIBRARY.tracked("model", model).live()[".0:output"]
-    live.arm()
+    live.capture()
     x = torch.randn(9, 2)
     model(x)
     torch.testing.assert_close(live.get(), model[0](x))
@@ -212,7 +212,7 @@ def test_an_output_stays_what_it_was_though_a_later_module_works_in_place():
 
 def test_an_output_is_kept_until_the_last_one_who_asks_ends(net):
     live = LIBRARY.tracked("model", net).live()[".fc1:output"]
-    first, second = live.arm(), live.arm()
+    first, second = live.capture(), live.capture()
     net(torch.ones(5, 3))
     first()
     assert live.get().shape == (5, 4)
@@ -226,11 +226,11 @@ def test_an_output_is_kept_only_while_somebody_asks(net):
     net(torch.ones(5, 3))
     with pytest.raises(NoValueYetError, match="the module was not called in the step"):
         live.get()
-    disarm = live.arm()
+    release = live.capture()
     net(torch.ones(5, 3))
     assert live.get().shape == (5, 4)
     assert not live.get().requires_grad
-    disarm()
+    release()
     assert not net.fc1._forward_hooks
     net(torch.zeros(5, 3))
     live.get()  # the value from before, once: it is not held any longer
@@ -241,7 +241,7 @@ def test_an_output_is_kept_only_while_somebody_asks(net):
 def test_an_output_of_several_parts_keeps_its_form():
     lstm = nn.LSTM(2, 3)
     live = LIBRARY.tracked("lstm", lstm).live()[":output"]
-    live.arm()
+    live.capture()
     lstm(torch.ones(4, 1, 2))
     output, (hidden, _) = live.get()
     assert (output.shape, hidden.shape) == ((4, 1, 3), (1, 1, 3))
@@ -262,7 +262,7 @@ def test_the_parts_of_an_output_hold_no_step_in_memory():
 
     model = Model(2, 1)
     live = LIBRARY.tracked("model", model).live()[":output"]
-    live.arm()
+    live.capture()
     model(torch.ones(3, 2))
     output = live.get()
     assert isinstance(output, Parts)
@@ -278,10 +278,10 @@ def test_a_wrapped_model_gives_its_own_output_at_any_time(net, wrap):
     wrapped(torch.ones(5, 3))
     live = LIBRARY.tracked("model", wrapped).live()[":output"]
     for _ in range(2):
-        disarm = live.arm()
+        release = live.capture()
         result = wrapped(torch.ones(5, 3))
         assert torch.equal(live.get(), result)
-        disarm()
+        release()
         assert not wrapped._forward_hooks
 
 
@@ -292,11 +292,11 @@ def test_a_compiled_model_gives_inner_outputs_that_are_asked_for_at_first(net, b
     compiled = torch.compile(net, backend=backend)
     live = LIBRARY.tracked("model", compiled).live()
     for _ in range(2):  # due, not due, due again
-        disarm = live[".fc1:output"].arm()
+        release = live[".fc1:output"].capture()
         x = torch.randn(5, 3)
         compiled(x)
         torch.testing.assert_close(live[".fc1:output"].get(), net.fc1(x))
-        disarm()
+        release()
         compiled(x)
 
 
@@ -311,7 +311,7 @@ def test_a_compiled_model_says_how_to_get_an_inner_output(net, compile_):
         compiled = torch.compile(net, backend="eager")
     compiled(torch.ones(5, 3))
     live = LIBRARY.tracked("model", compiled).live()
-    live[".fc1:output"].arm()
+    live[".fc1:output"].capture()
     compiled(torch.ones(5, 3))
     with pytest.raises(NoValueYetError, match="Ask for it in the first step, or return it"):
         live[".fc1:output"].get()
