@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from hookbus.testing.scenarios import watched_lines
 from tests.support.forms import FORMS, hooks_view, play
@@ -94,6 +94,8 @@ def tried(setting: Setting, share: float, check: Callable[[Program], None]) -> i
             most = min(most, number + SIMPLER)
             raise
 
+    for scene in setting.scenes:  # always, and not only among all else
+        every = example(scene.program)(every)
     every()
     return number
 

@@ -124,6 +124,13 @@ class Scene:
         """Return its hooks, which act at a global step."""
         return tuple(attrs.evolve(role, at=moment) for role in self.roles)
 
+    @property
+    def program(self) -> Program:
+        """A program that has nothing else, and is at the moment twice after a roll-back."""
+        events = *["step"] * 7, self.event or "step", *["step"] * 8
+        hooks = self.hooks(moment=8)
+        return Program(hooks, events, any(role.saves for role in hooks), goes_on=False)
+
 
 def asking(first: Want, second: Want | None = None, turn: Turn = "once") -> Role:
     """Return a hook that asks for something, and for something else at its moment."""
