@@ -34,8 +34,16 @@ _MOST = 512
 
 
 def define(source: str, namespace: dict[str, Any]) -> None:
-    """Define the functions of some source in a namespace, which is also their globals."""
-    exec(_code_of(source), namespace)
+    """Define the functions of some source in a namespace, which is also their globals.
+
+    Each function has code of its own: CPython keeps in the code where it has found globals,
+    and looks for them anew in each call if functions with other globals share it.
+    """
+    code = _code_of(source)
+    exec(code, namespace)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            namespace[inner.co_name].__code__ = inner.replace()
 
 
 @functools.lru_cache(maxsize=_MOST)

@@ -60,15 +60,13 @@ class Step:
             UsageError: a name is reported twice, or the step is not entered.
         """
         if self._open is None:
-            self._check_entered("report()")
+            self._entered("report()")
         self._reports.add(values)
 
     @property
     def opened(self) -> OpenStep:
         """The step between its halves, inside the block."""
-        self._check_entered("opened")
-        assert self._open is not None
-        return self._open
+        return self._open or self._entered("opened")
 
     @property
     def skipped(self) -> bool:
@@ -80,8 +78,7 @@ class Step:
         Raises:
             UsageError: the step is not entered.
         """
-        self._check_entered("skipped")
-        return self.opened.skipped_by is not None
+        return self._entered("skipped").skipped_by is not None
 
     @property
     def summary(self) -> Summaries[Any]:
@@ -96,12 +93,13 @@ class Step:
         self._cancelled = True
 
     def _summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
-        self._check_entered(f"summary.{kind}()")
+        self._entered(f"summary.{kind}()")
         self._reports.summarize(kind, name, value)
 
-    def _check_entered(self, what: str) -> None:
+    def _entered(self, what: str) -> OpenStep:
         if self._open is None:
             raise UsageError(f"call {what} inside the block of its step")
+        return self._open
 
     def __enter__(self) -> Step:
         state = self._state

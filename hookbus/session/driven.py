@@ -39,6 +39,7 @@ from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.step.executor import check_given
 from hookbus.step.request import NO_FETCHES
+from hookbus.step.stepper import Stepper
 from hookbus.step.trace import OpenStep, Trace
 from hookbus.validation import check_name
 
@@ -158,7 +159,8 @@ class DrivenSession:
         graph = ReportGraph() if graph is None else graph
         self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)
         self._open: OpenStep | Step | None = None
-        self._usual: tuple[Trace, StepRequest] | None = None
+        self._usual_trace: Trace | None = None
+        self._usual_request: StepRequest | None = None
         self._finalized = False
         self._state = new_session(
             self._creator,
@@ -316,44 +318,53 @@ class DrivenSession:
                 :attr:`stop`.
             GraphError: a hook asks for a node that does not exist.
         """
-        backend = self._check_created("before_step()")
         state = self._state
-        if self._open is not None:
-            raise UsageError(
-                "before_step() inside a step: call after_step() or cancel_step() first; "
-                "if the session has failed, created() or failed()"
-            )
-        self._check_outside_event("before_step()")
-        if kind is not None:
-            check_kind(kind)
-        if state.ready is None:
-            state.usable(kind)
-        if not state.mode.takes_reports:
-            self._open = opened = self._ask(backend, fetches, kind)
+        stepper = state.ready
+        if (
+            stepper is None
+            or kind is not None
+            or self._open is not None
+            or state.bus.current.name is not NOBODY
+        ):
+            stepper = self._check_before_step(kind)
+        if not stepper.takes_reports:
+            self._open = opened = self._ask(stepper, fetches, kind)
         elif fetches:
             raise UsageError("before_step() takes no fetches: this loop has no graph")
         else:
             step = self._step if kind is None else Step(state, kind)
             self._open = step.__enter__()
             opened = step.opened
-        return self._request_of(backend, opened)
+        if opened.trace is self._usual_trace and opened.is_usual:
+            assert self._usual_request is not None
+            return self._usual_request
+        return self._request_of(stepper, opened)
 
-    def _request_of(self, backend: BackendHandle, opened: OpenStep) -> StepRequest:
-        """Return the request of all hooks for a step; a repetition has it prepared."""
-        skipped_by, usual = opened.skipped_by, self._usual
-        is_usual = opened.unplanned is None and skipped_by is None
-        if is_usual and usual is not None and usual[0] is opened.trace:
-            return usual[1]
+    def _check_before_step(self, kind: Kind | None) -> Stepper:
+        backend = self._check_created("before_step()")
+        if self._open is not None:
+            raise UsageError(
+                "before_step() inside a step: call after_step() or cancel_step() first; "
+                "if the session has failed, created() or failed()"
+            )
+        self._check_outside_event("before_step()")
+        check_kind(kind)
+        if self._state.ready is None:
+            self._state.usable(kind)
+        return backend.stepper
+
+    def _request_of(self, stepper: Stepper, opened: OpenStep) -> StepRequest:
+        """Return the request of all hooks for a step, and keep that of a repetition."""
         asked = opened.asked
         request = StepRequest(
-            tuple(dict.fromkeys(backend.stepper.wanted(opened))),
+            tuple(dict.fromkeys(stepper.wanted(opened))),
             opened.feeds,
             asked.options,
             asked.metadata,
-            skipped_by,
+            opened.skipped_by,
         )
-        if is_usual:
-            self._usual = opened.trace, request
+        if opened.is_usual:
+            self._usual_trace, self._usual_request = opened.trace, request
         return request
 
     def after_step(self, values: Mapping[str, Any] = _NOTHING) -> StopReason | None:
@@ -373,15 +384,17 @@ class DrivenSession:
         Raises:
             UsageError: no step has begun, or a value is missing.
         """
-        backend = self._check_created("after_step()")
-        opened = self._check_inside("after_step()")
-        state = self._state
+        state, opened = self._state, self._open
+        stepper = state.ready
+        if stepper is None or opened is None:
+            stepper = self._check_created("after_step()").stepper
+            opened = self._check_inside("after_step()")
         if isinstance(opened, Step):
             opened.report(**values)
             self._open = None
             opened.__exit__(None, None, None)
             return self.stop
-        stepper, context = backend.stepper, opened.context
+        context = opened.context
         assert context is not None
         check_given(stepper.wanted(opened), values)
         self._open = None
@@ -498,8 +511,7 @@ class DrivenSession:
         assert self._state.outcome is not None
         return self._state.outcome
 
-    def _ask(self, backend: BackendHandle, fetches: Any, kind: Kind | None) -> OpenStep:
-        stepper = backend.stepper
+    def _ask(self, stepper: Stepper, fetches: Any, kind: Kind | None) -> OpenStep:
         try:
             opened = stepper.open(fetches or NO_FETCHES, None, None, None, kind)
             stepper.wanted(opened)  # it resolves the names

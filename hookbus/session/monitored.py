@@ -148,6 +148,7 @@ class MonitoredSession:
     def _start(self, state: SessionState) -> None:
         """Begin the session; if that fails, finish it."""
         self._state = state
+        self._signals, self._current = state.ending.signals, state.bus.current
         enter_session(state)
         try:
             begin(state)
@@ -237,12 +238,12 @@ class MonitoredSession:
             SessionInterruptedError: a signal has arrived; the session's block catches the
                 error.
         """
-        state = self._state
-        stepper, signals = state.ready, state.ending.signals
+        state, signals = self._state, self._signals
+        stepper = state.ready
         if (
             stepper is None
             or signals.received is not None
-            or state.bus.current.name is not NOBODY
+            or self._current.name is not NOBODY
             or kind is not None
             or stepper.takes_reports
         ):
@@ -255,7 +256,7 @@ class MonitoredSession:
         done: Done | None = None
         try:
             step = stepper.open(fetches, feed_dict, options, run_metadata, kind)
-            values = stepper.close(step, step.feeds)
+            values = stepper.close(step, feed_dict)
             if state.requests.pending or signals.received:
                 done = values, state.global_step
                 finish_run(state, stepper.context_of(step))
@@ -588,7 +589,7 @@ class MonitoredSession:
         state, stepper = self._state, backend.stepper
         try:
             step = stepper.open(*request)
-            values = stepper.close(step, step.feeds)
+            values = stepper.close(step, request[1])
             context = stepper.context_of(step)
             finish_run(state, context)
         except BaseException:

@@ -15,7 +15,7 @@ from hookbus.backend.reports import Reports
 from hookbus.errors import UsageError
 from hookbus.library import on_host
 from hookbus.step.plan import Planner, RunPlan
-from hookbus.step.request import DEFAULT_OPTIONS, NO_METADATA, Unplanned
+from hookbus.step.request import DEFAULT_OPTIONS, NO_FEEDS, NO_METADATA, Unplanned
 from hookbus.step.trace import MISS, Execute
 
 NO_WRITES: Mapping[str, tuple[str, Any]] = {}
@@ -68,7 +68,9 @@ class Executor:
         execute, made = plan.execute, plan.program
         assert execute is not None
         rest = NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
-        return lambda feeds: execute(Execution(made, feeds, *rest))
+        return lambda feeds: execute(
+            Execution(made, NO_FEEDS if feeds is None else feeds, *rest)
+        )
 
     def compiled(self, plan: RunPlan) -> CompiledProgram | None:
         """Return the program of a plan in compiled form, if the backend has it."""

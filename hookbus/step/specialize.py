@@ -72,7 +72,7 @@ def specialize(
         ]
         define("\n".join(lines) + "\n", namespace)
     if telling:
-        lines = ["def tell(run_context, values, options, metadata, step_after):", *telling]
+        lines = ["def tell(run_context, values, step_after):", *telling]
         define("\n".join(lines) + "\n", namespace)
     for caller, letter in ((before, "b"), (after, "c")):
         names = [f"{letter}{number}" for number in range(len(caller.implementations))]
@@ -118,7 +118,8 @@ def _differs(
     fetches, same_again = request.fetches, "True"
     namespace[ready] = request
     if fetches.__class__ is str:
-        same = f"{answer}.fetches.__class__ is str and {answer}.fetches == {fetches!r}"
+        equal = f"{answer}.fetches.__class__ is str and {answer}.fetches == {fetches!r}"
+        same = _same(f"{answer}.fetches", f"{ready}_fetches", fetches, equal, namespace)
     elif fetches is None or fetches.__class__ is Node:
         same = f"{answer}.fetches is {ready}.fetches"
     else:  # the hook may change them in place, so they are compared with a copy
@@ -130,14 +131,25 @@ def _differs(
         if not is_plain(fetches, levels=1):
             alike = f"is_plain({answer}.fetches)"
         same = f"{alike} and {answer}.fetches == {ready}_copy"
-    others = "".join(
-        f" and {answer}.{name} {'is' if value is None else '=='} {value!r}"
-        for name, value in other_fields(request)
-    )
+    others = ""
+    for name, value in other_fields(request):
+        own, equal = f"{answer}.{name}", f"{answer}.{name} == {value!r}"
+        same_field = _same(own, f"{ready}_{name}", value, equal, namespace)
+        others += f" and {same_field}"
     return (
         f"not ({same_again} if {answer} is {ready} else"
         f" {answer}.__class__ is Args and {same}{others})"
     )
+
+
+def _same(
+    value: str, known: str, recorded: Any, equal: str, namespace: dict[str, Any]
+) -> str:
+    """Return the test of whether a value is the recorded one, nearly always the object."""
+    if recorded is None:
+        return f"{value} is None"
+    namespace[known] = recorded
+    return f"({value} is {known} or {equal})"
 
 
 def _telling(

@@ -11,7 +11,6 @@ from hookbus.backend.protocol import Execution, RunMetadata, RunOptions, Session
 from hookbus.bus.bus import Bus
 from hookbus.bus.caller import Result
 from hookbus.errors import NoValueYetError, UsageError
-from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import RunServices, SessionRunContext
 from hookbus.hooks.hook_options import Kind
@@ -23,16 +22,22 @@ from hookbus.peers.reduction import reductions_of
 from hookbus.step.executor import NO_WRITES, Executor, GivenExecutor, ReportExecutor
 from hookbus.step.plan import MOST_PLANS, Planner, RunPlan, reduced_splits
 from hookbus.step.request import (
-    DEFAULT_OPTIONS,
     NO_FEEDS,
-    NO_METADATA,
     blame_asker,
     collect_requests,
     key_of,
 )
 from hookbus.step.schedule import Schedules
 from hookbus.step.specialize import specialize
-from hookbus.step.trace import MISS, DueSet, Execute, OpenStep, Trace, tell_nobody
+from hookbus.step.trace import (
+    MISS,
+    DueSet,
+    Execute,
+    OpenStep,
+    Trace,
+    ask_nobody,
+    tell_nobody,
+)
 
 _MOST_AGAIN = 16
 """The maximum number of times that the calls of one run are compiled again."""
@@ -85,11 +90,12 @@ class Stepper:
         self.captured_for: Trace | None = None
         self._captured: Sequence[str] | None = None
         self._last: OpenStep | None = None
+        self._now = time.monotonic
 
     def open(
         self,
         fetches: Any,
-        feeds: Mapping[Node | str, Any] | None,
+        feeds: Any,
         options: RunOptions | None,
         metadata: RunMetadata | None,
         kind: Kind | None = None,
@@ -114,33 +120,38 @@ class Stepper:
         if (
             began == position.at
             and began < position.quiet_until
-            and (position.alarm is None or time.monotonic() < position.alarm)
+            and (position.alarm is None or self._now() < position.alarm)
         ):
             due = position.idle
         else:
             due = schedule.enter(began)
         trace = due.newest
+        if feeds is None:
+            feeds_alike = trace.fed is None
+        elif feeds.__class__ is dict and len(feeds) == 1:
+            feeds_alike = trace.fed_key in feeds
+        else:
+            feeds_alike = feeds.__class__ is dict and feeds.keys() == trace.fed
         if (
             fetches is not trace.fetch
+            or not feeds_alike
             or options is not None
             or metadata is not None
-            or (feeds if trace.fed is None else not trace.feeds_alike(feeds))
         ):
             trace = due.find(fetches, feeds, options is None and metadata is None)
         self._last = step = trace.step
-        step.feeds, step.began, step.context = feeds or NO_FEEDS, began, None
-        if trace.needs_context:
-            # Spelled out, because every run comes here: a constructor would be slower.
-            context = step.context = SessionRunContext()
-            context._frame, context.global_step = due.frame, began
-            context._fetches, context._feed_dict = fetches, feeds
-            context._phase, context._asked = "asking", None
-            ask = trace.ask
-            answers = None if ask is None else ask(context)
-            context._phase = "asked"
-            if answers is not None:
-                return self._united(step, answers, options, metadata)
-        return step
+        step.began = began
+        if not trace.needs_context:
+            step.context, step.feeds = None, feeds
+            return step
+        # Spelled out, because every run comes here: a constructor would be slower.
+        context = step.context = SessionRunContext()
+        context._frame, context.global_step = due.frame, began
+        context._fetches, context._feed_dict = fetches, feeds
+        context._phase, context._asked = "asking", None
+        answers = trace.ask(context)
+        context._phase = "asked"
+        return step if answers is None else self._united(step, answers, options, metadata)
 
     def _united(
         self,
@@ -183,9 +194,9 @@ class Stepper:
             NoValueYetError: the step lacks a value that is fetched.
             BaseException: the error of an op, of the backend or of a hook.
         """
-        trace, context, values = step.trace, step.context, MISS
+        trace, context = step.trace, step.context
+        values, skipped = MISS, None
         plan: Any = trace.plan
-        skipped: str | None = None
         try:
             if step.unplanned is None and (context is None or context._asked is None):
                 values = trace.execute(given)
@@ -193,28 +204,28 @@ class Stepper:
                 trace, plan, values, skipped = self._execute(step, given)
         except NoValueYetError as error:
             request = step.asked.request
-            feeds = frozenset(request.feeds)
-            raise self._planner.with_askers(error, request, feeds) from None
-        after, began, due = self._session.global_step, step.began, trace.due
-        position = due.position
+            names = frozenset(request.feeds)
+            raise self._planner.with_askers(error, request, names) from None
+        after, began = self._session.global_step, step.began
+        position, due = trace.due.position, None
         if (
             began < position.quiet_until
             and after - began == position.added
-            and (position.alarm is None or time.monotonic() < position.alarm)
+            and (position.alarm is None or self._now() < position.alarm)
         ):
             position.runs += 1
             position.at = after
         else:
-            due = self.schedules[due.frame.kind].leave(due, began, after)
+            due = self.schedules[step.kind].leave(trace.due, began, after)
         tell = trace.tell
-        if tell is None or due is not trace.due:
-            self._deliver(step, due, plan, values, skipped)
+        if tell is None or (due is not None and due is not trace.due):
+            self._deliver(step, due or trace.due, plan, values, skipped)
             if tell is None:
                 self._note(step, plan, given)
         elif tell is not tell_nobody:
-            tell(context, values, DEFAULT_OPTIONS, NO_METADATA, after)
-        if due.due:
-            self.schedules[due.frame.kind].ask(due)
+            tell(context, values, after)
+        if due is not None and due.due:
+            self.schedules[step.kind].ask(due)
         if trace.is_single:
             return values[0]
         split = plan.split
@@ -230,6 +241,8 @@ class Stepper:
             skip the update, if any.
         """
         due, asked = step.trace.due, step.asked
+        if self._is_graph:
+            given = self._feeds_by_name(step, given)
         plan = self._executor.plan(asked, given)
         requests = None if step.context is None else step.context._asked
         if requests is None:
@@ -238,8 +251,6 @@ class Stepper:
             if values is not MISS:
                 return trace, plan, values, None
             requests = RunRequests()
-        elif given and step.unplanned is None and self._is_graph:  # the caller's own keys
-            given = dict(zip(asked.request.feeds, given.values(), strict=True))
         writes = self._requests.take_writes(requests) if requests.writes else NO_WRITES
         skipped_by, requests.skip = requests.skip, None
         execution = Execution(plan.program, given, writes, asked.options, asked.metadata)
@@ -253,6 +264,13 @@ class Stepper:
             self._session.global_step += 1
             self._session.version += 1
         return due.general, plan, values, skipped_by
+
+    def _feeds_by_name(self, step: OpenStep, given: Any) -> Mapping[str, Any]:
+        """Return the feeds of all parties, or of a repetition those of the caller."""
+        if step.unplanned is not None:
+            return step.feeds or NO_FEEDS
+        names = step.trace.feed_names
+        return {names[key]: value for key, value in given.items()} if given else NO_FEEDS
 
     def _known(self, step: OpenStep, plan: RunPlan) -> Trace:
         """Return another recorded trace that fits a step, or else the general trace."""
@@ -296,6 +314,8 @@ class Stepper:
                     kept.clear()
             due.warm_plans.add((key, plan))
             return
+        if known is step.trace and step.unplanned is None:
+            return
         again = 0 if known is None else known.respecialized + 1
         if again > _MOST_AGAIN or not (due.before.is_plain and due.after.is_plain):
             return
@@ -303,15 +323,18 @@ class Stepper:
         own = self.context_of(step).original_args
         execute = self._executor.specialized(plan, given, step.kind == "train")
         reaches_nobody = hooks.ask is None and hooks.tell is None
+        resolve = self._session.graph.resolve
+        feed_names = {each: resolve(each).name for each in own.feed_dict or ()}
         trace = Trace(
             due,
-            hooks.ask,
+            hooks.ask or ask_nobody,
             hooks.tell or tell_nobody,
-            _named(execute, own.feed_dict, asked.request.feeds),
+            _named(execute, feed_names),
             plan,
             asked,
             self._executor.compiled(plan),
             own,
+            feed_names,
             key,
             not (reaches_nobody and self._is_graph),
             again,
@@ -324,7 +347,7 @@ class Stepper:
         if step.context is None:
             own = step.trace.own
             assert own is not None
-            feeds = step.feeds or None
+            feeds = step.feeds
             frame = step.trace.due.frame
             step.context = SessionRunContext.of(frame, own.fetches, feeds, step.began)
         return step.context
@@ -410,26 +433,22 @@ class Stepper:
         for trace in traces:
             program = trace.program
             functions += [trace.ask, None if program is None else program.run, trace.tell]
-        shown = [each for each in functions if each not in (None, tell_nobody)]
+        shown = [each for each in functions if each not in (None, ask_nobody, tell_nobody)]
         return header + "\n".join(map(source_of, shown))
 
 
-def _named(
-    execute: Execute, feeds: Mapping[Any, Any] | None, names: Sequence[str]
-) -> Execute:
+def _named(execute: Execute, names: Mapping[Any, str]) -> Execute:
     """Return a function that takes feeds under the caller's own keys, or by name.
 
     Args:
         execute: takes them by the name of the node.
-        feeds: the feeds of the caller in one run.
-        names: the names of their nodes, in this order.
+        names: the name of the node of each key.
     """
-    by_key = dict(zip(feeds or (), names, strict=True))
-    if all(key.__class__ is str and key == name for key, name in by_key.items()):
+    if all(key.__class__ is str and key == name for key, name in names.items()):
         return execute
 
     def named(given: Mapping[Any, Any]) -> Sequence[Any]:
         # A run that left another trace has them by name already.
-        return execute({by_key.get(key, key): value for key, value in given.items()})
+        return execute({names.get(key, key): value for key, value in given.items()})
 
     return named

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import is_
 from typing import Any, TypeAlias
 
 import attrs
@@ -27,6 +26,10 @@ MISS: Any = object()
 def miss(_given: Any) -> Any:
     """Return MISS: a general trace has no prepared function."""
     return MISS
+
+
+def ask_nobody(_context: SessionRunContext) -> None:
+    """Take the place of the calls of ``before_run``, in a trace without such hooks."""
 
 
 def tell_nobody(*_: Any) -> None:
@@ -52,7 +55,7 @@ class OpenStep:
     trace: Trace
     key: Hashable = None
     unplanned: Unplanned | None = None
-    feeds: Mapping[Any, Any] = NO_FEEDS
+    feeds: Any = NO_FEEDS
     began: int = 0
     context: SessionRunContext | None = None
 
@@ -62,6 +65,12 @@ class OpenStep:
         asked = self.unplanned or self.trace.recorded
         assert asked is not None
         return asked
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the step repeats its trace, and hooks have asked for nothing else."""
+        context = self.context
+        return self.unplanned is None and (context is None or context._asked is None)
 
     @property
     def skipped_by(self) -> str | None:
@@ -86,11 +95,11 @@ class Trace:
     Attributes:
         due: the hooks that the run calls.
         ask: takes the run's context and calls ``before_run``. Returns None if every hook
-            repeats its recorded request, and otherwise the requests of all hooks. The
-            attribute is None if no hook has the event.
-        tell: takes the context, the values, options, metadata, and the step after the run;
-            calls ``after_run``. It is :func:`tell_nobody` if no hook has the event, and
-            None in a general trace.
+            repeats its recorded request, and otherwise the requests of all hooks. It is
+            :func:`ask_nobody` if no hook has the event.
+        tell: takes the context, the values, and the step after the run; calls
+            ``after_run``. It is :func:`tell_nobody` if no hook has the event, and None in a
+            general trace.
         execute: takes the feeds, reports or values of the run; returns the values of the
             plan, or MISS if it cannot serve the run. A general trace always misses.
         plan: the plan of the request; None in a general trace.
@@ -98,6 +107,7 @@ class Trace:
         program: the compiled program of the plan, if the backend has it.
         own: the fetches and feeds of the caller in the recorded run. The trace keeps the
             keys of the feeds alive, because its own key has their identities.
+        feed_names: the name of the node of each key of these feeds.
         key: the key of the trace.
         needs_context: whether the run has a context. Only a run of a graph that reaches no
             hook has none.
@@ -106,27 +116,30 @@ class Trace:
         step: the open step that all repetitions share.
         fetch: the fetches of the caller if they are a name, a node or NO_FETCHES, which no
             code changes; otherwise MISS. A run with this very object needs no key.
-        listed: the fetches of the caller, if it feeds nothing and fetches a list or tuple
-            of names and nodes; empty for anything else.
+        listed: the fetches of the caller, if it feeds nothing and fetches a list of names
+            and nodes; empty for anything else.
         fed: the keys of the caller's feeds; None without feeds.
+        fed_key: the key of the caller's feed; MISS for zero or several feeds.
         is_single: whether the caller fetches one name or node, and so gets the first value.
     """
 
     due: DueSet
-    ask: Callable[[SessionRunContext], Sequence[Result] | None] | None
+    ask: Callable[[SessionRunContext], Sequence[Result] | None]
     tell: Callable[..., None] | None = None
     execute: Execute = miss
     plan: RunPlan | None = None
     recorded: Unplanned | None = None
     program: CompiledProgram | None = None
     own: SessionRunArgs | None = None
+    feed_names: Mapping[Any, str] = attrs.field(factory=dict)
     key: Hashable = None
     needs_context: bool = True
     respecialized: int = 0
     step: OpenStep = attrs.field(init=False)
     fetch: Any = attrs.field(init=False)
-    listed: tuple[Any, ...] = attrs.field(init=False)
+    listed: list[Any] = attrs.field(init=False)
     fed: Any = attrs.field(init=False)
+    fed_key: Any = attrs.field(init=False)
     is_single: bool = attrs.field(init=False)
 
     @step.default
@@ -139,31 +152,19 @@ class Trace:
         return fetches if is_name(fetches) or fetches is NO_FETCHES else MISS
 
     @listed.default
-    def _find_listed(self) -> tuple[Any, ...]:
-        if self.own is None or self.own.feed_dict:
-            return ()
-        fetches = self.own.fetches
-        is_plain = fetches.__class__ in (list, tuple) and all(map(is_name, fetches))
-        return tuple(fetches) if is_plain else ()
-
-    def feeds_alike(self, feeds: Any) -> bool:
-        """Return whether other feeds have the keys of the recorded ones."""
-        return feeds.__class__ is dict and feeds.keys() == self.fed
-
-    def lists(self, fetches: Any) -> bool:
-        """Return whether *fetches* lists the very objects that this trace fetches."""
-        listed = self.listed
-        return (
-            self.own is not None
-            and fetches.__class__ is self.own.fetches.__class__
-            and len(fetches) == len(listed)
-            and all(map(is_, fetches, listed))
-        )
+    def _find_listed(self) -> list[Any]:
+        if self.own is None or self.own.feed_dict or self.own.fetches.__class__ is not list:
+            return []
+        return [*self.own.fetches] if all(map(is_name, self.own.fetches)) else []
 
     @fed.default
     def _find_fed(self) -> Any:
         feeds = None if self.own is None else self.own.feed_dict
         return dict.fromkeys(feeds).keys() if feeds else None
+
+    @fed_key.default
+    def _find_fed_key(self) -> Any:
+        return next(iter(self.fed)) if self.fed and len(self.fed) == 1 else MISS
 
     @is_single.default
     def _find_single(self) -> bool:
@@ -247,8 +248,12 @@ class DueSet:
         if not is_usual:
             return self.general
         newest = self.newest
-        if newest.listed and not feeds and newest.lists(fetches):
-            return newest
+        if fetches.__class__ is list and not feeds and newest.listed:
+            try:
+                if fetches == newest.listed:
+                    return newest
+            except Exception:  # a tensor may refuse to be compared
+                pass
         found = self.traces.get(key_of(fetches, feeds), self.general)
         self.newest = found
         return found

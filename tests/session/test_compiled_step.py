@@ -49,7 +49,7 @@ def test_a_graph_shows_the_whole_run():
     assert "# op 'train'\n" in source
     assert "StopAtStepHook" not in source
     assert "def run(feeds):\n" in source
-    assert "def tell(run_context, values, options, metadata, step_after):\n" in source
+    assert "def tell(run_context, values, step_after):\n" in source
     compile(source, "<shown>", "exec")
 
 
@@ -63,7 +63,7 @@ def test_a_custom_loop_shows_what_hooks_add():
     assert source is not None
     assert "def ask(run_context):\n" in source
     assert "def run(feeds):\n" in source
-    assert "def tell(run_context, values, options, metadata, step_after):\n" in source
+    assert "def tell(run_context, values, step_after):\n" in source
     assert "# NanTensorHook.after_run, plugin 'nan-tensor'" in source
     compile(source, "<shown>", "exec")
 

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from hookbus import Config, Graph, MonitoredSession, SessionRunArgs, SessionRunHook
+from hookbus import (
+    Config,
+    Graph,
+    MonitoredSession,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+)
 from tests.support.forms import FORMS, play
 from tests.support.profiles import cases
 from tests.support.roles import Log, Role, Want
@@ -144,6 +151,35 @@ def test_a_hook_may_skip_an_update_behind_one_that_asks_for_something_else(
     log, _ = play(form, Program((changing, skips), ("step",) * 9), tmp_path, True)
     skipped = [entry[6] for entry in log if entry[:3] == ("hook", 0, "after")]
     assert skipped == [step == at - 1 for step in range(9)]
+
+
+class Assigns(SessionRunHook):
+    """Assigns a variable in one run."""
+
+    def __init__(self, run: int) -> None:
+        self.runs_to_go = run
+
+    def before_run(self, run_context: SessionRunContext) -> None:
+        if self.runs_to_go == 0:
+            run_context.assign({"w": 1.0})
+        self.runs_to_go -= 1
+
+
+@pytest.mark.parametrize("fetches", ["pair", ["pair"], ("pair", "w")])
+@pytest.mark.parametrize("by", ["name", "node"])
+@pytest.mark.parametrize("at", [1, 7])
+def test_feeds_reach_their_nodes_in_any_order(fetches, by, at):
+    """Also in a run that hooks have changed."""
+    graph = Graph()
+    nodes = [graph.placeholder("a"), graph.placeholder("b")]
+    graph.op(lambda a, b: (a, b), name="pair")
+    graph.variable("w", 0.0)
+    first, second = nodes if by == "node" else ("a", "b")
+    with MonitoredSession(graph, hooks=[Assigns(at)], config=QUIET) as session:
+        for run in range(at + 3):
+            feeds = {first: 1, second: 2} if run < at else {second: 2, first: 1}
+            seen = session.run(fetches, feeds)
+            assert (seen if fetches == "pair" else seen[0]) == (1, 2)
 
 
 def two_nets() -> Graph:

@@ -43,6 +43,8 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "fed": ("train", {"x": 3.0}),
     "fed more": (["train", "pair"], {"x": 3.0, "w": np.ones(2)}),
     "feeds in another order": (["train", "pair"], {"w": np.ones(2), "x": 3.0}),
+    "two fed": ("train", {"x": 3.0, "w": np.ones(2)}),
+    "two fed in another order": ("train", {"w": np.ones(2), "x": 3.0}),
     "traced": ("train", None, RunOptions(1)),
     "recorded": ("train", None, None, RunMetadata()),
     "fails": ("train",),

@@ -115,10 +115,12 @@ class Scene:
     Attributes:
         roles: the hooks that it takes; they act at the moment at which much happens.
         event: what the caller does at that moment; None for what it usually does.
+        usual: what it does in all other steps of the scene's own program.
     """
 
     roles: tuple[Role, ...]
     event: str | None = None
+    usual: str = "step"
 
     def hooks(self, moment: int) -> tuple[Role, ...]:
         """Return its hooks, which act at a global step."""
@@ -127,7 +129,8 @@ class Scene:
     @property
     def program(self) -> Program:
         """A program that has nothing else, and is at the moment twice after a roll-back."""
-        events = *["step"] * 7, self.event or "step", *["step"] * 8
+        before, after = [self.usual] * 7, [self.usual] * 8
+        events = *before, self.event or self.usual, *after
         hooks = self.hooks(moment=8)
         return Program(hooks, events, any(role.saves for role in hooks), goes_on=False)
 
@@ -147,6 +150,7 @@ ANSWERS = Scene((asking(Want("loss")), doing("answers after")))
 SKIPS = Scene((asking(Want("loss"), Want(["loss", "w"])), doing("skips")))
 READS_ONCE = Scene((asking(Want(), Want("j")), doing("rolls back")))
 READS_LATER = Scene((asking(Want("loss"), Want({"l": "j"})), doing("rolls back before")))
+ORDER = Scene((doing("assigns before"),), "two fed in another order", "two fed")
 
 
 @attrs.frozen
@@ -185,6 +189,8 @@ GRAPH = Setting(
         ("step", "other"),
         ("node", "other node"),
         ("fed more", "feeds in another order"),
+        ("two fed",),
+        ("two fed", "two fed in another order"),
         ("step", "aux"),
     ),
     (
@@ -195,6 +201,7 @@ GRAPH = Setting(
         "conflict",
         "fed",
         "fed node",
+        "two fed in another order",
         "traced",
         "recorded",
         "fails",
@@ -206,7 +213,7 @@ GRAPH = Setting(
         "signal",
         "restart",
     ),
-    (NO_VALUE, ANSWERS, SKIPS, READS_ONCE, READS_LATER),
+    (NO_VALUE, ANSWERS, SKIPS, READS_ONCE, READS_LATER, ORDER),
 )
 BLOCKS = Setting(
     Casting(NAMES, ("j", "more"), ACTS),
