@@ -52,6 +52,7 @@ from watchers import NEVER, IdleWatcher, ReadyWatcher, Watcher
 
 import hookbus
 from hookbus import (
+    DrivenSession,
     Estimator,
     Graph,
     ModeKeys,
@@ -161,6 +162,55 @@ def hooks_in_a_custom_loop(rounds: int) -> Iterator[Ratio]:
             }
             times = in_turns(loops, rounds, max(4, 1000 // count))
         yield overhead(f"{count} ready requests, custom loop", times, "session", None)
+
+
+def other_requests(rounds: int) -> Iterator[Ratio]:
+    """Compare a node, and two requests in turns, with the name of a node."""
+    graph, hooks = trivial_graph(1), [ReadyWatcher("v0")]
+    node = graph.nodes["step"]
+    with MonitoredSession(graph, hooks=hooks) as session:
+
+        def by_node(count: int) -> None:
+            for _ in range(count):
+                session.run(node)
+
+        def in_turns_of_two(count: int) -> None:
+            for _ in range(count // 2):
+                session.run("step")
+                session.run("x")
+
+        loops = {
+            "name": session_loop(session, fed=False),
+            "node": by_node,
+            "turns": in_turns_of_two,
+        }
+        times = in_turns(loops, rounds, 1000)
+    yield ratio("a node as fetch", times, "node", "name", 1.1)
+    yield ratio("two requests in turns", times, "turns", "name", 1.5)
+
+
+def driven_steps(rounds: int) -> Iterator[Ratio]:
+    """Compare steps that another loop drives with blocks that report the same."""
+    for count in (1, 5):
+        names = [f"v{number}" for number in range(count)]
+        values = dict.fromkeys(names, 1.0)
+        driven = DrivenSession(hooks=[ReadyWatcher(name) for name in names])
+        driven.begin()
+        driven.created()
+
+        def drive(
+            count: int, driven: DrivenSession = driven, values: dict[str, float] = values
+        ) -> None:
+            for _ in range(count):
+                driven.before_step()
+                driven.after_step(values)
+
+        hooks = [ReadyWatcher(name) for name in names]
+        with MonitoredTrainingSession(hooks=hooks) as session:
+            loops = {"block": step_loop(session, names), "driven": drive}
+            times = in_turns(loops, rounds, 500)
+        driven.end()
+        yield ratio(f"{count} ready requests, driven", times, "driven", "block", 1.25)
 
 
 def hooks_that_are_not_due(rounds: int) -> Iterator[Ratio]:
@@ -357,6 +407,8 @@ def an_estimator(rounds: int) -> Iterator[Ratio]:
 PARTS: Sequence[Part] = (
     hooks_that_fetch,
     hooks_in_a_custom_loop,
+    other_requests,
+    driven_steps,
     hooks_that_are_not_due,
     sessions_without_hooks,
     five_real_hooks,
