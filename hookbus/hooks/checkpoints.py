@@ -10,6 +10,7 @@ import attrs
 
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.hooks.requests import CurrentHook, Requests
+from hookbus.logs import log
 
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
@@ -57,6 +58,7 @@ class Checkpoints:
     failed_by: str | None = None
     _failed: Path | None = None
     _is_frozen: bool = False
+    _saves: bool = True
 
     @property
     def failed_directory(self) -> Path | None:
@@ -69,6 +71,9 @@ class Checkpoints:
         self, directory: str | Path | None = None, max_to_keep: int | None = 5
     ) -> None:
         """Switch saving on, in ``begin``; the session then also saves at its end.
+
+        A session that evaluates or predicts around a custom loop saves nothing: its
+        checkpoint would lack the objects that only the training tracks.
 
         Args:
             directory: where to save; by default the session's ``checkpoint_dir``.
@@ -93,6 +98,9 @@ class Checkpoints:
                     f"checkpoint_dir is {self.directory}; give only one"
                 )
             self.directory = here
+        if not self._saves:
+            log.info("this session saves no checkpoint", hook=who, why="it does not train")
+            return
         self.enabled_by, self.max_to_keep = who, max_to_keep or None
 
     def save_on_exception(self, directory: str | Path | None = None) -> None:
@@ -119,6 +127,8 @@ class Checkpoints:
                 f"{who} and {self.failed_by} would save the checkpoint of a failed session "
                 "into two directories; give only one"
             )
+        if not self._saves:
+            return
         self.failed_by, self._failed = who, here
 
     def freeze(self) -> None:
@@ -162,7 +172,8 @@ class Checkpoints:
         Raises:
             UsageError: every hook's ``end`` was called, or the session failed.
         """
-        self._requests.request_save(self._current_hook.name, why, keep=keep)
+        if self._saves:
+            self._requests.request_save(self._current_hook.name, why, keep=keep)
 
     def record_values(self, values: Mapping[str, Any], global_step: int) -> None:
         """Record numbers for the checkpoint of a step, in any event up to ``finished``.

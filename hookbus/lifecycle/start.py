@@ -140,7 +140,9 @@ def new_session(
     given, tracking = creator.checkpoint_dir, Tracking()
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
-    checkpoints = Checkpoints(directory, requests, bus.current)
+    # Without training, a custom loop tracks only some of the objects of a checkpoint.
+    saves = kind == "train" or not mode.takes_reports
+    checkpoints = Checkpoints(directory, requests, bus.current, saves=saves)
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     contents = Contents(
         stateful(bus),

@@ -167,8 +167,9 @@ class Contents:
         Args:
             session: the session of the backend.
             restored: the checkpoint.
-            training: whether the graph must have all variables of the checkpoint, and the
-                session may continue in the input.
+            training: whether the graph must have all variables of the checkpoint, the
+                program must track all of its objects, and the session may continue in the
+                input.
 
         Raises:
             CheckpointMismatchError: another graph wrote it.
@@ -193,7 +194,9 @@ class Contents:
                 )
         again = self.epochs.resuming
         tracked = restored.state.get("tracked", {})
-        self.tracking.restore_from(tracked, again, generators=restored.is_own)
+        self.tracking.restore_from(
+            tracked, again, generators=restored.is_own, every=training
+        )
 
     def place_of(self, restored: Restored) -> Mapping[str, Any]:
         """Return the place of a custom loop in a checkpoint to which it goes back."""

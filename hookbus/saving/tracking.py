@@ -20,6 +20,7 @@ from hookbus.library import (
     library_of,
     plugin_for,
 )
+from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
 from hookbus.saving.leaves import Leaves, changed, parts_of, put_in_place
 
@@ -114,10 +115,14 @@ class Tracking:
         self._tracked: dict[str, Tracked] = {}
         self._saved: Mapping[str, Any] | None = None
         self.is_complete = self._restores_again = False
-        self._restores_generators = True
+        self._restores_generators = self._restores_all = True
 
     def restore_from(
-        self, saved: Mapping[str, Any], again: bool = False, generators: bool = True
+        self,
+        saved: Mapping[str, Any],
+        again: bool = False,
+        generators: bool = True,
+        every: bool = True,
     ) -> None:
         """Restore objects from *saved* when they are tracked.
 
@@ -125,9 +130,10 @@ class Tracking:
             saved: the states by name.
             again: whether to keep *saved* as it is, for :meth:`restore_again`.
             generators: whether to restore random generators as well.
+            every: whether :meth:`check` requires the same names here and in *saved*.
         """
         self._saved, self._restores_again = saved, again
-        self._restores_generators = generators
+        self._restores_generators, self._restores_all = generators, every
 
     def restore_again(self) -> None:
         """Restore the objects that are tracked by now once more."""
@@ -175,6 +181,9 @@ class Tracking:
                 f"{'; '.join(faults)}. Track the same objects as before, or give another "
                 "checkpoint_dir"
             )
+        new = [name for name in added if name not in saved]
+        if new and self._saved is not None and not self._restores_all:
+            log.info("the checkpoint has no state for these objects", objects=new)
         self._tracked.update(added)
         if self._restores_again:  # an object may keep parts of a state, and change them
             saved = {name: copy.deepcopy(saved[name]) for name in both}
@@ -214,6 +223,8 @@ class Tracking:
     def check(self) -> None:
         """Check, at the first step, that a restored checkpoint has the same names.
 
+        A session that does not train restores those that both have.
+
         Raises:
             CheckpointMismatchError: the tracked names differ from the checkpoint's.
         """
@@ -223,7 +234,7 @@ class Tracking:
         here, saved = self._tracked, self._saved
         if not self._restores_again:
             self._saved = None
-        if saved is None:
+        if saved is None or not self._restores_all:
             return
         faults = [
             f"{name!r} is only in the checkpoint" for name in saved if name not in here
