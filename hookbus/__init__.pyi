@@ -18,8 +18,10 @@ from hookbus.backend.protocol import Session as Session
 from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.bus.bus import Bus as Bus
 from hookbus.checkpoint.codec import Codec as Codec
+from hookbus.checkpoint.codec import ExportingCodec as ExportingCodec
 from hookbus.checkpoint.files import CheckpointFiles as CheckpointFiles
 from hookbus.checkpoint.reader import CheckpointInfo as CheckpointInfo
+from hookbus.checkpoint.reader import best_checkpoint as best_checkpoint
 from hookbus.checkpoint.reader import latest_checkpoint as latest_checkpoint
 from hookbus.checkpoint.reader import list_checkpoints as list_checkpoints
 from hookbus.config.config import Config as Config
@@ -76,6 +78,7 @@ from hookbus.loop.evaluation import Evaluation as Evaluation
 from hookbus.loop.step import Step as Step
 from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.process.coordinator import Coordinator as Coordinator
+from hookbus.saving.trained import load_tracked as load_tracked
 from hookbus.session.driven import DrivenSession as DrivenSession
 from hookbus.session.driven import StepRequest as StepRequest
 from hookbus.session.monitored import MonitoredSession as MonitoredSession

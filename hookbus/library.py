@@ -195,6 +195,19 @@ class Library:
             UsageError: it cannot be tracked.
         """
 
+    def joined(self, name: str, states: Sequence[Any]) -> Any:  # noqa: ARG002 (for subclasses)
+        """Return the whole state of a tracked object for a program without a session.
+
+        Args:
+            name: the name of the object, for messages.
+            states: its states in a checkpoint: one, or if each process has saved its own,
+                one of each, by rank.
+
+        Raises:
+            UsageError: they cannot be joined.
+        """
+        return states[0]
+
     def check(self, tracked: Mapping[str, Any]) -> None:
         """Check that all objects that a session tracks, by name, fit each other.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from hookbus.checkpoint.files import CheckpointFiles
 from hookbus.discovery import releases
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -54,6 +54,31 @@ class Codec(Protocol):
         """
 
 
+class ExportingCodec(Codec, Protocol):
+    """A codec that also writes values into one file, for programs without hookbus.
+
+    ``hookbus export`` takes the codec whose name is the suffix of the file: ``safetensors``
+    for ``model.safetensors``.
+    """
+
+    def export(
+        self, values: Mapping[str, Any], metadata: Mapping[str, str], file: BinaryIO
+    ) -> None:
+        """Write arrays, numbers and values of libraries under exactly these names.
+
+        Args:
+            values: the values by name, in their order in the state. Numbers are Python's
+                ``bool``, ``int`` of 64 bits, and ``float``.
+            metadata: where the values come from. A format without metadata leaves it out.
+            file: is open for writing, and empty. ``hookbus export`` makes it appear under
+                its name when it is complete.
+
+        Raises:
+            UsageError: the format cannot hold a value, or a name.
+            CheckpointError: the library of a value refuses to pack it.
+        """
+
+
 def too_deep(state: Any) -> str:
     """Return why a state has too many levels for a codec, or an empty text.
 
@@ -94,6 +119,34 @@ def codecs() -> dict[str, EntryPoint]:
                     f"{' and '.join(sorted((other, release.label)))}; uninstall one"
                 )
     return {name: found[name][0] for name in sorted(found)}
+
+
+def load_exporting_codec(suffix: str) -> ExportingCodec:
+    """Load the codec that writes files with this suffix, like ``safetensors``.
+
+    Raises:
+        UsageError: no codec that is installed writes such files.
+        CheckpointError: the codec cannot be loaded.
+    """
+    known = codecs()
+    if not suffix:
+        raise UsageError(
+            f"a file needs a suffix, which names its format, like model.{DEFAULT}"
+        )
+    if suffix not in known:
+        hint = did_you_mean(suffix, {DEFAULT, *known} - {suffix})
+        raise UsageError(
+            f"no codec for files with the suffix '.{suffix}' is installed{hint}; a file "
+            f"'.{DEFAULT}' needs hookbus-checkpoint-saver (pip install "
+            f"hookbus-checkpoint-saver); installed codecs: {', '.join(known) or 'none'}"
+        )
+    codec = load_codec(suffix)[1]
+    if not hasattr(codec, "export"):
+        raise UsageError(
+            f"the codec {suffix!r} ({known[suffix].value}) writes checkpoints only: it has "
+            f"no method export(); name a file '.{DEFAULT}'"
+        )
+    return cast("ExportingCodec", codec)
 
 
 def load_codec(name: str = DEFAULT) -> tuple[str, Codec]:

@@ -8,22 +8,31 @@ newest checkpoints until it closes. So a reader has the time between two saves t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import attrs
 
 from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.manifest import MANIFEST_NAME, RANK_FOLDER, Manifest
 from hookbus.checkpoint.store import Store, StoredCheckpoint, cannot_read, report_bad
-from hookbus.errors import CheckpointError, NoGoodCheckpointError
+from hookbus.errors import (
+    CheckpointError,
+    NoGoodCheckpointError,
+    UsageError,
+    did_you_mean,
+    spelled,
+)
 from hookbus.logs import log, shown
 from hookbus.peers.protocol import CHIEF
 
 T = TypeVar("T")
 OnBad = Callable[[Path, str], None]
 _MOST_LOOKS = 100
+_MOST_NAMES = 5
+"""The most checkpoints that a message lists."""
 _OPTIONAL = frozenset(
     {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend", "params"}
 )
@@ -97,6 +106,42 @@ def list_checkpoints(directory: str | Path) -> list[CheckpointInfo]:
     return [good[step] for step in sorted(good)]
 
 
+def best_checkpoint(
+    directory: str | Path, name: str, mode: Literal["min", "max"] = "min"
+) -> Path:
+    """Return the path of the checkpoint in *directory* with the best value.
+
+    Hooks record values for checkpoints: ``keep_best`` of checkpoint-saver does, and every
+    hook can, with ``checkpoints.record_values``. Only checkpoints that are still there
+    count; of equal values the first step counts. The call only reads, and another process
+    may save meanwhile.
+
+    Args:
+        directory: the directory of the checkpoints.
+        name: the name of the value: that of a node or report, like ``loss``, or
+            ``val/loss`` for the metric ``loss`` of the evaluation ``val``.
+        mode: whether the lowest value, ``min``, or the highest, ``max``, is the best.
+
+    Raises:
+        UsageError: no checkpoint has a value of this name, or there is no such mode.
+        CheckpointError: there is no checkpoint, or the directory cannot be read.
+
+    >>> best_checkpoint("no/such/directory", "val/loss")
+    Traceback (most recent call last):
+    hookbus.errors.CheckpointError: there is no checkpoint in 'no/such/directory'
+    """
+    if mode not in ("min", "max"):
+        raise UsageError(f"the mode of best_checkpoint() is min or max, given: {mode!r}")
+    stored = list_checkpoints(directory)
+    if not stored:
+        raise _no_checkpoint(directory)
+    rated = [info for info in stored if name in info.values]
+    if not rated:
+        raise _no_value(directory, name, {n for info in stored for n in info.values})
+    best = min if mode == "min" else max
+    return best(rated, key=lambda info: info.values[name]).path
+
+
 def describe(found: StoredCheckpoint) -> CheckpointInfo:
     """Describe a checkpoint; the contents of its files are not verified.
 
@@ -157,17 +202,26 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
     if not is_own:
         state = {**state, "random": {}}
     elif rank != CHIEF:
-        codec = load_codec(manifest.codec)[1]
-        try:
-            own = codec.read(restored.path / RANK_FOLDER.format(rank))
-        except CheckpointError as error:
-            raise NoGoodCheckpointError(f"{restored.path}: {error}") from error
+        own = _part_of(restored, rank)
         place = {name: state[name] for name in ("inputs", "passes") if name in state}
         place = {} if manifest.ranks == ranks else place
         tracked = {**state.get("tracked", {}), **own["tracked"]}
         shared = {"variables": state["variables"], "owners": state.get("owners", {})}
         state = {**state, **own, **shared, **place, "tracked": tracked}
     return attrs.evolve(restored, state=state, is_own=is_own)
+
+
+def _part_of(restored: Restored, rank: int) -> Mapping[str, Any]:
+    """Read the part that a rank has saved, other than the chief.
+
+    Raises:
+        NoGoodCheckpointError: it cannot be read.
+    """
+    codec = load_codec(restored.manifest.codec)[1]
+    try:
+        return codec.read(restored.path / RANK_FOLDER.format(rank))
+    except CheckpointError as error:
+        raise NoGoodCheckpointError(f"{restored.path}: {error}") from error
 
 
 def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -242,11 +296,12 @@ def read_checkpoint(path: str | Path) -> Restored:
     return restored
 
 
-def variables_at(source: str | Path) -> Mapping[str, Any]:
-    """Return the variables of a checkpoint, or of the newest one in a directory.
+def read_source(source: str | Path) -> Restored:
+    """Read a checkpoint, or the newest good one in a directory.
 
     Raises:
-        CheckpointError: there is no checkpoint, or it is damaged.
+        NoGoodCheckpointError: the checkpoint, or each one in the directory, is damaged.
+        CheckpointError: there is no checkpoint, or it cannot be read.
     """
     path = Path(source)
     restored = read_newest(path)
@@ -254,8 +309,33 @@ def variables_at(source: str | Path) -> Mapping[str, Any]:
         if not any((p / MANIFEST_NAME).is_file() for p in (path, Path(f"{path}.old"))):
             raise _no_checkpoint(source)
         restored = read_checkpoint(path)
+    return restored
+
+
+def variables_at(source: str | Path) -> Mapping[str, Any]:
+    """Return the variables of a checkpoint, or of the newest one in a directory.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    restored = read_source(source)
     variables: Mapping[str, Any] = restored.state["variables"]
     return {**variables, "global_step": restored.manifest.global_step}
+
+
+def tracked_by_ranks(restored: Restored, name: str) -> list[Any]:
+    """Return the states of a tracked object in a checkpoint, that of the chief first.
+
+    There are several if each rank has saved its own.
+
+    Raises:
+        NoGoodCheckpointError: the part of a rank cannot be read.
+    """
+    states = [restored.state["tracked"][name]]
+    for rank in range(1, restored.manifest.ranks):
+        own = _part_of(restored, rank).get("tracked", {})
+        states += [own[name]] if name in own else []
+    return states
 
 
 def _first_good(
@@ -311,4 +391,22 @@ def _read(found: StoredCheckpoint) -> Restored:
 
 
 def _no_checkpoint(source: str | Path) -> CheckpointError:
-    return CheckpointError(f"there is no checkpoint in {str(source)!r}")
+    parent, others = Path(source).parent, ""
+    with contextlib.suppress(OSError):
+        beside = [found.path.name for found in Store(parent).found()]
+        if beside:
+            listed = ", ".join(beside[:_MOST_NAMES])
+            others = f"; the newest in {str(parent)!r} are {listed}"
+    return CheckpointError(f"there is no checkpoint in {str(source)!r}{others}")
+
+
+def _no_value(directory: str | Path, name: str, known: set[str]) -> UsageError:
+    what = f"no checkpoint in {str(directory)!r} has a value {spelled(name)}"
+    if not known:
+        return UsageError(
+            f"{what}, nor any other: hooks record them, like checkpoint-saver with "
+            "keep_best (--checkpoint-saver-keep-best 3)"
+        )
+    listed = ", ".join(map(repr, sorted(known)))
+    hint = did_you_mean(str(name), known)
+    return UsageError(f"{what}{hint}; the values there are {listed}")

@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "train an Estimator",
     "evaluate": "print the metrics of an Estimator's newest checkpoint",
     "predict": "write the predictions of an Estimator to a file",
+    "export": "write a trained model into a file for other programs",
     "plugins": "list the installed plugins and what each does",
     "why": "explain why a plugin is on or off, or why a training ended",
     "hooks": "list the hooks that each event calls, in order",

@@ -41,6 +41,7 @@ def read(
     arguments: Sequence[str],
     switches: Sequence[str] = (),
     most: int = 0,
+    valued: Sequence[str] = (),
 ) -> tuple[ParsedFlags, Config]:
     """Read the command line of a command that runs no script.
 
@@ -49,14 +50,15 @@ def read(
         arguments: the words after the name.
         switches: the command's own flags without a value.
         most: the number of positional arguments that it takes.
+        valued: the command's own flags with a value.
 
     Raises:
         UsageError: a flag is unknown or lacks its value, or there are too many arguments.
     """
-    own = CommandFlags(command, (*HELP, *switches), mixed=True)
+    own = CommandFlags(command, (*HELP, *switches), tuple(valued), mixed=True)
     parsed = parse(arguments, own)
     if len(parsed.rest) > most:
-        known = ", ".join((*switches, "-p", "-c", "-o"))
+        known = ", ".join((*valued, *switches, "-p", "-c", "-o"))
         raise UsageError(
             f"{command} does not take {spelled(parsed.rest[most])}; it takes {known} and "
             f"the other flags of hookbus run ({command} --help)"

@@ -15,6 +15,7 @@ import attrs
 
 import hookbus
 from hookbus.cli.evaluate import evaluate
+from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.predict import predict
 from hookbus.cli.train import train
 from hookbus.config.keys import FLAGS
@@ -44,6 +45,7 @@ _TEMPLATES = {
 _OWN_FLAGS = (
     *(*FLAGS, "--help", "--json", "--load", "--version", "--directory"),
     *(f.split()[0] for own in (train, evaluate, predict) for f in own.every_flag),
+    *(f.split()[0] for f in EXPORT_FLAGS),
 )
 """The flags of hookbus itself, which no plugin may own."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

@@ -80,20 +80,20 @@ class Leaves:
             GraphError: a value does not fit, and nothing is written; or the object does
                 not take it.
         """
-        state, fitted, olds = self.get(), [], []
+        state, writes, olds = self.get(), [], []
         for name, value in values.items():
             path, old = self._at(state, name)
-            fitted.append((path, _fitted(name, value, old)))
+            writes.append((path, fitted(name, value, old)))
             olds.append((name, _kept(old)))
         try:
-            self.put(fitted)
+            self.put(writes)
         except Exception as error:
             raise GraphError(
                 f"{', '.join(map(repr, values))} cannot be written: {self.name!r} does not "
                 f"take the changed state ({type(error).__name__}: {error})"
             ) from error
         state = self.get()
-        for (name, old), (path, new) in zip(olds, fitted, strict=True):
+        for (name, old), (path, new) in zip(olds, writes, strict=True):
             if same(_at(state, path), old) and not same(new, old):
                 raise GraphError(
                     f"{name!r} cannot be written: {self.name!r} keeps the old value when "
@@ -166,11 +166,11 @@ def _kept(value: Any) -> Any:
     return value if library_of(value) is not None else copy.deepcopy(value)
 
 
-def _fitted(name: str, value: Any, old: Any) -> Any:
+def fitted(name: str, value: Any, old: Any) -> Any:
     """Return a new value in the form of the old one: its class, dtype and device.
 
     Raises:
-        GraphError: the old value's dtype cannot hold it.
+        GraphError: the old value cannot hold it.
     """
     library = library_of(old)
     if library is not None:

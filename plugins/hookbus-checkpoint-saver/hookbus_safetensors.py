@@ -12,13 +12,21 @@ import json
 import math
 import stat
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 import numpy as np
-from hookbus_safetensors_file import ArrayFile, StoredArray, pieces_of, write_arrays
+from hookbus_safetensors_file import (
+    METADATA,
+    ArrayFile,
+    StoredArray,
+    is_native,
+    pieces_of,
+    write_arrays,
+)
 from safetensors import SafetensorError
 
 from hookbus import CheckpointError, CheckpointFiles, HookbusError, PluginError, UsageError
@@ -85,6 +93,54 @@ class SafetensorsCodec:
         if not isinstance(state, dict):
             raise CheckpointError("its values cannot be read: they are not a mapping")
         return state
+
+    def export(
+        self, values: Mapping[str, Any], metadata: Mapping[str, str], file: BinaryIO
+    ) -> None:
+        """Write values as a plain file of safetensors, which every tool for it can read.
+
+        Arrays of another byte order are written in that of the format, little-endian.
+        Numbers become arrays without an axis, of 64 bits.
+
+        Raises:
+            UsageError: safetensors has no such dtype, or no such name.
+            CheckpointError: the library of a value refuses to pack it.
+        """
+        arrays = {name: _exported(name, value) for name, value in values.items()}
+        write_arrays(arrays, file, metadata)
+
+
+def _exported(name: str, value: Any) -> StoredArray:
+    """Return a value as a file for other programs holds it.
+
+    Raises:
+        UsageError: safetensors has no such dtype, or no such name.
+        CheckpointError: the library of the value refuses to pack it.
+    """
+    if name == METADATA or not _is_text(name):
+        raise UsageError(f"a safetensors file cannot hold an array named {name!r}")
+    library = library_name(value)
+    packed = None if library is None else library_named(library).pack(value)
+    pieces: Callable[[], Iterator[Any]]
+    if packed is None:
+        array = np.asarray(value)
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        pieces = partial(pieces_of, array)
+        dtype, shape, nbytes = array.dtype.name, array.shape, array.nbytes
+    else:
+        pieces = partial(_whole, packed)
+        dtype, shape, nbytes = packed.dtype, packed.shape, packed.nbytes
+    if not is_native(dtype):
+        raise UsageError(
+            f"{name!r} has the dtype {dtype}, which a safetensors file cannot hold; load "
+            "the state with hookbus.load_tracked(), and convert it"
+        )
+    return StoredArray.of(dtype, shape, nbytes, pieces)
+
+
+def _whole(packed: Packed) -> Iterator[Any]:
+    """Yield the bytes of a packed value in one piece, which is copied only now."""
+    yield packed.data()
 
 
 @attrs.frozen

@@ -70,14 +70,28 @@ class StoredArray:
         return cls(_RAW, [nbytes], nbytes, pieces)
 
 
-def write_arrays(arrays: Mapping[str, StoredArray], file: BinaryIO) -> None:
+METADATA = "__metadata__"
+"""The name in a header that no array can have."""
+
+
+def is_native(dtype: str | None) -> bool:
+    """Return whether safetensors has a name for a dtype, given by that of NumPy."""
+    return dtype in _NATIVE
+
+
+def write_arrays(
+    arrays: Mapping[str, StoredArray],
+    file: BinaryIO,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write arrays in the format of safetensors, those with the largest elements first.
 
     With that order, and a header of a multiple of 8 bytes, every element is aligned.
     """
     sizes = dict(_NATIVE.values())
     order = sorted(arrays, key=lambda key: (-sizes[arrays[key].dtype], key))
-    header, end = {}, 0
+    header: dict[str, Any] = {} if metadata is None else {METADATA: dict(metadata)}
+    end = 0
     for key in order:
         stored, start = arrays[key], end
         end += stored.nbytes

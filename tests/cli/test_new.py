@@ -230,6 +230,7 @@ def test_another_folder(hookbus):
         (["log"], "'log' would own the flag --log-format"),
         (["help"], "'help' would own the flag --help"),
         (["max"], "'max' would own the flag --max-steps"),
+        (["averages"], "'averages' would own the flag --averages"),
         (["session-run"], "'session-run' names a part of hookbus"),
         (["NaN_Tensor"], "a plugin 'nan-tensor' is installed already, by hookbus-nan-te"),
         (["demo-hook", "--directory"], "--directory needs a folder after it"),

@@ -24,6 +24,7 @@ FLAGS = {
     "predict": ["predict", "--output", "-"],
     "plugins": ["plugins"],
     "why": ["why", "watcher"],
+    "export": ["export", "no/runs", "model.safetensors"],
     "hooks": ["hooks", "-p", "watcher"],
     "new": ["new", "demo-hook"],
     "help": ["help", "run"],

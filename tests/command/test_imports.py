@@ -146,6 +146,18 @@ def test_a_hook_of_the_code_is_kept_out_and_its_module_stays(imports):
     assert imports("class", flags=["-p", "no:loud"], session=session) == ["fake_loud"]
 
 
+def test_an_export_without_its_codec_says_what_to_install(process):
+    """The core alone writes no such file."""
+    words = ("export", "runs", "--tracked", "model", "model.safetensors")
+    done = process("-m", "hookbus", *words)
+    assert (done.returncode, done.stderr) == (
+        4,
+        "ERROR: no codec for files with the suffix '.safetensors' is installed; a file "
+        "'.safetensors' needs hookbus-checkpoint-saver (pip install "
+        "hookbus-checkpoint-saver); installed codecs: none\n",
+    )
+
+
 def test_a_plugin_in_a_zip_file_is_listed(tmp_path, process):
     """Python imports from there as well, so that a source may be no file."""
     fake_dist(tmp_path / "site", "hookbus-loud", KINDS["module"], modules={"fake_loud": ""})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from hookbus.backend import Library, Loader, Packed, Peers, RandomSource, Tracked
-from hookbus_torch import generators, modules, optimizers, peers, values
+from hookbus_torch import generators, modules, optimizers, peers, sharded, values
 
 
 class TorchLibrary(Library):
@@ -34,6 +34,14 @@ class TorchLibrary(Library):
             return generators.tracked(name, thing)
         generators.check_no_loader(name, thing)
         return None
+
+    def joined(self, name: str, states: Sequence[Any]) -> Any:
+        """Return a saved state as a whole if its object was sharded over processes.
+
+        Raises:
+            UsageError: only a session with as many processes can restore it.
+        """
+        return sharded.joined(name, states)
 
     def check(self, tracked: Mapping[str, Any]) -> None:
         """Check that the tracked objects fit each other.

@@ -8,8 +8,9 @@ ranks, each with its own part, can restore the parts.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -17,8 +18,13 @@ from torch import distributed
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from hookbus import UsageError
+
 KEY = ":sharded"
 """The key of the record in a saved state."""
+
+_SPLIT = re.compile(r"Shard\(dim=(\d+)\)")
+"""The placement of a tensor that is split along a dimension."""
 
 Record: TypeAlias = Mapping[str, Any]
 """Plain data about parts: ``ranks``, ``rank``, and ``values`` with each tensor's form."""
@@ -120,6 +126,55 @@ def record_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Record | None:
         for key in saved["state"].get(number, {})
     }
     return _record({name: known[names[name]] for name in names if name in split})
+
+
+def joined(name: str, states: Sequence[Any]) -> Any:
+    """Return the whole state of an object from those of all ranks.
+
+    Raises:
+        UsageError: parts are missing, the object is no module, or it is split in another
+            way than along dimensions.
+    """
+    if not isinstance(states[0], Mapping) or KEY not in states[0]:
+        return states[0]
+    whole, ranks = {**states[0]}, states[0][KEY]["ranks"]
+    if len(states) != ranks:
+        raise UsageError(
+            f"{name!r} is sharded over {_ranks(ranks)}, and the checkpoint has the parts "
+            f"of {len(states)}"
+        )
+    for key, form in whole.pop(KEY)["values"].items():
+        parts = {}
+        for state in states:
+            place = state[KEY]["values"][key]["place"]
+            if place is not None and key in state:
+                parts[tuple(place)] = state[key]
+        found = _put_together(parts, form["placements"]) if parts else None
+        if found is None or [*found.shape] != form["shape"]:
+            raise UsageError(
+                f"'{name}.{key}' is {_spelled(form)} and cannot be put together without "
+                "its processes: load it in a session with as many"
+            )
+        whole[key] = found
+    return whole
+
+
+def _put_together(
+    parts: Mapping[tuple[int, ...], torch.Tensor], placements: Sequence[str]
+) -> torch.Tensor | None:
+    """Return the whole of parts by their places in a mesh; None for another placement."""
+    for placement in reversed(placements):
+        groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for place in sorted(parts):
+            groups.setdefault(place[:-1], []).append(parts[place])
+        split = _SPLIT.fullmatch(placement)
+        if split is None and placement != "Replicate()":
+            return None
+        parts = {
+            place: torch.cat(group, int(split[1])) if split else group[0]
+            for place, group in groups.items()
+        }
+    return parts[()]
 
 
 def is_alike(tensors: Iterable[Any]) -> bool:

@@ -101,6 +101,7 @@ def train(options: argparse.Namespace) -> None:
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(RANK)
     reads, error, begun = Reads(options, net), "", 0
+    weights: list[Any] = []
     try:
         with MonitoredTrainingSession(
             checkpoint_dir=options.folder / "checkpoints",
@@ -121,6 +122,7 @@ def train(options: argparse.Namespace) -> None:
                     loss.backward()
                     optimizer.step()
                     step.report(loss=loss)
+        weights = [whole(parameter).tolist() for parameter in net.parameters()]
     except BaseException as raised:
         error = f"{type(raised).__name__}: {raised}"
         raise
@@ -130,6 +132,7 @@ def train(options: argparse.Namespace) -> None:
             "error": error,
             "begun": begun,
             "seen": reads.seen,
+            "weights": weights,
         }
         (options.folder / f"rank-{RANK}.json").write_text(json.dumps(left))
 

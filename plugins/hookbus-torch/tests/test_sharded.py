@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hookbus_torch.sharded import KEY, joined
+from torch import nn
 
-from hookbus import latest_checkpoint
+from hookbus import UsageError, latest_checkpoint, load_tracked
 from tests.support.profiles import cases
 from tests.support.ranks import RanksRun, kill, run
 
@@ -64,6 +67,68 @@ def test_a_checkpoint_has_the_part_of_each_rank(saved):
     assert {name for name in names if name.startswith("rank-")} == {
         f"rank-1/{name}" for name in names if "/" not in name and name != "manifest.json"
     }
+
+
+def test_without_processes_a_model_is_whole(saved):
+    """load_tracked() puts the parts of all ranks together, also those of uneven size."""
+    state = load_tracked(saved, "model")
+    assert [*state] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    weights = json.loads((saved.parent / "rank-0.json").read_text())["weights"]
+    assert [value.tolist() for value in state.values()] == weights
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+    net.load_state_dict(state)
+
+
+def test_parts_that_are_missing_are_an_error(saved):
+    """Half a model is none."""
+    with pytest.raises(UsageError, match=r"'optimizer.state.0.exp_avg' is of shape"):
+        load_tracked(saved, "optimizer")
+    with pytest.raises(
+        UsageError, match="'x' is sharded over 2 ranks, and the checkpoint "
+    ):
+        joined("x", [{KEY: {"ranks": 2}}])
+
+
+def parts_of(placements, mesh, parts):
+    """Return the states of all ranks for one tensor of ten numbers."""
+    form = {"shape": [10], "placements": placements, "mesh": mesh}
+    return [
+        {
+            "w": torch.tensor(part),
+            KEY: {"ranks": len(parts), "values": {"w": {**form, "place": [*place]}}},
+        }
+        for place, part in parts.items()
+    ]
+
+
+GRID = {(0, 0): [0, 1, 2], (0, 1): [3, 4, 5], (1, 0): [6, 7], (1, 1): [8, 9]}
+TWICE = {(0, 0): [*range(5)], (1, 0): [*range(5)], (0, 1): [*range(5, 10)], (1, 1): []}
+
+
+@pytest.mark.parametrize(
+    ("placements", "parts"),
+    [
+        (["Shard(dim=0)", "Shard(dim=0)"], GRID),
+        (["Replicate()", "Shard(dim=0)"], {**TWICE, (1, 1): [*range(5, 10)]}),
+    ],
+)
+def test_parts_on_a_grid_of_ranks_are_put_together(placements, parts):
+    """Split twice, or split and copied."""
+    assert joined("x", parts_of(placements, [2, 2], parts))["w"].tolist() == [*range(10)]
+
+
+@pytest.mark.parametrize(
+    ("placements", "parts"),
+    [
+        (["Partial(sum)", "Shard(dim=0)"], GRID),
+        (["Shard(dim=0)", "Shard(dim=0)"], TWICE | {(0, 0): [1]}),
+    ],
+)
+def test_parts_that_make_no_whole_are_an_error(placements, parts):
+    """Of another kind, or of other sizes."""
+    told = r"^'x.w' is of shape \(10,\), placed as .* and cannot be put together without"
+    with pytest.raises(UsageError, match=told):
+        joined("x", parts_of(placements, [2, 2], parts))
 
 
 REFUSED = [

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 import hookbus
 from hookbus import errors as errors
 from hookbus.cli.evaluate import evaluate as evaluate
+from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
 from hookbus.cli.predict import predict as predict
 from hookbus.cli.train import train as train
@@ -37,7 +38,8 @@ ERRORS = [
 MODULES = [name for name in hookbus.__all__ if inspect.ismodule(getattr(hookbus, name))]
 """The modules beside the package itself whose names are public."""
 OWN_FLAGS = [
-    (command.name, flag) for command in (train, evaluate, predict) for flag in command.flags
+    *((each.name, flag) for each in (train, evaluate, predict) for flag in each.flags),
+    *(("export", flag) for flag in EXPORT_FLAGS),
 ]
 
 
@@ -134,7 +136,7 @@ def test_a_flag_stands_on_the_command_line_page(root, flag):
 
 @pytest.mark.parametrize(("command", "flag"), OWN_FLAGS)
 def test_a_commands_own_flag_stands_in_its_section(root, command, flag):
-    """Each flag that only one of the commands about an Estimator has is in its table."""
+    """Each flag that only one of the commands has is in its table."""
     section = sections(root, "command-line.md")[f"hookbus {command}"]
     assert f"\n| `{flag}` |" in section
 

@@ -51,6 +51,7 @@ NEEDS = {
     "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
+    "docs/how-to/use-the-trained-model.md": pytest.mark.torch,
 }
 """Pages that are followed where a library is installed: tox -e torch, and so on."""
 

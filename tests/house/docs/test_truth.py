@@ -9,6 +9,7 @@ import pytest
 import hookbus
 from hookbus.cli import COMMANDS
 from hookbus.cli.evaluate import evaluate as evaluate
+from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
 from hookbus.cli.predict import predict as predict
 from hookbus.cli.train import train as train
@@ -68,7 +69,7 @@ def test_commands_exist(text):
 def test_flags_exist(text):
     """A flag that is told is one of hookbus, of an installed plugin, or a known other."""
     known = {word.strip(",") for flag in FLAGS for word in flag.split()}
-    known |= {*OTHERS, *ESTIMATORS}
+    known |= {*OTHERS, *ESTIMATORS, *(flag.split()[0] for flag in EXPORT_FLAGS)}
     for name, plugin in installed_plugins().plugins.items():
         fields = [*fields_of(plugin.entry.load()), ON_ERROR]
         known |= {f"--{name}", *(flag_of(name, field) for field in fields)}
