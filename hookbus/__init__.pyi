@@ -79,6 +79,7 @@ from hookbus.loop.step import Step as Step
 from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.process.coordinator import Coordinator as Coordinator
 from hookbus.saving.trained import load_tracked as load_tracked
+from hookbus.saving.watched import Watched as Watched
 from hookbus.session.driven import DrivenSession as DrivenSession
 from hookbus.session.driven import StepRequest as StepRequest
 from hookbus.session.monitored import MonitoredSession as MonitoredSession

@@ -99,6 +99,20 @@ class LiveState(Protocol):
 
 
 @attrs.frozen(eq=False)
+class Beside:
+    """Something that checkpoints hold of an object beside its state; hooks do not see it.
+
+    Attributes:
+        get: returns it, like a state; None if there is nothing to hold.
+        put: takes what *get* returned from a checkpoint, and keeps no part of it. Called
+            before the state is restored.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+@attrs.frozen(eq=False)
 class Tracked:
     """One tracked object.
 
@@ -118,6 +132,14 @@ class Tracked:
         is_alike: whether all processes of the training run have the same state, like that
             of a model whose gradients they share. The chief saves it for all. False by
             default: each process saves its own.
+        pending: work that is not finished, like gradients that no optimizer has used. Each
+            process saves its own. *put* gets None if nothing was pending. A roll-back
+            also restores it.
+        modes: switches that the program sets between steps, like whether a module trains.
+            All processes have the same. They come back when a program resumes. A roll-back
+            leaves them as they are, because the program goes on from where it is.
+        introduce: is called with all objects that the session tracks, by name, when some
+            are added: before any state is compared or restored.
     """
 
     get: Callable[[], Any]
@@ -129,6 +151,9 @@ class Tracked:
     write: Callable[[Sequence[tuple[tuple[Any, ...], Any]]], None] | None = None
     evaluating: Callable[[], AbstractContextManager[Any]] | None = None
     is_alike: bool = False
+    pending: Beside | None = None
+    modes: Beside | None = None
+    introduce: Callable[[Mapping[str, Any]], None] | None = None
 
 
 @attrs.frozen(eq=False)

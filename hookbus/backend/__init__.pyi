@@ -26,6 +26,7 @@ from hookbus.graph.node import Node as Node
 from hookbus.graph.node import NodeKind as NodeKind
 from hookbus.graph.operation import Operation as Operation
 from hookbus.graph.traversal import needs as needs
+from hookbus.library import Beside as Beside
 from hookbus.library import Library as Library
 from hookbus.library import LiveValue as LiveValue
 from hookbus.library import Loader as Loader

@@ -34,7 +34,18 @@ _MOST_LOOKS = 100
 _MOST_NAMES = 5
 """The most checkpoints that a message lists."""
 _OPTIONAL = frozenset(
-    {"owners", "tracked", "hooks", "inputs", "passes", "random", "backend", "params"}
+    {
+        "owners",
+        "tracked",
+        "pending",
+        "modes",
+        "hooks",
+        "inputs",
+        "passes",
+        "random",
+        "backend",
+        "params",
+    }
 )
 
 
@@ -197,14 +208,17 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
                 "generators and hooks of single processes",
             )
         # Each rank gets another part of the data, so the pass begins anew.
-        state = {**state, "inputs": {}, "passes": _at_pass(state.get("passes", {}))}
+        place = {"inputs": {}, "passes": _at_pass(state.get("passes", {}))}
+        state = {**state, **place, "pending": {}}
     is_own = rank < manifest.ranks
     if not is_own:
         state = {**state, "random": {}}
     elif rank != CHIEF:
         own = _part_of(restored, rank)
-        place = {name: state[name] for name in ("inputs", "passes") if name in state}
+        apart = ("inputs", "passes", "pending")
+        place = {name: state[name] for name in apart if name in state}
         place = {} if manifest.ranks == ranks else place
+        own = {"pending": {}, **own}
         tracked = {**state.get("tracked", {}), **own["tracked"]}
         shared = {"variables": state["variables"], "owners": state.get("owners", {})}
         state = {**state, **own, **shared, **place, "tracked": tracked}

@@ -20,7 +20,7 @@ from hookbus.random_state import RestoredGenerators
 from hookbus.saving.hook_state import Stateful, states_of
 from hookbus.saving.leaves import Snapshot
 from hookbus.saving.matching import compare, leave_out, report_dtypes
-from hookbus.saving.tracking import Tracking
+from hookbus.saving.tracking import TrackedStates, Tracking
 
 T = TypeVar("T")
 
@@ -124,8 +124,9 @@ class Contents:
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
-        variables, tracked = self._saved(session.snapshot()), self.tracking.state_dict()
-        return Snapshot(variables, tracked, session.version)
+        variables, tracked = self._saved(session.snapshot()), self.tracking.capture()
+        beside = {"pending": tracked.pending or {}, "modes": tracked.modes}
+        return Snapshot(variables, tracked.states, session.version, beside)
 
     def gather(
         self, session: Session, snapshot: Snapshot, *, is_chief: bool
@@ -142,6 +143,7 @@ class Contents:
         owners = {name: who for name, who in self._owners.items() if name in variables}
         state: dict[str, Any] = {"variables": variables, "owners": owners}
         state |= {"tracked": tracked, "hooks": states_of(self.hooks)}
+        state |= {part: held for part, held in snapshot.beside.items() if held}
         if self.params:
             state["params"] = self.params
         rollbacks = self.rollbacks()
@@ -159,6 +161,7 @@ class Contents:
             return state
         own = self.tracking.own_names()
         tracked = {n: each for n, each in state["tracked"].items() if n in own}
+        state.pop("modes", None)
         return {**state, "variables": {}, "owners": {}, "tracked": tracked}
 
     def load(self, session: Session, restored: Restored, training: bool) -> None:
@@ -193,7 +196,9 @@ class Contents:
                     restored.state["passes"], lambda: self._arrive(states)
                 )
         again = self.epochs.resuming
-        tracked = restored.state.get("tracked", {})
+        tracked = TrackedStates.of(restored.state)
+        if not training:  # it evaluates a model as the program has prepared it
+            tracked = TrackedStates(tracked.states, pending=None)
         self.tracking.restore_from(
             tracked, again, generators=restored.is_own, every=training
         )
@@ -212,12 +217,13 @@ class Contents:
 
         *seek* moves its input back; None leaves it where it is.
         """
-        saved, tracked = restored.state["variables"], restored.state.get("tracked", {})
+        saved, tracked = restored.state["variables"], TrackedStates.of(restored.state)
         here = self._saved(session.describe())
         _write(session, restored, {n: value for n, value in saved.items() if n in here})
         if seek is not None:
             # As in a session that resumes: the input may use and change what is tracked.
-            self.tracking.put_back(copy.deepcopy(tracked))
+            states = copy.deepcopy(tracked.states)
+            self.tracking.put_back(attrs.evolve(tracked, states=states))
             seek()
         self.tracking.put_back(tracked)
 

@@ -8,10 +8,13 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import attrs
+
 from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
 from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
 from hookbus.graph.node import plain_name
 from hookbus.library import (
+    Beside,
     Faults,
     LiveValue,
     RandomSource,
@@ -101,6 +104,28 @@ def _generator(name: str, generator: Any) -> Tracked:
     return Tracked(source.capture, put, generator, faults, source)
 
 
+@attrs.frozen(eq=False)
+class TrackedStates:
+    """The parts of a checkpoint about tracked objects, each by the names of the objects.
+
+    Attributes:
+        states: their states.
+        pending: their work that is not finished; None to leave it as it is.
+        modes: the switches that the program has set.
+    """
+
+    states: Mapping[str, Any]
+    pending: Mapping[str, Any] | None = attrs.field(factory=dict)
+    modes: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> TrackedStates:
+        """Return the parts that a checkpoint has; older ones only have states."""
+        return cls(
+            state.get("tracked", {}), state.get("pending", {}), state.get("modes", {})
+        )
+
+
 class Tracking:
     """All objects that one session tracks.
 
@@ -113,13 +138,13 @@ class Tracking:
     def __init__(self) -> None:
         self.generators = RandomGenerators(self._all_sources)
         self._tracked: dict[str, Tracked] = {}
-        self._saved: Mapping[str, Any] | None = None
+        self._saved: TrackedStates | None = None
         self.is_complete = self._restores_again = False
         self._restores_generators = self._restores_all = True
 
     def restore_from(
         self,
-        saved: Mapping[str, Any],
+        saved: TrackedStates,
         again: bool = False,
         generators: bool = True,
         every: bool = True,
@@ -127,7 +152,7 @@ class Tracking:
         """Restore objects from *saved* when they are tracked.
 
         Args:
-            saved: the states by name.
+            saved: what the checkpoint holds of them.
             again: whether to keep *saved* as it is, for :meth:`restore_again`.
             generators: whether to restore random generators as well.
             every: whether :meth:`check` requires the same names here and in *saved*.
@@ -137,15 +162,22 @@ class Tracking:
 
     def restore_again(self) -> None:
         """Restore the objects that are tracked by now once more."""
-        saved, self._restores_again = self._saved or {}, False
-        self.put_back(saved)
+        saved, self._restores_again = self._saved or TrackedStates({}), False
+        self.put_back(saved, resumes=True)
         if self.is_complete:
             self._saved = None
 
-    def put_back(self, saved: Mapping[str, Any]) -> None:
-        """Give all objects a saved state, in place."""
-        for name in self._tracked.keys() & saved.keys():
-            self._tracked[name].put(saved[name])
+    def put_back(self, saved: TrackedStates, resumes: bool = False) -> None:
+        """Give all objects a saved state, in place.
+
+        Args:
+            saved: what the checkpoint holds of them.
+            resumes: whether the program is at the place of the checkpoint, so that the
+                switches that it had set there are its own.
+        """
+        for name, tracked in self._tracked.items():
+            if name in saved.states:
+                _put(name, tracked, saved, resumes)
 
     def add(self, things: Mapping[str, Any]) -> dict[str, Any]:
         """Track objects; return them by name, restored if the checkpoint has them.
@@ -164,9 +196,14 @@ class Tracking:
                 )
         added = {name: tracked_as(name, thing) for name, thing in things.items()}
         every = {**self._tracked, **added}
+        values = {name: tracked.value for name, tracked in every.items()}
         for library in libraries().values():
-            library.check({name: tracked.value for name, tracked in every.items()})
-        saved = {} if self._saved is None else self._saved
+            library.check(values)
+        for tracked in every.values():
+            if tracked.introduce is not None:
+                tracked.introduce(values)
+        parts = TrackedStates({}) if self._saved is None else self._saved
+        saved = parts.states
         both = {
             name
             for name, tracked in added.items()
@@ -186,9 +223,10 @@ class Tracking:
             log.info("the checkpoint has no state for these objects", objects=new)
         self._tracked.update(added)
         if self._restores_again:  # an object may keep parts of a state, and change them
-            saved = {name: copy.deepcopy(saved[name]) for name in both}
+            states = {name: copy.deepcopy(saved[name]) for name in both}
+            parts = attrs.evolve(parts, states=states)
         return {
-            name: tracked.put(saved[name]) if name in both else tracked.value
+            name: _put(name, tracked, parts, True) if name in both else tracked.value
             for name, tracked in added.items()
         }
 
@@ -199,7 +237,7 @@ class Tracking:
             UsageError, CheckpointMismatchError: as :meth:`add`.
         """
         if things and self._tracked.keys() >= things.keys():
-            saved, self._saved = self._saved or {}, None
+            saved, self._saved = self._saved or TrackedStates({}), None
             self.put_back(saved)
         else:
             self.add(things)
@@ -231,11 +269,12 @@ class Tracking:
         if self.is_complete:
             return
         self.is_complete = True
-        here, saved = self._tracked, self._saved
+        here, parts = self._tracked, self._saved
         if not self._restores_again:
             self._saved = None
-        if saved is None or not self._restores_all:
+        if parts is None or not self._restores_all:
             return
+        saved = parts.states
         faults = [
             f"{name!r} is only in the checkpoint" for name in saved if name not in here
         ]
@@ -249,8 +288,8 @@ class Tracking:
                 "checkpoint_dir"
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of each object by name.
+    def capture(self) -> TrackedStates:
+        """Return the state of each object, and what belongs to it, by name.
 
         Raises:
             CheckpointError: a state has too many levels.
@@ -260,7 +299,9 @@ class Tracking:
             why = too_deep(state)
             if why:
                 raise CheckpointError(f"the state of the tracked object {name!r} {why}")
-        return states
+        pending = {name: tracked.pending for name, tracked in self._tracked.items()}
+        modes = {name: tracked.modes for name, tracked in self._tracked.items()}
+        return TrackedStates(states, _beside(pending), _beside(modes))
 
     def aside(self) -> Undo:
         """Return a block that has no effect on the training, whatever it computes.
@@ -299,6 +340,21 @@ class Tracking:
     def _sources(self) -> dict[str, RandomSource]:
         found = {name: tracked.source for name, tracked in self._tracked.items()}
         return {name: source for name, source in found.items() if source is not None}
+
+
+def _put(name: str, tracked: Tracked, saved: TrackedStates, resumes: bool) -> Any:
+    """Give an object what a checkpoint holds of it; return the value for the caller."""
+    if tracked.pending is not None and saved.pending is not None:
+        tracked.pending.put(saved.pending.get(name))
+    if tracked.modes is not None and resumes and name in saved.modes:
+        tracked.modes.put(saved.modes[name])
+    return tracked.put(saved.states[name])
+
+
+def _beside(parts: Mapping[str, Beside | None]) -> dict[str, Any]:
+    """Return the parts that are not None, by name."""
+    found = {name: part.get() for name, part in parts.items() if part is not None}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def restored_in_place(here: Any, saved: Any) -> Any:

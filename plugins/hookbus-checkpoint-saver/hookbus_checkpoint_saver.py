@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -21,6 +21,8 @@ from hookbus import (
     SessionRunValues,
 )
 from hookbus.validation import numeric
+
+NAME = "checkpoint-saver"
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
 
@@ -94,6 +96,7 @@ class CheckpointSaverHook(SessionRunHook):
     _value: tuple[int, Mapping[str, float]] | None = attrs.field(default=None, init=False)
     _saved: int | None = attrs.field(default=None, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
+    _compares_anew: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._best = self._best_rule()
@@ -136,7 +139,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self.save_on_failure:
             checkpoints.save_on_exception()
         self._checkpoints, self._has_ended = checkpoints, False
-        self._best = self._best_rule()
+        self._best, self._compares_anew = self._best_rule(), False
         node = None if self._best is None else self._best.find(graph)
         self._request = None if node is None else SessionRunArgs(node)
         for listener in self.listeners:
@@ -145,6 +148,8 @@ class CheckpointSaverHook(SessionRunHook):
     def after_create_session(self, session: hookbus.Session) -> None:
         """Ask for the first checkpoint; the period counts from it."""
         assert self._checkpoints is not None
+        if self._best is not None and self._compares_anew:
+            self._best.since, self._compares_anew = session.global_step, False
         self._checkpoints.request_save("start")
         self._value = self._saved = None
         if self._timer is not None:
@@ -236,6 +241,29 @@ class CheckpointSaverHook(SessionRunHook):
                 self._checkpoints.request_save(why, keep=True)
         if self._value is not None and self._value[0] == step:
             self._checkpoints.record_values(self._value[1], step)
+
+    @property
+    def state_dict(self) -> Callable[[], dict[str, Any]]:
+        """The method of that name; a hook that compares nothing has no state."""
+        if self._best is None:
+            raise AttributeError("state_dict")
+        return self._state
+
+    @property
+    def load_state_dict(self) -> Callable[[Mapping[str, Any]], None]:
+        """The method of that name."""
+        return self._load
+
+    def _state(self) -> dict[str, Any]:
+        """Return the value by which checkpoints are compared, and since which step."""
+        assert self._best is not None
+        return {"watched": self._best.watched.state_dict(), "since": self._best.since}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Compare as before; compare only new checkpoints by another value."""
+        assert self._best is not None
+        self._best.since = state["since"]
+        self._compares_anew = not self._best.watched.fits(state["watched"], NAME)
 
     @hookbus.hookimpl
     def finished(self, session: hookbus.Session) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hookbus import CheckpointInfo, Graph, UsageError
+from hookbus import CheckpointInfo, Graph, UsageError, Watched
 from hookbus.validation import number_in
 
 MODES = ("lowest", "highest")
@@ -54,12 +54,15 @@ class Best:
         metric: the name of the node, or of the metric of evaluations.
         evaluation: the evaluation with the metric; True for the only one, False for none.
         mode: whether the ``lowest`` or the ``highest`` value is the best.
+        since: the step up to which checkpoints do not count, because they were compared by
+            another value; -1 if all count.
     """
 
     count: int
     metric: str
     evaluation: bool | str
     mode: str
+    since: int = -1
     _evaluations: list[str | None] = attrs.field(factory=list, init=False)
 
     def find(self, graph: Graph) -> str | None:
@@ -70,6 +73,14 @@ class Best:
         if self.evaluation:
             return None
         return graph.resolve(name, "the setting best_metric of checkpoint-saver").name
+
+    @property
+    def watched(self) -> Watched:
+        """The value, for the state of the hook."""
+        named, seen = self.evaluation or None, self._evaluations
+        if named is True and seen:
+            named = seen[0] or ""
+        return Watched(self.metric, named, self.mode)
 
     @property
     def name(self) -> str:
@@ -118,7 +129,8 @@ class Best:
     def reason(self, stored: Sequence[CheckpointInfo], step: int) -> str | None:
         """Return why the checkpoint of a step stays, or None; of equals the first does."""
         sign = -1 if self.mode == "highest" else 1
-        rated = [info for info in stored if self.name in info.values]
+        counts = [info for info in stored if info.global_step > self.since]
+        rated = [info for info in counts if self.name in info.values]
         best = sorted(rated, key=lambda info: sign * info.values[self.name])[: self.count]
         for info in best:
             if info.global_step == step:

@@ -24,6 +24,7 @@ from hookbus.errors import ArgumentTypeError, UnknownNodeError
 from hookbus.evaluating import undisturbed
 from hookbus.validation import numeric
 
+NAME = "early-stopping"
 _SETTING = "the setting metric of early-stopping"
 _NOTHING = (
     "early-stopping has nothing to watch: there is no 'loss'; name a node with "
@@ -188,8 +189,8 @@ class EarlyStoppingHook(SessionRunHook):
 
     @hookbus.hookimpl
     def finished(self) -> None:
-        """Warn if no evaluation came."""
-        if self._source.evaluation and not self._evaluations:
+        """Warn if no evaluation came, unless there was a reason to stop already."""
+        if self._source.evaluation and not self._evaluations and self._why is None:
             hookbus.log.warning(
                 "no evaluation came", from_evaluations=self._source.evaluation
             )
@@ -198,17 +199,42 @@ class EarlyStoppingHook(SessionRunHook):
         """Return the history of the value, or the function's verdict, and its time."""
         rule = None if self._rule is None else self._rule.state_dict()
         stopped = self.should_stop_fn is not None and self._why is not None
-        return {"looked": self._timer.state_dict(), "rule": rule, "stopped": stopped}
+        looked, watched = self._timer.state_dict(), self._watched.state_dict()
+        return {"looked": looked, "rule": rule, "stopped": stopped, "watched": watched}
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Restore the history; continue the period of a session that was cut short."""
+        """Restore the history; continue the period of a session that was cut short.
+
+        A history of another value is left out, and that period begins anew.
+        """
         self._forget()
         self._resumed = True
         self._stopped = self.should_stop_fn is not None and state.get("stopped", False)
         if self._rule is not None and state["rule"] is not None:
+            if not self._is_about(state):
+                return
             self._rule.load_state_dict(state["rule"])
             self._why = self._rule.reason
         self._timer.load_state_dict(state["looked"], ended)
+
+    @property
+    def _watched(self) -> hookbus.Watched:
+        source, seen = self._source, self._evaluations
+        named = (seen[0] or "") if source.evaluation is True and seen else source.evaluation
+        metric = source.metric
+        if self._request is not None and not source.evaluation:
+            metric = self._request.fetches  # the name of the node, however it was given
+        mode = None if self._rule is None else self._rule.mode
+        return hookbus.Watched(metric, None if named is False else named, mode)
+
+    def _is_about(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a saved history is that of the watched value."""
+        if "watched" in state:
+            return self._watched.fits(state["watched"], NAME)
+        assert self._rule is not None
+        metric, mode = state["rule"]["of"]  # of an older version
+        rule = hookbus.Watched(self._rule.metric, direction=self._rule.mode)
+        return rule.fits({"metric": metric, "direction": mode}, NAME)
 
     def _forget(self) -> None:
         self._timer.reset()

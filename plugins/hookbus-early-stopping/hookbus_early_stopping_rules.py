@@ -103,19 +103,17 @@ class Rule:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history, and the metric and mode that it belongs to."""
+        """Return the history."""
         return {
-            "of": [self.metric, self.mode],
             "best": self._best,
             "best_step": self._best_step,
             "longest": self._longest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a history, unless it belongs to another metric or mode."""
-        if state["of"] == [self.metric, self.mode]:
-            self._best, self._best_step = state["best"], state["best_step"]
-            self._longest = state["longest"]
+        """Restore a history of the same metric and mode."""
+        self._best, self._best_step = state["best"], state["best_step"]
+        self._longest = state["longest"]
 
 
 def number(value: Any, metric: str) -> float:

@@ -49,6 +49,7 @@ class ReduceLROnPlateauHook(SessionRunHook):
     variable: str | None = None
     _plateau: Plateau = field(init=False)
     _timer: hookbus.SecondOrStepTimer = field(init=False)
+    _watched: hookbus.Watched = field(init=False)
     _request: SessionRunArgs | None = field(default=None, init=False)
     _session: Session | None = field(default=None, init=False)
     _run: hookbus.SessionRunContext | None = field(default=None, init=False)
@@ -62,9 +63,11 @@ class ReduceLROnPlateauHook(SessionRunHook):
         self._plateau = Plateau(*rule)
         self._session = self._run = None
         self._timer.reset()
+        name, direction = self.metric, "max" if self.higher_is_better else "min"
         if self.evaluation is None:
             name = graph.resolve(self.metric, NAME).name
             self._request = SessionRunArgs(name, reduce="mean")  # all ranks do the same
+        self._watched = hookbus.Watched(name, self.evaluation, direction)
 
     @hookbus.hookimpl(tryfirst=True)
     def after_create_session(self, session: Session) -> None:
@@ -112,10 +115,16 @@ class ReduceLROnPlateauHook(SessionRunHook):
         hookbus.log.info("learning rate reduced", step=step, lr=lower, by=NAME)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best value, and the counts."""
-        return {"plateau": self._plateau.state_dict(), "timer": self._timer.state_dict()}
+        """Return the best value, and the counts, and what they are about."""
+        return {
+            "plateau": self._plateau.state_dict(),
+            "timer": self._timer.state_dict(),
+            "watched": self._watched.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
-        """Go on from there."""
+        """Go on from there, unless the state is about another value."""
+        if not self._watched.fits(state.get("watched"), NAME):
+            return
         self._plateau.load_state_dict(state["plateau"])
         self._timer.load_state_dict(state["timer"], ended)

@@ -48,6 +48,7 @@ class SpikeRollbackHook(SessionRunHook):
     warmup: int = attrs.field(default=10, validator=numeric(least=1, whole=True))
     _losses: deque[float] = attrs.field(init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
+    _watched: hookbus.Watched = attrs.field(default=hookbus.Watched("loss"), init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.warmup > self.window:
@@ -62,6 +63,7 @@ class SpikeRollbackHook(SessionRunHook):
         self._losses.clear()
         node = graph.resolve(self.loss_tensor, "the setting loss_tensor of spike-rollback")
         self._request = SessionRunArgs(node.name)
+        self._watched = hookbus.Watched(node.name)
 
     def before_run(self) -> SessionRunArgs:
         """Ask for the loss."""
@@ -104,10 +106,11 @@ class SpikeRollbackHook(SessionRunHook):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last losses."""
-        return {"losses": [*self._losses]}
+        """Return the last losses, and the name of the loss."""
+        return {"losses": [*self._losses], "watched": self._watched.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to these losses."""
+        """Go back to these losses, unless they are those of another node."""
         self._losses.clear()
-        self._losses.extend(state["losses"])
+        if self._watched.fits(state.get("watched"), "spike-rollback"):
+            self._losses.extend(state["losses"])

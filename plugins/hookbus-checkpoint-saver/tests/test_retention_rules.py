@@ -342,3 +342,32 @@ def test_of_several_evaluations_one_is_named():
         "checkpoint-saver: both evaluations 'val' and 'test' came; name the one that "
         "counts with --checkpoint-saver-best-from-evaluations NAME"
     )
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"),
+    [
+        ({}, {1, 6}),
+        ({"best_mode": "highest"}, {4, 6}),
+        ({"best_from_evaluations": True}, {5, 6}),
+    ],
+)
+def test_the_best_by_another_value_are_those_since_it_counts(other, kept, tmp_path, capsys):
+    """A loss of the training is not compared with one of evaluations, nor as if it rose."""
+
+    def train(losses: list[float], **settings: Any) -> None:
+        saver = CheckpointSaverHook(
+            str(tmp_path), save_steps=1, max_to_keep=1, keep_best=1, **settings
+        )
+        with MonitoredSession(hooks=[saver], config=OFF) as session:
+            for loss in losses:
+                with session.step() as step:
+                    step.report(loss=loss)
+                with session.evaluation() as evaluation:
+                    evaluation.report(loss=2 * loss)
+
+    train([1.0, 9.0, 9.5])
+    train([7.0, 5.0, 6.0], **other)
+    assert {info.global_step for info in list_checkpoints(tmp_path)} == kept
+    warned = "a saved state is about another value, and is left out by=checkpoint-saver"
+    assert capsys.readouterr().err.count(warned) == bool(other)

@@ -272,6 +272,90 @@ def test_a_checkpoint_without_it_is_no_obstacle(tmp_path):
     assert train(30, STEPS, hook(patience=4), **given).global_step == 37
 
 
+WATCHED = {
+    "metric": lambda: hook(metric="accuracy", mode="no_increase", patience=5),
+    "mode": lambda: hook(mode="no_increase", patience=15),
+    "evaluation": lambda: EarlyStoppingHook(from_evaluations="val", patience=5),
+}
+"""Hooks that watch something else than whether the loss falls."""
+
+
+@pytest.mark.parametrize("other", WATCHED)
+@pytest.mark.parametrize("custom_loop", [False, True])
+def test_it_says_that_it_leaves_out_what_it_saw_of_another_value(
+    other, custom_loop, tmp_path, capsys
+):
+    """A run that has stopped goes on with another metric, mode or evaluation."""
+    given = {"directory": tmp_path, "custom_loop": custom_loop}
+    values = {"loss": LOSSES, "accuracy": [0.5] * STEPS}
+    assert run_steps(hook(patience=7), values=values, **given).global_step == 32
+    steps = run_steps(WATCHED[other](), values=values, steps=3, **given)
+    assert steps.global_step > 32
+    warned = "a saved state is about another value, and is left out by=early-stopping"
+    assert capsys.readouterr().err.count(warned) == 1
+
+
+def with_evaluations(directory, patience):
+    """Evaluate after each of some steps; return the session."""
+    watching = EarlyStoppingHook("val/loss", patience=patience)
+    saves = {"checkpoint_dir": directory, "save_checkpoint_steps": 1}
+    config = hookbus.Config(autoload=False, header=False)
+    with hookbus.MonitoredTrainingSession(
+        hooks=[watching], config=config, **saves
+    ) as session:
+        for _ in session.iterate(range(STEPS)):
+            with session.step():
+                pass
+            with session.evaluation("val") as evaluation:
+                evaluation.report(loss=1.0)
+    return session
+
+
+def test_a_run_that_ran_out_of_patience_runs_nothing_when_it_is_started_again(
+    tmp_path, capsys
+):
+    """It stops by a metric of evaluations, each time with the reason of the first stop."""
+    first = with_evaluations(tmp_path, patience=5)
+    for _ in range(2):
+        again = with_evaluations(tmp_path, patience=5)
+        assert (again.outcome.kind, again.outcome.who) == ("stopped", "early-stopping")
+        assert (again.outcome.why, again.global_step) == (
+            first.outcome.why,
+            first.global_step,
+        )
+    assert "no evaluation came" not in capsys.readouterr().err
+    assert with_evaluations(tmp_path, patience=9).global_step > first.global_step
+
+
+@pytest.mark.parametrize("custom_loop", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+def test_patience_that_has_run_out_stays_so(killed, custom_loop, tmp_path):
+    """Also if the session that stopped could not say so; more patience goes on."""
+    given = {"directory": tmp_path, "save_checkpoint_steps": 1, "custom_loop": custom_loop}
+    others = [KilledAtEnd()] if killed else []
+    assert train(0, STEPS, hook(patience=7), *others, **given).global_step == 32
+    for _ in range(2):
+        steps = train(32, STEPS, hook(patience=7), **given)
+        assert (steps.outcome.kind, steps.outcome.who) == ("stopped", "early-stopping")
+        assert steps.global_step == 32
+    assert train(32, STEPS, hook(patience=9), **given).global_step == 34
+
+
+def test_a_history_of_an_older_version_is_taken_over():
+    """It names the metric and the mode, and no evaluation."""
+    older = hook(patience=7)
+    state = {"rule": {"of": ["loss", "no_decrease"], "best": 0.0, "best_step": 24}}
+    state["rule"]["longest"] = 8
+    state |= {"looked": older.state_dict()["looked"], "stopped": False}
+    older.load_state_dict(state, None)
+    assert older.before_first_run(None) == (
+        "no decrease in loss for 8 steps, and the patience is 7"
+    )
+    other = hook(patience=7, mode="no_increase")
+    other.load_state_dict(state, None)
+    assert other.before_first_run(None) is None
+
+
 SCRIPT = """
 import json, sys, time
 from hookbus import Config, Graph, MonitoredTrainingSession

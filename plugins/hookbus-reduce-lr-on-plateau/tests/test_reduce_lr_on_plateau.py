@@ -408,3 +408,47 @@ def test_a_learning_rate_that_is_not_found_is_an_error(names, settings, message)
 def test_each_mistake_is_told(settings, message):
     with pytest.raises(UsageError, match=message):
         ReduceLROnPlateauHook(**settings)
+
+
+OTHERS = {
+    "metric": {"metric": "error"},
+    "evaluation": {"evaluation": "val"},
+    "direction": {"higher_is_better": True},
+}
+"""Settings of a hook that watches something else than the loss."""
+
+
+@pytest.mark.parametrize("other", [None, *OTHERS])
+def test_a_best_value_of_something_else_is_left_out(other, tmp_path, capsys):
+    """The counts of the loss do not lower the learning rate for another value."""
+
+    def train(**settings: Any) -> float:
+        model = {"lr": np.array(1.0)}
+        hooks = [
+            ReduceLROnPlateauHook(every_n_steps=1, patience=2, **settings),
+            CheckpointSaverHook(tmp_path, save_steps=1),
+        ]
+        with MonitoredTrainingSession(
+            checkpoint_dir=tmp_path, hooks=hooks, save_checkpoint_secs=None, config=QUIET
+        ) as session:
+            session.track(model=model)
+            for _ in range(3):  # as many that do not matter as there may be
+                with session.step() as step:
+                    step.report(loss=1.0, error=2.0)
+        return float(model["lr"])
+
+    assert train() == 1.0
+    assert train(**OTHERS.get(other, {})) == (0.1 if other is None else 1.0)
+    warned = "a saved state is about another value, and is left out"
+    assert capsys.readouterr().err.count(warned) == (other is not None)
+
+
+def test_a_state_that_does_not_name_its_value_is_taken_over():
+    """As older versions have saved it."""
+    hook = ReduceLROnPlateauHook()
+    hook.begin(flat())
+    state = hook.state_dict()
+    del state["watched"]
+    state["plateau"]["best"] = 0.25
+    hook.load_state_dict(state, None)
+    assert hook.state_dict()["plateau"]["best"] == 0.25

@@ -211,3 +211,28 @@ def test_a_training_that_never_gets_past_a_step_ends(tmp_path):
 
     with pytest.raises(TrainingError, match="after 10 roll-backs in a row"):
         train()
+
+
+def test_the_losses_of_another_node_are_left_out(tmp_path, capsys):
+    """A loss that is much higher than another one was is no spike."""
+
+    def train(name: str, value: float) -> int:
+        graph = Graph()
+        graph.op(lambda: value, name=name)
+        graph.train_op(lambda: None, name="train")
+        hooks = [
+            SpikeRollbackHook(name, warmup=3),
+            CheckpointSaverHook(tmp_path, save_steps=1),
+        ]
+        with MonitoredTrainingSession(
+            graph, checkpoint_dir=tmp_path, hooks=hooks, config=Config(autoload=False)
+        ) as session:
+            for _ in range(4):
+                session.run("train")
+        return session.outcome.rolled_back
+
+    assert train("loss", 1.0) == 0
+    assert train("total", 100.0) == 0
+    warned = "is left out by=spike-rollback watches=total saved=loss"
+    assert warned in capsys.readouterr().err
+    assert train("total", 1000.0) == 4

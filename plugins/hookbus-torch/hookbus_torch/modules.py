@@ -18,9 +18,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from hookbus import UsageError
-from hookbus.backend import LiveValue, Tracked
+from hookbus.backend import Beside, LiveValue, Tracked
 from hookbus.errors import NoValueYetError
-from hookbus_torch import sharded, values
+from hookbus_torch import gradients, sharded, values
 
 _WRAPPERS: Mapping[type, str] = {
     torch.nn.DataParallel: "module",
@@ -62,6 +62,8 @@ def tracked(name: str, module: Module) -> Tracked:
         live=lambda: dict(_live(name, module)),
         evaluating=lambda: evaluating(module),
         is_alike=sharded.is_alike((*module.parameters(), *module.buffers())),
+        pending=gradients.pending(lambda: parameters_of(module)),
+        modes=_modes(module),
     )
 
 
@@ -77,6 +79,16 @@ def evaluating(module: Module) -> Iterator[None]:
         module.train(modes[0][1])  # a module may have acted on eval(), and undo it now
         for each, mode in modes:
             each.training = mode
+
+
+def parameters_of(module: Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yield the parameters of a module by their names without wrappers.
+
+    One that several parts share comes with each of its names.
+    """
+    names = _plain_names(module)
+    for key, parameter in module.named_parameters(remove_duplicate=False):
+        yield _plain(key, names), parameter
 
 
 def bare(module: Module) -> Module:
@@ -110,6 +122,35 @@ def check_once(tracked: Mapping[str, Any]) -> None:
                     f"{other!r} is a part of {name!r} ('{name}.{path}'), which saves it "
                     f"already; track {name!r} alone"
                 )
+
+
+def _modes(module: Module) -> Beside:
+    """Return how to save and restore what a program switches in a module.
+
+    That is whether each part trains, and whether each parameter gets gradients. A module
+    that was switched as a whole since its last training, to try it out, has the modes of
+    the last save.
+    """
+    kept: dict[str, bool] = {}
+
+    def get() -> dict[str, dict[str, bool]]:
+        if gradients.trained_in(module) in (None, module.training):
+            names = _plain_names(module)
+            kept.clear()
+            for path, part in module.named_modules(remove_duplicate=False):
+                kept[names[path]] = part.training  # a wrapper comes before its inside
+        grads = {name: p.requires_grad for name, p in parameters_of(module)}
+        return {"training": dict(kept), "requires_grad": grads}
+
+    def put(saved: Any) -> None:
+        names, training = _plain_names(module), saved["training"]
+        for path, part in module.named_modules(remove_duplicate=False):
+            part.training = training.get(names[path], part.training)
+        grads = saved["requires_grad"]
+        for name, parameter in parameters_of(module):
+            parameter.requires_grad_(grads.get(name, parameter.requires_grad))
+
+    return Beside(get, put)
 
 
 def _wrapped_by(module: Module) -> str | None:

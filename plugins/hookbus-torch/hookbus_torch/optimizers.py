@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from hookbus import GraphError, UsageError
 from hookbus.backend import LiveValue, Tracked
-from hookbus_torch import sharded, values
+from hookbus_torch import gradients, groups, sharded, values
 
 Group: TypeAlias = dict[str, Any]
 
@@ -39,11 +39,24 @@ _LIKE_PARAMETER = frozenset(
 
 def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
     """Return how to save an optimizer, to restore it in place, and its learning rates."""
+    steps, others = gradients.watch(optimizer), dict[str, Any]()
+
+    def introduce(tracked: Mapping[str, Any]) -> None:
+        others.update(tracked)
+        if steps is not None:
+            every = tracked.values()
+            steps.modules = [thing for thing in every if isinstance(thing, Module)]
+
+    def get() -> dict[str, Any]:
+        names = groups.names_in(optimizer, groups.named(others))
+        return {**sharded.state_of(optimizer), groups.KEY: names}
 
     def put(state: Any) -> Optimizer:
+        groups.add_missing(optimizer, state, groups.named(others))
+        state = groups.with_further(optimizer, state)
         before = optimizer.param_groups
         state = sharded.state_for(optimizer, state)
-        optimizer.load_state_dict(state)
+        optimizer.load_state_dict(_plain(state))
         if type(optimizer).load_state_dict is Optimizer.load_state_dict:
             _undo_casts(optimizer, state)
         for old, group in zip(before, optimizer.param_groups, strict=True):
@@ -54,11 +67,12 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
         return optimizer
 
     return Tracked(
-        lambda: sharded.state_of(optimizer),
+        get,
         put,
         optimizer,
-        lambda state: _faults(name, optimizer, state),
+        lambda state: _faults(name, optimizer, state, groups.named(others)),
         live=lambda: dict(_rates(name, optimizer)),
+        introduce=introduce,
         is_alike=sharded.is_alike(p for g in optimizer.param_groups for p in g["params"]),
     )
 
@@ -114,27 +128,40 @@ def check_parameters(tracked: Mapping[str, Any]) -> None:
             )
 
 
-def _faults(name: str, optimizer: Optimizer, saved: Any) -> Iterator[str]:
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state without what only checkpoints hold."""
+    return {key: part for key, part in state.items() if not key.startswith(":")}
+
+
+def _faults(
+    name: str, optimizer: Optimizer, saved: Any, known: groups.Names
+) -> Iterator[str]:
     """Yield why a saved optimizer cannot be restored into the one that is here."""
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= saved.keys():
         yield f"{name!r} is an optimizer here and not in the checkpoint"
         return
     here, there = (
-        [len(group["params"]) for group in groups]
-        for groups in (optimizer.param_groups, saved["param_groups"])
+        [len(group["params"]) for group in each]
+        for each in (optimizer.param_groups, saved["param_groups"])
     )
-    if here != there:
+    further = groups.missing_in(optimizer, saved)
+    if [*here, *map(len, further)] != there:
         yield (
             f"{name!r} has groups of {', '.join(map(str, here))} parameters here and of "
             f"{', '.join(map(str, there))} in the checkpoint"
         )
         return
-    record = sharded.record_for(optimizer, saved)
+    unfit = [*groups.faults(name, optimizer, saved, known)]
+    if unfit:
+        yield from unfit
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters += [known[key] for names in further for key in names if key is not None]
+    record = sharded.record_for(parameters, saved)
     others = [*sharded.faults(name, record, saved.get(sharded.KEY))]
     if others:
         yield from others
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [n for group in saved["param_groups"] for n in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, value in saved["state"].get(number, {}).items():

@@ -86,9 +86,9 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
     refuses it.
     """
     state: dict[str, Any] = optimizer.state_dict()
-    if not _has_sharded(optimizer):
+    if not any(map(is_sharded, _all_of(optimizer))):
         return state
-    known = _parameters(optimizer, state)
+    known = _parameters(_all_of(optimizer), state)
     split: dict[str, Any] = {}
     states: dict[Any, Any] = {}
     for number, values in state["state"].items():
@@ -100,14 +100,23 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
     return {**state, "state": states, KEY: _record(split)}
 
 
+def spread(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a saved part where another tensor is, and split like that one."""
+    with torch.no_grad():
+        copy = torch.empty_like(like, dtype=part.dtype, requires_grad=False)
+        part_of(copy).copy_(part)
+    return copy
+
+
 def state_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a saved state of an optimizer with distributed tensors in place of parts."""
     if KEY not in saved:
         return saved
-    known, split = _parameters(optimizer, saved), saved[KEY]["values"]
+    known = _parameters(_all_of(optimizer), saved)
+    split = saved[KEY]["values"]
     states = {
         number: {
-            key: _spread(value, known[number]) if _name(number, key) in split else value
+            key: spread(value, known[number]) if _name(number, key) in split else value
             for key, value in values.items()
         }
         for number, values in saved["state"].items()
@@ -115,11 +124,13 @@ def state_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Mapping[str, An
     return {**{key: each for key, each in saved.items() if key != KEY}, "state": states}
 
 
-def record_for(optimizer: Optimizer, saved: Mapping[str, Any]) -> Record | None:
+def record_for(
+    parameters: Sequence[torch.Tensor], saved: Mapping[str, Any]
+) -> Record | None:
     """Return the record that a saved state would have with the parameters of today."""
-    if not _has_sharded(optimizer):
+    if not any(map(is_sharded, parameters)):
         return None
-    known, split = _parameters(optimizer, saved), saved.get(KEY, {}).get("values", {})
+    known, split = _parameters(parameters, saved), saved.get(KEY, {}).get("values", {})
     names = {
         _name(number, key): number
         for number in known
@@ -232,29 +243,20 @@ def gradient_norm(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         yield whole(torch.linalg.vector_norm(norms))
 
 
-def _has_sharded(optimizer: Optimizer) -> bool:
-    return any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
+def _all_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _parameters(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[Any, Any]:
+def _parameters(
+    parameters: Sequence[torch.Tensor], state: Mapping[str, Any]
+) -> dict[Any, torch.Tensor]:
     """Return the parameters of an optimizer by their numbers in a state."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [n for group in state["param_groups"] for n in group["params"]]
     return dict(zip(numbers, parameters, strict=True))
 
 
 def _name(number: Any, key: Any) -> str:
     return f"state.{number}.{key}"
-
-
-def _spread(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the distributed tensor of a saved part, which is split like another one."""
-    if not is_sharded(like):
-        return part
-    with torch.no_grad():
-        spread = torch.empty_like(like, dtype=part.dtype, requires_grad=False)
-        part_of(spread).copy_(part)
-    return spread
 
 
 def _record(tensors: Mapping[str, Any]) -> Record:

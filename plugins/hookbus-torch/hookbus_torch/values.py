@@ -10,6 +10,7 @@ import torch
 
 from hookbus import CheckpointError, GraphError, UsageError
 from hookbus.backend import LiveValue, Packed, Tracked
+from hookbus_torch import gradients
 
 _TOGETHER = 2**20
 """Tensors of at most so many bytes leave a device in one buffer, larger ones alone."""
@@ -224,6 +225,7 @@ def tracked(name: str, tensor: torch.Tensor) -> Tracked:
         lambda state: faults(name, tensor, state),
         live=lambda: {"": live},
         is_alike=True,
+        pending=gradients.pending(lambda: iter([("", tensor)])),
     )
 
 

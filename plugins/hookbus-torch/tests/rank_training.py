@@ -6,6 +6,7 @@ It is a script: `tests.support.ranks` starts it. Each rank writes what it has at
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -48,6 +49,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trouble", default="")
     parser.add_argument("--at", type=int, default=7)
     parser.add_argument("--on", type=int, default=1, help="the rank with the trouble")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches of an update")
     parser.add_argument("--limit", type=float, default=20)
     parser.add_argument("--short", type=int, default=0, help="fewer batches on that rank")
     parser.add_argument("--extra", action="store_true", help="one more hook on that rank")
@@ -249,10 +251,16 @@ def train(options: argparse.Namespace) -> None:
                         os.kill(os.getpid(), signal.SIGKILL)
                     time.sleep(0.06)  # ranks exchange at most twenty times a second
                     x = torch.randn(8, 4, generator=generator)
-                    loss = model(x).square().mean()
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
+                    done = session.global_step % options.accumulate
+                    is_last = done == options.accumulate - 1
+                    if not done:
+                        optimizer.zero_grad()
+                    apart = contextlib.nullcontext() if is_last else model.no_sync()
+                    with apart:
+                        loss = model(x).square().mean()
+                        loss.backward()
+                    if is_last:
+                        optimizer.step()
                     shown = loss.detach()
                     if at and options.trouble == "nan":
                         shown = shown * torch.nan

@@ -40,6 +40,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--whole", action="store_true", help="do not shard the model")
     parser.add_argument("--hidden", type=int, default=5, help="which two ranks share badly")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds in each step")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches of an update")
     parser.add_argument("--reads", default="", help="the ranks of a hook that reads")
     parser.add_argument("--assigns", action="store_true")
     return parser.parse_args(arguments)
@@ -118,9 +119,12 @@ def train(options: argparse.Namespace) -> None:
                     begun += 1
                     time.sleep(options.pause)
                     loss = net(torch.randn(8, 4, generator=generator)).square().mean()
-                    optimizer.zero_grad()
+                    done = session.global_step % options.accumulate
+                    if not done:  # in place: the part of each gradient stays
+                        optimizer.zero_grad(set_to_none=options.accumulate == 1)
                     loss.backward()
-                    optimizer.step()
+                    if done == options.accumulate - 1:
+                        optimizer.step()
                     step.report(loss=loss)
         weights = [whole(parameter).tolist() for parameter in net.parameters()]
     except BaseException as raised:

@@ -122,6 +122,16 @@ def test_killed_and_started_again_every_rank_has_the_same_bits(
     assert f"restored path={os.path.relpath(before.path, tmp_path)}" in again.output, again
 
 
+def test_each_rank_has_its_own_pending_gradients_again(tmp_path):
+    """Ranks that add gradients up apart go on after an error as without it."""
+    adds_up = ("--accumulate", "4", "--steps", "9")
+    alone = trained(2, tmp_path / "alone", *adds_up)
+    trained(2, tmp_path / "cut", *adds_up, "--trouble", "forward", "--at", "7")
+    assert saved_in(tmp_path / "cut") == 5  # with the gradient of one batch
+    again = trained(2, tmp_path / "cut", *adds_up)
+    assert again.one("weights") == alone.one("weights"), again
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Callable[[int], RanksRun]:
     """Returns the training of so many ranks that nothing has interrupted."""

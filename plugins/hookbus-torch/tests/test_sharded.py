@@ -59,6 +59,17 @@ def test_killed_and_resumed_each_rank_has_the_same_bits(who, number, whole, tmp_
     assert "restored path=checkpoints/ckpt-" in again.output
 
 
+def test_killed_among_batches_that_add_up_each_rank_has_the_same_bits(tmp_path):
+    """Its part of the gradients that were pending is there again."""
+    adds_up = ("--accumulate", "4")
+    alone = trained(2, tmp_path / "alone", *adds_up)
+    arguments = ["--pause", "0.1", *adds_up]
+    kill("all ranks", SCRIPT, 2, tmp_path / "cut", arguments, "adds up", seconds=1.5)
+    again = trained(2, tmp_path / "cut", *adds_up)
+    assert again.of_each("bits") == alone.of_each("bits"), again
+    assert "restored path=checkpoints/ckpt-" in again.output
+
+
 def test_a_checkpoint_has_the_part_of_each_rank(saved):
     """What belongs to a part is in it as plain data."""
     newest = latest_checkpoint(saved)
