@@ -158,21 +158,36 @@ class Tracked:
 
 @attrs.frozen(eq=False)
 class Loader:
-    """How an iterable draws random numbers.
+    """How an iterable draws random numbers, and how it is led to a position.
 
     Attributes:
-        sources: generators of its own, by name; a resumed session rewinds them.
+        sources: generators of its own, by name; a resumed session rewinds them. Anything
+            else on which its order depends may be one as well.
         draws_between: whether the values that it gives after the first one depend on
             numbers that it draws, in this process, while it goes on, like a shuffle buffer.
             It then gets a stream of its own, which does not depend on the steps. False if
             it draws at most for the value at hand, or nothing.
         begin_pass: is called with the number of a pass of ``session.iterate``, from 0,
             before it begins, for a loader whose order depends on it; None for any other.
+        batch_size: how many examples a batch has; None if that is not known. A session
+            reports a change of it.
+        leave_out: prepares the next iterator; it is called before each one is made. It
+            takes how many values that iterator may leave out behind its first one, without
+            reading them, and returns how many it will. None reads all of them.
+        drew: returns whether reading values has drawn numbers, elsewhere than in this
+            process, on which later values depend.
+        within_pass: takes the state that the iterable returns in the middle of a pass;
+            returns it as it leads back there. Some say after the last value that the pass
+            has ended.
     """
 
     sources: Mapping[str, RandomSource] = attrs.field(factory=dict)
     draws_between: bool = True
     begin_pass: Callable[[int], None] | None = None
+    batch_size: int | None = None
+    leave_out: Callable[[int], int] | None = None
+    drew: Callable[[], bool] = bool
+    within_pass: Callable[[Any], Any] = lambda state: state
 
 
 @attrs.frozen(eq=False)
@@ -263,7 +278,7 @@ class Library:
         return None
 
     def loader(self, iterable: Any) -> Loader | None:
-        """Return how an iterable draws random numbers; None treats it like any other."""
+        """Return how to restore an iterable's position; None treats it like any other."""
 
     def pack(self, value: Any) -> Packed | None:
         """Return a value in the form that codecs write; None if it is not a plain value.

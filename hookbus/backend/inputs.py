@@ -5,15 +5,46 @@ A checksum of the first value shows whether an input still gives its earlier val
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import attrs
+
+from hookbus.backend.own_state import own_state
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
 from hookbus.library import Loader, digest_of, library_of
 from hookbus.logs import log
 from hookbus.random_state import PROCESS, RandomGenerators, same
 
 _PLAIN = Loader()
+
+
+def length_of(iterable: Any) -> int | None:
+    """Return how many values an iterable gives; None if it does not know that.
+
+    It does not know that if its ``__len__`` raises, like that of a loader around a data set
+    without a length.
+
+    >>> length_of([1, 2]), length_of(iter([1, 2]))
+    (2, None)
+    """
+    try:
+        return int(iterable.__len__())
+    except Exception:
+        return None
+
+
+@attrs.define(eq=False)
+class _Given:
+    """Counts the values that an iterator, which gives each value once, has given."""
+
+    count: int = 0
+
+
+_given: WeakKeyDictionary[Any, _Given] = WeakKeyDictionary()
+"""The counts of iterators that passes go through, for the next pass or session."""
 
 
 class Input:
@@ -27,7 +58,12 @@ class Input:
     knows that later draws do not matter.
 
     An iterator or iterable with ``state_dict`` and ``load_state_dict`` keeps its own
-    position, and draws from the generators like the program itself.
+    position, and draws from the generators like the program itself. It keeps none if its
+    ``state_dict`` raises, or returns nothing that a checkpoint can hold.
+
+    Where a library can have an iterator leave out values without reading them, and reading
+    them has drawn no number on which later values depend, the input does so to restore a
+    position. It reads the first value in any case, and compares the checksum.
 
     Args:
         name: the input's name, for messages.
@@ -57,7 +93,10 @@ class Input:
         self._loader = _PLAIN
         self._drawn_from: dict[str, Mapping[str, Any]] = dict(state.get("drawn_from", {}))
         self._stream: Mapping[str, Any] | None = None
+        self._drew = False
         self._length: int | None = None
+        self._given: _Given | None = None
+        self._given_before = self._jump = 0
         self._put_back: list[Any] = []
         self.pulled = 0
         self._keeper: str | None = None
@@ -87,13 +126,18 @@ class Input:
             OutOfRangeError: the iterator has ended.
         """
         try:
-            iterator = self._open() if self._iterator is None else self._iterator
+            iterator = self._open({}) if self._iterator is None else self._iterator
             if self._put_back:
                 value = self._put_back.pop()
-            elif self._started:
-                value = next(iterator) if self._stream is None else self._draw(iterator)
             else:
-                value = self._start(iterator)
+                if not self._started:
+                    value = self._start(iterator)
+                elif self._stream is None:
+                    value = next(iterator)
+                else:
+                    value = self._draw(iterator)
+                if self._given is not None:
+                    self._given.count += 1
         except StopIteration:
             self.ended = True
             raise OutOfRangeError(
@@ -155,9 +199,15 @@ class Input:
 
     def state_at(self, pulled: int) -> dict[str, Any]:
         """Return the position after *pulled* values, the last one or one before it."""
+        sizes = {"length": self._length, "batch_size": self._loader.batch_size}
         state: dict[str, Any] = {"pulled": pulled}
-        if self._keeper is not None and pulled == self.pulled:
-            state[self._keeper] = getattr(self, f"_{self._keeper}").state_dict()
+        state |= {name: size for name, size in sizes.items() if size is not None}
+        if pulled == self.pulled:
+            state |= self._kept_state()
+        if self._loader.leave_out is not None:
+            state["drew"] = self._drew or self._loader.drew()
+        if self._given_before:
+            state["given_before"] = self._given_before
         if self._drawn_from:
             state["drawn_from"] = self._drawn_from
         if self._first is not None and self._keeper is None:
@@ -171,7 +221,9 @@ class Input:
         """Return the position of an input that has ended: where its next pass starts."""
         state: dict[str, Any] = {"pulled": self.pulled, "sources": _capture(self._loader)}
         if self._keeper == "iterable":
-            state["iterable"] = self._iterable.state_dict()
+            own = self._own_state("iterable")
+            if own is not None:
+                state["iterable"] = own
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -180,54 +232,199 @@ class Input:
         Skipping values may advance the generators.
 
         Raises:
-            CheckpointError: the input ends before the position.
+            CheckpointError: the input ends before the position, has passed it, or does not
+                take its own state.
         """
         self._reset(state)
         if not state["pulled"] and "iterable" not in state:
             return  # the iterator is made when it is needed, as in a new session
         if "iterable" in state:
             self._make_iterable()
-        moved = _takes_over(self._iterable, state, "iterable")
-        iterator = self._open()
-        if moved or _takes_over(iterator, state, "iterator"):
+        moved = self._takes_over(self._iterable, state, "iterable")
+        try:
+            iterator = self._open(state)
+        except Exception as error:
+            if moved and not isinstance(error, CheckpointError):
+                raise self._refused(error) from error
+            raise
+        if moved or self._takes_over(iterator, state, "iterator"):
             self.pulled, self._started = state["pulled"], True
+            self._restore_sources(iterator, state.get("sources", {}))
             return
-        while self.pulled < state["pulled"]:
-            try:
+        if self._given is not None:
+            self._go_on(self._given, iterator, state)
+        try:
+            if self._jump:
                 self.pull()
-            except OutOfRangeError as error:
-                raise CheckpointError(
-                    f"the checkpoint is at value {state['pulled']} of input "
-                    f"{self._name!r}, which now ends after {self.pulled}; give it the "
-                    "same data as before, or start in another directory"
-                ) from error
+                self.pulled += self._jump
+            while self.pulled < state["pulled"]:
+                self.pull()
+        except OutOfRangeError as error:
+            raise self._too_short(state, str(self.pulled)) from error
 
     def load_state_at_end(self, state: Mapping[str, Any]) -> None:
         """Move to the end, and pull nothing."""
         self._reset({})
         self._make_iterable()
         _restore(self._loader, state["sources"])
-        _takes_over(self._iterable, state, "iterable")
+        self._takes_over(self._iterable, state, "iterable")
         self._iterator, self.pulled = iter(()), state["pulled"]
         self._started = self.ended = True
 
-    def _open(self) -> Iterator[Any]:
-        self._iterator = self._replayed("open", self._make)
-        for keeper in ("iterator", "iterable"):
-            thing = getattr(self, f"_{keeper}")
-            if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
-                self._keeper = keeper
-                break
+    def _open(self, state: Mapping[str, Any]) -> Iterator[Any]:
+        """Make the iterator; *state* is the position to which it is to move, or empty."""
+        self._iterator = self._replayed("open", lambda: self._make(state))
+        if self._own_state("iterator") is not None:
+            self._keeper = "iterator"
+        elif self._iterator is not self._iterable:
+            self._keeper = "iterable" if self._own_state("iterable") is not None else None
         return self._iterator
 
-    def _make(self) -> Iterator[Any]:
+    def _kept_state(self) -> dict[str, Any]:
+        """Return the part of a position that the iterator or the iterable keeps."""
+        keeper = self._keeper
+        own = None if keeper is None else self._own_state(keeper)
+        if keeper is None or own is None:
+            return {}
+        state = {keeper: self._loader.within_pass(own)}
+        return state | ({"sources": _capture(self._loader)} if self._loader.sources else {})
+
+    def _own_state(self, keeper: str) -> Any:
+        """Return the state that the iterator or the iterable keeps; None without one."""
+        own = own_state(getattr(self, f"_{keeper}"))
+        if own.is_fault or (own.why and keeper == self._keeper):
+            log.warning(
+                "the input keeps no position of its own",
+                input=self._name,
+                why=own.why,
+                effect="a resumed session reads its values again, up to the position",
+            )
+        if own.why and keeper == self._keeper:
+            self._keeper = None
+        return own.value
+
+    def _takes_over(self, thing: Any, state: Mapping[str, Any], key: str) -> bool:
+        """Give a thing its own part of a position; return whether it takes one over."""
+        if key not in state or not hasattr(thing, "load_state_dict"):
+            return False
+        try:
+            thing.load_state_dict(state[key])
+        except Exception as error:
+            raise self._refused(error) from error
+        return True
+
+    def _restore_sources(self, iterator: Iterator[Any], sources: Mapping[str, Any]) -> None:
+        """Restore the generators of a loader that has taken over a state.
+
+        This draws other numbers than a pass does that begins. Older checkpoints have none.
+        """
+        if inspect.isgenerator(iterator):
+            self._iterator = self._restored_late(iterator, sources)
+        else:
+            _restore(self._loader, sources)
+
+    def _restored_late(
+        self, iterator: Iterator[Any], sources: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        """Yield the values of an iterator that takes over its state for the first one."""
+        for value in iterator:
+            _restore(self._loader, sources)
+            yield value
+            break
+        yield from iterator
+
+    def _refused(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"input {self._name!r} does not take the state that it has in the checkpoint "
+            f"({type(error).__name__}: {error}); give the same input with the same "
+            "settings as before, or start in another directory"
+        )
+
+    def _too_short(self, state: Mapping[str, Any], ends: str) -> CheckpointError:
+        """Return the error of an input that ends before its position."""
+        once = hasattr(self._iterable, "__next__") and self._given is None
+        hint = (
+            f"; it is a {type(self._iterable).__name__}, which gives each value once, and "
+            "may have given some before"
+        )
+        return CheckpointError(
+            f"the checkpoint is at value {state['pulled']} of input {self._name!r}, which "
+            f"now ends after {ends}{hint if once else ''}; give it the same data as "
+            "before, or start in another directory"
+        )
+
+    def _go_on(
+        self, given: _Given, iterator: Iterator[Any], state: Mapping[str, Any]
+    ) -> None:
+        """Move an iterator that gives each value once to the beginning of the pass.
+
+        A new one gives the values of the passes before once more. One of this process may
+        stand in the pass already.
+
+        Raises:
+            CheckpointError: it ends before, or has passed the position.
+        """
+        before = state.get("given_before", 0)
+        if given.count > before + state["pulled"]:
+            raise CheckpointError(
+                f"the checkpoint is at value {before + state['pulled']} of input "
+                f"{self._name!r}, a {type(iterator).__name__} that has given "
+                f"{given.count} values, each of them once; make a new one for each session"
+            )
+        while given.count < before:
+            try:
+                next(iterator)
+            except StopIteration as error:
+                ends = f"{given.count} of the values before"
+                raise self._too_short(state, ends) from error
+            given.count += 1
+        self._given_before = before
+        self.pulled = given.count - before
+        self._started = self.pulled > 0
+
+    def _compare_size(self, state: Mapping[str, Any]) -> None:
+        """Report that the input has another length or batch size than in a position.
+
+        Raises:
+            CheckpointError: it ends before the position.
+        """
+        before, now = state.get("length"), self._length
+        size_before, size = state.get("batch_size"), self._loader.batch_size
+        longer = None not in (before, now) and before != now
+        larger = None not in (size_before, size) and size_before != size
+        if not longer and not larger:
+            return
+        why = [f"gives {now} values, and gave {before} in the checkpoint"] if longer else []
+        if larger:
+            why += [f"has the batch size {size}, and had {size_before} in the checkpoint"]
+        elif size is None or size_before is None:
+            why += ["has another batch size or another data set"]
+        else:
+            why += ["has another data set"]
+        cause = f"it {'; it '.join(why)}"
+        if longer and now < state["pulled"]:
+            raise self._too_short(state, f"{now}: {cause}")
+        self._first_before = None  # this is why the values are others
+        log.warning(
+            "the input has another size than in the checkpoint",
+            input=self._name,
+            why=cause,
+            effect="the rest of this pass may repeat examples, or leave some out",
+        )
+
+    def _make(self, state: Mapping[str, Any]) -> Iterator[Any]:
         if self._iterable is None:
             self._make_iterable()
+        if state:
+            self._compare_size(state)
         drawn_from = self._drawn_from.get("loader")
         if drawn_from is not None:
             _restore(self._loader, drawn_from)
         elif self._loader.sources:
             self._drawn_from["loader"] = _capture(self._loader)
+        if self._loader.leave_out is not None:
+            exact = state.get("drew") is False
+            self._jump = self._loader.leave_out(max(0, state["pulled"] - 1) if exact else 0)
         try:
             return iter(self._iterable)
         except TypeError as error:
@@ -238,10 +435,11 @@ class Input:
 
     def _make_iterable(self) -> None:
         self._iterable = iterable = self._factory()
-        length = getattr(iterable, "__len__", None)
-        self._length = None if length is None else length()
+        self._length = length_of(iterable)
         library = library_of(iterable)
         self._loader = (library and library.loader(iterable)) or _PLAIN
+        self._given = _given_by(iterable)
+        self._given_before = 0 if self._given is None else self._given.count
 
     def _start(self, iterator: Iterator[Any]) -> Any:
         value = self._replayed("start", lambda: next(iterator))
@@ -261,13 +459,15 @@ class Input:
 
     def _draw(self, iterator: Iterator[Any]) -> Any:
         """Pull a value while the generators give the input's own stream."""
-        outside = self._generators.capture()
-        assert self._stream is not None
-        self._generators.restore(self._stream)
+        outside, before = self._generators.capture(), self._stream
+        assert before is not None
+        self._generators.restore(before)
         try:
             return next(iterator)
         finally:
             self._stream = self._generators.capture()
+            if self._loader.leave_out is not None and not self._drew:
+                self._drew = not same(before, self._stream)
             self._generators.restore(outside)
 
     def _replayed(self, when: str, do: Callable[[], Any]) -> Any:
@@ -552,12 +752,23 @@ class ProgramPosition:
         return source
 
 
-def _takes_over(thing: Any, state: Mapping[str, Any], key: str) -> bool:
-    """Give a thing its own part of a position; return whether it takes one over."""
-    if key not in state or not hasattr(thing, "load_state_dict"):
-        return False
-    thing.load_state_dict(state[key])
-    return True
+def _given_by(iterable: Any) -> _Given | None:
+    """Return the count of an iterator that gives each value once; None for another one.
+
+    It is also None if it is not known, because code outside of hookbus pulls values.
+    """
+    if not hasattr(iterable, "__next__"):
+        return None
+    try:
+        found = _given.get(iterable)
+        if found is None:
+            used = inspect.isgenerator(iterable) and (
+                inspect.getgeneratorstate(iterable) != inspect.GEN_CREATED
+            )
+            found = None if used else _given.setdefault(iterable, _Given())
+    except TypeError:  # no weak reference leads to it
+        return None
+    return found
 
 
 def _capture(loader: Loader) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from hookbus import CheckpointError, Graph, GraphError, OutOfRangeError
 from hookbus.backend.embedded import EmbeddedSession
-from hookbus.backend.inputs import Input
+from hookbus.backend.inputs import Input, length_of
+from tests.support.watching import lines as lines
 
 
 class Stateful:
@@ -266,3 +267,158 @@ def test_what_is_left_is_told_in_global_steps(increment: int, steps: int | None)
     session = EmbeddedSession(graph)
     session.run("add")
     assert session.remaining() == steps
+
+
+class Unsized:
+    """Values whose length nobody knows."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
+
+    def __len__(self) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError, NotImplementedError])
+def test_an_iterable_whose_length_raises_has_none(error: type[Exception]) -> None:
+    """It gives its values like any other, also to a graph."""
+    assert length_of(Unsized(error)) is None
+    graph = Graph()
+    graph.input("a", lambda: Unsized(error))
+    made = EmbeddedSession(graph)
+    assert made.run("a") == 1
+    assert Input("a", lambda: Unsized(error)).remaining() is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [None, {}, [], {"seen": {1}}, {"big": 10**5000}, {"lock": object()}, OSError("gone")],
+    ids=["None", "dict", "list", "set", "digits", "object", "error"],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_none(state: Any) -> None:
+    """The input counts its values instead, and finds that out when it opens."""
+
+    class Odd(Stateful):
+        def state_dict(self) -> Any:
+            if isinstance(state, Exception):
+                raise state
+            return state
+
+    old, new = (Input("a", lambda: Odd([1, 2, 3])) for _ in range(2))
+    old.pull()
+    assert old.state_dict().keys() == {"pulled", "first"}
+    new.load_state_dict(old.state_dict())
+    assert new.pull() == 2
+
+
+def test_a_state_that_fails_at_a_save_loses_nothing(lines: list[dict[str, Any]]) -> None:
+    """The position counts the values from then on, and a log line tells why."""
+
+    class Failing(Stateful):
+        def state_dict(self) -> Any:
+            if self.place > 1:
+                raise OSError("gone")
+            return super().state_dict()
+
+    old, new = (Input("a", lambda: Failing([1, 2, 3])) for _ in range(2))
+    old.pull()
+    assert old.state_dict()["iterator"] == {"place": 1}
+    old.pull()
+    new.load_state_dict(old.state_dict())
+    assert new.pull() == 3
+    (told,) = [e for e in lines if e["event"] == "the input keeps no position of its own"]
+    assert told["why"] == "its state_dict() raised OSError: gone"
+
+
+def test_a_state_that_is_not_taken_is_an_error() -> None:
+    """Another object than before may not know the state."""
+
+    class Refusing(Stateful):
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            raise KeyError("place")
+
+    state = {"pulled": 1, "iterator": {"place": 1}}
+    with pytest.raises(CheckpointError, match=r"'a' does not take the state .*KeyError"):
+        Input("a", lambda: Refusing([1, 2])).load_state_dict(state)
+
+
+def test_another_length_is_named_as_the_cause(lines: list[dict[str, Any]]) -> None:
+    """The values are others because of it, and not because of a generator."""
+    old, new = Input("a", lambda: [[1], [2], [3]]), Input("a", lambda: [[1, 2], [3]])
+    old.pull()
+    new.load_state_dict(old.state_dict())
+    assert new.pull() == [3]
+    assert [e["event"] for e in lines] == [
+        "the input has another size than in the checkpoint"
+    ]
+    assert lines[0]["why"] == (
+        "it gives 2 values, and gave 3 in the checkpoint; it has another batch size or "
+        "another data set"
+    )
+
+
+def test_a_length_that_ends_before_the_position_is_an_error() -> None:
+    """No value is read to find that out."""
+    old = Input("a", lambda: [1, 2, 3])
+    for _ in range(3):
+        old.pull()
+    with pytest.raises(
+        CheckpointError, match="ends after 2: it gives 2 values, and gave 3"
+    ):
+        Input("a", lambda: [1, 2]).load_state_dict(old.state_dict())
+
+
+def test_a_generator_that_has_passed_the_position_is_an_error() -> None:
+    """It gives each value once, so a second session cannot use it."""
+    values = (number for number in range(5))
+    old = Input("a", lambda: values)
+    for _ in range(2):
+        old.pull()
+    state = old.state_dict()
+    old.pull()
+    message = (
+        r"value 2 of input 'a', a generator that has given 3 values, each of them once"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        Input("a", lambda: values).load_state_dict(state)
+
+
+def test_an_iterator_that_is_used_up_is_named() -> None:
+    """Nobody can see how many values it has given."""
+    values = iter([1, 2])
+    next(values)
+    message = "ends after 1; it is a list_iterator, which gives each value once"
+    with pytest.raises(CheckpointError, match=message):
+        Input("a", lambda: values).load_state_dict({"pulled": 2})
+
+
+def test_passes_that_share_a_generator_go_on_in_a_new_one() -> None:
+    """The values of the passes before are skipped as well."""
+
+    def passes() -> Iterator[Input]:
+        values = (number for number in range(6))
+        while True:
+            yield Input("a", lambda: values)
+
+    old, new = passes(), passes()
+    first, second = next(old), next(old)
+    first.pull(), first.pull()
+    second.pull()
+    source = next(new)
+    source.load_state_dict(second.state_dict())
+    assert [source.pull() for _ in range(3)] == [3, 4, 5]
+    assert source.state_dict()["given_before"] == 2
+    # One of the same process goes on where it stands.
+    third = next(old)
+    third.load_state_dict({**second.state_dict(), "pulled": 2})
+    assert third.pull() == 4
+
+
+def test_a_new_generator_without_the_values_of_the_passes_before_is_an_error() -> None:
+    """It ends before the pass begins."""
+    state = {"pulled": 1, "given_before": 4}
+    with pytest.raises(CheckpointError, match="ends after 2 of the values before"):
+        Input("a", lambda: (number for number in range(2))).load_state_dict(state)

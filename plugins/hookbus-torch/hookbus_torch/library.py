@@ -8,7 +8,15 @@ from typing import Any
 import torch
 
 from hookbus.backend import Library, Loader, Packed, Peers, RandomSource, Tracked
-from hookbus_torch import generators, modules, optimizers, peers, sharded, values
+from hookbus_torch import (
+    generators,
+    loaders,
+    modules,
+    optimizers,
+    peers,
+    sharded,
+    values,
+)
 
 
 class TorchLibrary(Library):
@@ -32,7 +40,7 @@ class TorchLibrary(Library):
             return values.tracked(name, thing)
         if isinstance(thing, torch.Generator):
             return generators.tracked(name, thing)
-        generators.check_no_loader(name, thing)
+        loaders.check_no_loader(name, thing)
         return None
 
     def joined(self, name: str, states: Sequence[Any]) -> Any:
@@ -69,8 +77,8 @@ class TorchLibrary(Library):
         return sum(int(cuda.memory_allocated(n)) for n in range(cuda.device_count()))
 
     def loader(self, iterable: Any) -> Loader | None:
-        """Return how a DataLoader draws random numbers."""
-        return generators.loader(iterable)
+        """Return how to restore the position of a DataLoader."""
+        return loaders.loader(iterable)
 
     def pack(self, value: Any) -> Packed | None:
         """Return a tensor as bytes on the host.

@@ -1,0 +1,97 @@
+"""Reads the state of an iterator or a loader, if a checkpoint can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from hookbus.errors import CheckpointError
+from hookbus.library import library_of
+
+_MOST_LEVELS = 98
+"""A codec writes 100 levels, and a position adds two."""
+
+_MOST_BITS = 2**13
+"""Python does not turn integers of more digits into text, which JSON needs."""
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+
+
+@attrs.frozen(eq=False)
+class OwnState:
+    """The state of an object, as the object returns it.
+
+    Attributes:
+        value: the state; None if a checkpoint can hold none.
+        why: why it can hold none; empty if it can.
+        is_fault: whether the object returns a state that a checkpoint cannot hold, in
+            place of none.
+    """
+
+    value: Any = None
+    why: str = ""
+    is_fault: bool = False
+
+
+def own_state(thing: Any) -> OwnState:
+    """Return the state of an object, which keeps none if its ``state_dict`` raises.
+
+    >>> own_state(object()).why
+    'it has no state_dict() and load_state_dict()'
+    """
+    if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
+        return OwnState(why="it has no state_dict() and load_state_dict()")
+    try:
+        state = thing.state_dict()
+    except Exception as error:
+        return OwnState(why=f"its state_dict() raised {type(error).__name__}: {error}")
+    if state is None or (isinstance(state, Mapping | list | tuple) and not state):
+        return OwnState(why=f"its state_dict() returned {state!r}")
+    fault = _fault_of(state)
+    if fault:
+        return OwnState(why=f"its state {fault}", is_fault=True)
+    return OwnState(state)
+
+
+def _fault_of(state: Any) -> str:
+    """Return why a checkpoint cannot hold a state, or an empty text."""
+    level = [state]
+    for _ in range(_MOST_LEVELS):
+        # Each object once: two lists that hold each other twice would grow without end.
+        inner: dict[int, Any] = {}
+        for part in level:
+            if isinstance(part, Mapping) or type(part) in (list, tuple):
+                inner.update((id(each), each) for each in _parts_of(part))
+            else:
+                fault = _fault_of_leaf(part)
+                if fault:
+                    return fault
+        if not inner:
+            return ""
+        level = [*inner.values()]
+    return "has more than 100 levels, or contains itself"
+
+
+def _parts_of(whole: Any) -> Iterator[Any]:
+    if isinstance(whole, Mapping):
+        yield from whole
+        yield from whole.values()
+    else:
+        yield from whole
+
+
+def _fault_of_leaf(value: Any) -> str:
+    if type(value) in _PLAIN:
+        big = type(value) is int and value.bit_length() > _MOST_BITS
+        return "contains an integer of thousands of digits" if big else ""
+    library = library_of(value)
+    try:
+        if library is not None and library.pack(value) is not None:
+            return ""
+    except CheckpointError as error:
+        return f"cannot be saved: {error}"
+    if hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", True):
+        return ""
+    return f"contains the type {type(value).__module__}.{type(value).__qualname__}"
