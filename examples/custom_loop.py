@@ -55,7 +55,7 @@ def main() -> None:
     draw = np.random.default_rng(7)
     with MonitoredTrainingSession(checkpoint_dir=options.checkpoint_dir) as session:
         session.track(model=model, draw=draw)
-        for _ in range(options.epochs):
+        for _ in session.epochs(options.epochs):
             for x, y in session.iterate(batches(x_train, y_train, draw)):
                 with session.step() as step:
                     # A little noise makes the classifier robust.
@@ -65,8 +65,6 @@ def main() -> None:
                         loss=log_loss(y, model.predict_proba(x), labels=CLASSES),
                         accuracy=lambda: model.score(x_test, y_test),
                     )
-            if session.should_stop():
-                break
             with session.evaluation("held_out") as evaluation:
                 evaluation.report(accuracy=model.score(x_test, y_test))
     print(f"held-out accuracy: {model.score(x_test, y_test):.1%}")

@@ -38,7 +38,7 @@ def train(epochs: int, directory: str) -> None:
 
     with MonitoredTrainingSession(checkpoint_dir=directory) as session:  # new
         session.track(model=model, optimizer=optimizer)  # new
-        for _ in range(epochs):
+        for _ in session.epochs(epochs):  # was: for _ in range(epochs):
             for x, y in session.iterate(loader):  # was: for x, y in loader:
                 with session.step() as step:  # new
                     optimizer.zero_grad()

@@ -49,7 +49,7 @@ def main() -> None:
     directory = options.checkpoint_dir
     with MonitoredTrainingSession(checkpoint_dir=directory) as session:  # new
         session.track(model=model, optimizer=optimizer, scheduler=scheduler)  # new
-        for _ in range(options.epochs):
+        for _ in session.epochs(options.epochs):  # was: in range(options.epochs)
             for x, y in session.iterate(loader):  # was: for x, y in loader:
                 with session.step() as step:  # new
                     optimizer.zero_grad()

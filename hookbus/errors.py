@@ -19,7 +19,6 @@
     ├── SessionClosedError             RuntimeError
     │   └── ForkedSessionError                         used in a forked child
     ├── RunAfterStopError              RuntimeError
-    │   └── SessionStoppedError                        leaves a custom loop after a stop
     ├── ThreadsStillRunningError       RuntimeError
     ├── NotReadyError                  RuntimeError
     ├── DeadlineExceededError          TimeoutError
@@ -33,6 +32,9 @@
         ├── CheckpointDirectoryError   (UsageError)    cannot be written
         ├── CheckpointMismatchError    ValueError
         └── NoGoodCheckpointError      ValueError
+
+:class:`SessionStoppedError` leaves a custom loop after its session has stopped. It is not
+in the tree: it is no ``Exception``, so that no ``except Exception`` of the loop catches it.
 
 Each one also subclasses the type that TensorFlow raises in that case, so that code
 written for TensorFlow still catches it.
@@ -171,8 +173,12 @@ class RunAfterStopError(HookbusError, RuntimeError):
     """``run`` is called although a hook asked to stop."""
 
 
-class SessionStoppedError(RunAfterStopError):
-    """Leaves a custom loop that continues after a stop; the session's block handles it."""
+class SessionStoppedError(BaseException):
+    """Leaves a custom loop that continues after its session has stopped.
+
+    The session's block catches it. It is no :class:`Exception`, so that ``except
+    Exception`` in the loop lets it pass.
+    """
 
 
 class ThreadsStillRunningError(HookbusError, RuntimeError):

@@ -28,6 +28,7 @@ class ForkedInput(Input):
     def __init__(self, first: Input, begin: ForkedInputs) -> None:
         super().__init__(first._name, first._factory)
         self._position: Mapping[str, Any] | None = None
+        self._ahead = self._generators.capture()
         if begin == "copy":
             # A copy: an iterator may return the very state that it goes on changing.
             self._position = copy.deepcopy(first.state_dict())
@@ -54,6 +55,13 @@ class ForkedInput(Input):
         self._position = None
         with undisturbed():
             super().load_state_dict(state)
+
+    def _draw(self, iterator: Iterator[Any]) -> Any:
+        """Pull a value that may draw the numbers that the training will draw next."""
+        if str(self.pulled) in self._drawn_from:
+            return super()._draw(iterator)
+        self._stream = self._ahead
+        return self._draw_from_stream(iterator)
 
     def _make_iterable(self) -> None:
         super()._make_iterable()

@@ -13,12 +13,14 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hookbus.backend.own_state import own_state
-from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, UsageError, blame
+from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, blame
 from hookbus.library import Loader, digest_of, library_of
 from hookbus.logs import log
 from hookbus.random_state import PROCESS, RandomGenerators, same
 
 _PLAIN = Loader()
+_MOST_DRAWS = 100
+"""How many values of a pass may draw from the program's own generators, after the first."""
 
 
 def length_of(iterable: Any) -> int | None:
@@ -53,9 +55,10 @@ class Input:
     To restore a position, the input makes a new iterator and skips values, so the iterator
     must give the same values again. An iterator may draw from the generators when it is
     made or gives its first value, usually for a shuffle. The new iterator then draws from
-    the same states. Later values are drawn from a stream of the input's own, which does not
-    depend on the draws of the steps. There is no such stream if the library of the iterable
-    knows that later draws do not matter.
+    the same states, and so it does for later values, if only some of them draw, like those
+    that begin another epoch. If many do, they are drawn from a stream of the input's own,
+    which does not depend on the draws of the steps. Neither is needed if the library of the
+    iterable knows that later draws do not matter.
 
     An iterator or iterable with ``state_dict`` and ``load_state_dict`` keeps its own
     position, and draws from the generators like the program itself. It keeps none if its
@@ -93,7 +96,8 @@ class Input:
         self._loader = _PLAIN
         self._drawn_from: dict[str, Mapping[str, Any]] = dict(state.get("drawn_from", {}))
         self._stream: Mapping[str, Any] | None = None
-        self._drew = False
+        self._watches_draws = self._drew = False
+        self._draws = 0
         self._length: int | None = None
         self._given: _Given | None = None
         self._given_before = self._jump = 0
@@ -132,10 +136,12 @@ class Input:
             else:
                 if not self._started:
                     value = self._start(iterator)
-                elif self._stream is None:
-                    value = next(iterator)
-                else:
+                elif self._stream is not None:
+                    value = self._draw_from_stream(iterator)
+                elif self._watches_draws:
                     value = self._draw(iterator)
+                else:
+                    value = next(iterator)
                 if self._given is not None:
                     self._given.count += 1
         except StopIteration:
@@ -154,25 +160,40 @@ class Input:
         self._put_back.append(value)
         self.pulled -= 1
 
+    def length(self) -> int | None:
+        """Return how many values the iterable gives; None if it does not know that."""
+        if self._iterable is None:
+            self._make_iterable()
+        return self._length
+
+    def loader_states(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the states on which a loader's order depends: at the start, and now."""
+        return self._drawn_from.get("loader", {}), _capture(self._loader)
+
+    def continue_loader(self, known: Mapping[str, Any]) -> None:
+        """Have a loader begin as the last pass over it has ended, in the program before.
+
+        A loader goes on only if it is as the first one was when its first pass began, and
+        if the program before did not make a new one for each pass.
+
+        Args:
+            known: the states of the loader: ``first`` when its first pass began, ``start``
+                when the last one did, ``end`` when that one ended; and ``is_only``, whether
+                there was one pass.
+        """
+        if self._iterable is None:
+            self._make_iterable()
+        first, start = known["first"], known["start"]
+        is_made_anew = not known["is_only"] and same(start, first)
+        if same(_capture(self._loader), first) and not is_made_anew:
+            _restore(self._loader, known["end"])
+
     def remaining(self) -> int | None:
         """Return how many values are left, if the iterable in use has a length."""
         if self._length is None:
             return None
         ahead = [n for n in self._left_out if self.pulled <= n < self._length]
         return max(0, self._length - self.pulled - len(ahead))
-
-    @property
-    def gives_once(self) -> bool:
-        """Whether the next session cannot pull the last value again.
-
-        The iterator is past it, or the numbers that it drew for it are drawn.
-        """
-        return not self._loader.draws_between or self._keeper is not None
-
-    @property
-    def is_left_open(self) -> bool:
-        """Whether a new iterator of the iterable may continue where this one was left."""
-        return self._keeper == "iterable"
 
     def can_go_back(self, state: Mapping[str, Any]) -> bool:
         """Return whether it can give the values behind an earlier position once more.
@@ -208,8 +229,13 @@ class Input:
             state["drew"] = self._drew or self._loader.drew()
         if self._given_before:
             state["given_before"] = self._given_before
-        if self._drawn_from:
-            state["drawn_from"] = self._drawn_from
+        drawn_from = {
+            when: states
+            for when, states in self._drawn_from.items()
+            if not when.isdecimal() or int(when) < pulled
+        }
+        if drawn_from:
+            state["drawn_from"] = drawn_from
         if self._first is not None and self._keeper is None:
             state["first"] = self._first
         ahead = sorted(number for number in self._left_out if number >= pulled)
@@ -218,8 +244,12 @@ class Input:
         return state
 
     def state_at_end(self) -> dict[str, Any]:
-        """Return the position of an input that has ended: where its next pass starts."""
-        state: dict[str, Any] = {"pulled": self.pulled, "sources": _capture(self._loader)}
+        """Return the position of an input that has ended: where its next pass starts.
+
+        It also has what a longer iterable needs to go on behind it.
+        """
+        state = self.state_at(self.pulled)
+        state["sources"] = _capture(self._loader)
         if self._keeper == "iterable":
             own = self._own_state("iterable")
             if own is not None:
@@ -453,11 +483,22 @@ class Input:
                 "changed; session.track() saves a generator",
             )
         draws = not self._drawn_from.keys().isdisjoint(("open", "start"))
-        if draws and not self.gives_once:
-            self._stream = self._generators.fork()
+        alone = self._loader.draws_between and self._keeper is None
+        self._watches_draws = draws and alone
         return value
 
     def _draw(self, iterator: Iterator[Any]) -> Any:
+        """Pull a value from the program's generators; note from where, if it draws."""
+        key = str(self.pulled)
+        value, draws = self._replayed(key, lambda: next(iterator)), key in self._drawn_from
+        if draws:
+            self._drew = True
+            self._draws += 1
+            if self._draws > _MOST_DRAWS:
+                self._stream = self._generators.fork()
+        return value
+
+    def _draw_from_stream(self, iterator: Iterator[Any]) -> Any:
         """Pull a value while the generators give the input's own stream."""
         outside, before = self._generators.capture(), self._stream
         assert before is not None
@@ -481,275 +522,6 @@ class Input:
         if not same(before, self._generators.capture()):
             self._drawn_from[when] = before
         return result
-
-
-BEFORE_ALL: Mapping[str, Any] = {"over": 0, "within": {}, "marks": 0}
-"""The position of a custom loop before its first call of ``session.iterate``."""
-
-
-class ProgramPosition:
-    """Counts how far a custom loop has come, and leads a resumed program to this position.
-
-    A position has three parts: the number of complete passes, the place in the open pass
-    after the last value whose step was done, and the number of marks since then. A mark is
-    a call of the session at which it may save or stop.
-
-    A resumed program starts from its top. It skips the complete passes, and continues the
-    open pass at its place. The code around the passes runs again and may change tracked
-    objects. When the program arrives at the position, these objects get the state of the
-    checkpoint once more.
-
-    Args:
-        generators: captures and restores the random generators that a pass may draw from.
-    """
-
-    def __init__(self, generators: RandomGenerators) -> None:
-        self._generators = generators
-        self._loaded: Mapping[str, Any] = BEFORE_ALL
-        self._arrived: Callable[[], None] | None = None
-        self._began_again = False
-        self._started = self._complete = self._done = self._marks = 0
-        self._source: Input | None = None
-        self._back_at: int | None = None
-        self._given_before: int | None = None
-        self._active = self._left = False
-        self._wraps = False
-
-    def iterate(
-        self,
-        iterable: Iterable[Any],
-        should_stop: Callable[[], bool],
-        ended: Callable[[int], None],
-        wrap: Callable[[Any], Any] | None = None,
-        before_end: Callable[[], object] = lambda: None,
-    ) -> Iterator[Any]:
-        """Yield the values of one pass from its position on, until *should_stop*.
-
-        Args:
-            iterable: the input.
-            should_stop: whether the session stops.
-            ended: is called with the number of the pass when it has ended by itself.
-            wrap: returns what to yield in place of a value. It may draw random numbers or
-                change the state of hooks, so the step of a wrapped value must be done.
-            before_end: is called when there is no further value. The input may go back in
-                it, and then has further ones.
-
-        Raises:
-            UsageError: another pass is still open.
-        """
-        if self._active:
-            raise UsageError(
-                "iterate() inside iterate(): a session keeps the position of one input; "
-                "iterate over the inner one without the session"
-            )
-        self.safepoint()
-        if should_stop():
-            return
-        number = self._started
-        self._started += 1
-        if number < self._loaded["over"]:
-            return
-        source = self._start(number, iterable)
-        was_over = source.ended
-        self._active, self._wraps = True, wrap is not None
-        try:
-            while True:
-                try:
-                    value = source.pull()
-                except OutOfRangeError:
-                    before_end()
-                    if source.ended:
-                        break
-                    continue
-                self._marks = 0
-                yield value if wrap is None else wrap(value)
-                self._marks = 0
-                if should_stop():
-                    return
-        except GeneratorExit:
-            self._left = True
-            raise
-        finally:
-            self._active = False
-        self._done, self._marks = source.pulled, 0
-        if not was_over:
-            ended(number)
-
-    @property
-    def epoch(self) -> int | None:
-        """The number of the open pass, from 0; None between two passes."""
-        return self._complete if self._active else None
-
-    @property
-    def pending(self) -> bool:
-        """Whether a pulled value would be lost if its step were not done."""
-        source = self._source
-        if source is None or source.pulled <= self._done:
-            return False
-        return self._wraps or source.gives_once
-
-    @property
-    def wrapped(self) -> bool:
-        """Whether hooks have wrapped a value whose step is not done yet."""
-        return self._wraps and self.pending
-
-    @property
-    def resuming(self) -> bool:
-        """Whether the program is still on its way to the position of the checkpoint."""
-        return self._arrived is not None
-
-    def remaining(self) -> int | None:
-        """Return how many steps the open pass still has, if its iterable has a length."""
-        source = self._source if self._active else None
-        left = None if source is None else source.remaining()
-        return None if left is None or source is None else left + source.pulled - self._done
-
-    def begin_step(self, trains: bool) -> bool:
-        """Count the start of a step, which is also a mark.
-
-        Args:
-            trains: whether it is a ``train`` step. If so, the program has arrived, even if
-                it came another way than the program before.
-
-        Returns:
-            Whether the step must be done, like :attr:`pending`.
-        """
-        self._marks += 1
-        if self._arrived is not None and (
-            trains or (self._began_again and self._marks >= self._loaded["marks"])
-        ):
-            self.reach_safepoint()
-        source = self._source
-        if source is None or source.pulled <= self._done:
-            return False
-        return self._wraps or source.gives_once
-
-    def step_done(self) -> None:
-        """Note that the step of the last value was done."""
-        self._marks = 0
-        if self._source is not None:
-            self._done = self._source.pulled
-
-    def safepoint(self) -> None:
-        """Count a mark: the program is where the session may save or stop."""
-        self._marks += 1
-        if self._began_again and self._marks >= self._loaded["marks"]:
-            self.reach_safepoint()
-
-    def reach_safepoint(self) -> None:
-        """Give the tracked objects the state of the checkpoint: the program has arrived."""
-        arrived, self._arrived, self._began_again = self._arrived, None, False
-        if arrived is not None:
-            arrived()
-
-    def finish(self) -> None:
-        """Note the end of the program, which counts as arrived in any case."""
-        self.safepoint()
-        if self.resuming:
-            self._source = None
-            self.reach_safepoint()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position, for a checkpoint."""
-        source = self._source
-        if source is None or self.resuming:
-            return dict(self._loaded)
-        over = source.ended or (self._left and not source.is_left_open)
-        if over and not self._active:
-            within, marks = {"ended": True, **source.state_at_end()}, self._marks
-        else:
-            # After its step, a resumed program does not come by here again.
-            ahead = self._active and source.pulled > self._done
-            within, marks = source.state_at(self._done), self._marks if ahead else 0
-        return {"over": self._complete, "within": within, "marks": marks}
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], arrived: Callable[[], None] | None = None
-    ) -> None:
-        """Take over a position; the next calls of :meth:`iterate` move to it.
-
-        *arrived* is called when the program arrives at the position.
-        """
-        self._started = self._done = self._marks = 0
-        self._source, self._loaded, self._began_again = None, state, False
-        self._complete, self._arrived = state["over"], arrived if state["within"] else None
-
-    def why_not_back(self, state: Mapping[str, Any]) -> str | None:
-        """Return why the open pass cannot go back to a position; None if it can."""
-        source = self._source
-        if source is None or not self._active:
-            return "no pass over it is open"
-        within = self._within(source, state)
-        if within is None:
-            return "the checkpoint is from an earlier pass"
-        if not source.can_go_back(within):
-            return "it is an iterator, which gives each value once"
-        return None
-
-    def given_last(self) -> dict[str, list[int]]:
-        """Return the number of the last value of the open pass, by the number of the pass.
-
-        The result is empty without an open pass, and if no value came since a roll-back.
-        """
-        source = self._source
-        if source is None or not self._active or source.pulled == self._back_at:
-            return {}
-        return {str(self._complete): [source.pulled - 1]}
-
-    def go_back(
-        self, state: Mapping[str, Any], left_out: Mapping[str, Iterable[int]]
-    ) -> None:
-        """Have the open pass give the values behind a position once more.
-
-        Args:
-            state: a position for which :meth:`why_not_back` returns None.
-            left_out: the numbers of the values to leave out, as from :meth:`given_last`.
-
-        Raises:
-            CheckpointError: the input ends before the position.
-        """
-        source = self._source
-        assert source is not None
-        within = self._within(source, state)
-        assert within is not None
-        source.go_back(within, left_out.get(str(self._complete), ()))
-        self._done = self._back_at = source.pulled
-        self._marks = 0
-
-    def _within(self, source: Input, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the part of a position for the open pass; None if it has no such part."""
-        within: Mapping[str, Any] = state["within"]
-        if state["over"] == self._complete and "ended" not in within:
-            return within or source.state_at(0)
-        # The pass before had given all of its values by then.
-        was_over = "ended" in within or within.get("pulled") == self._given_before
-        was_over &= state["over"] == self._complete - 1
-        return source.state_at(0) if was_over else None
-
-    def _start(self, number: int, iterable: Iterable[Any]) -> Input:
-        """Begin a pass; those before it are complete, however the loop left them."""
-        library = library_of(iterable)
-        loader = None if library is None else library.loader(iterable)
-        if loader is not None and loader.begin_pass is not None:
-            loader.begin_pass(number)
-        source = Input(f"iterate() call {number + 1}", lambda: iterable, self._generators)
-        first = self.resuming and not self._began_again
-        if not first:
-            self.reach_safepoint()
-        self._complete, self._done, self._left, self._marks = number, 0, False, 0
-        self._back_at = None
-        self._given_before = None if self._source is None else self._source.pulled
-        if first:
-            position = self._loaded["within"]
-            if "ended" in position:
-                source.load_state_at_end(position)
-            else:
-                source.load_state_dict(position)
-            self._done, self._began_again = source.pulled, True
-        self._source = source
-        if first and not self._loaded["marks"]:
-            self.reach_safepoint()
-        return source
 
 
 def _given_by(iterable: Any) -> _Given | None:

@@ -42,6 +42,7 @@ _OPTIONAL = frozenset(
         "hooks",
         "inputs",
         "passes",
+        "start",
         "random",
         "backend",
         "params",
@@ -239,8 +240,10 @@ def _part_of(restored: Restored, rank: int) -> Mapping[str, Any]:
 
 
 def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the beginning of the pass in which a place is."""
-    return {"over": place.get("over", 0), "within": {}, "marks": 0}
+    """Return the beginning of the pass in which a place is; of an epoch, if it has some."""
+    within = place.get("within", {})
+    within = {"pulled": within["pulled"]} if "body" in within else {}
+    return {"over": place.get("over", 0), "within": within, "marks": 0}
 
 
 @attrs.frozen

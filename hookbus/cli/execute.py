@@ -21,6 +21,7 @@ from hookbus.errors import (
     ExitCode,
     HookbusError,
     SessionInterruptedError,
+    SessionStoppedError,
     UnknownNodeError,
     UsageError,
     culprit_of,
@@ -57,7 +58,7 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
         return code
     except KeyboardInterrupt as error:
         return report_interruption(error)
-    except HookbusError as error:
+    except (HookbusError, SessionStoppedError) as error:
         interrupted = isinstance(error, SessionInterruptedError)
         ending = _after_signal(config.records) if interrupted else None
         if ending is not None:

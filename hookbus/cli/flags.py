@@ -24,6 +24,7 @@ FLAGS = {
     "--trace-plugins": KEYS["trace_plugins"].help.removeprefix("true: "),
     "--hook-budget SHARE": KEYS["hook_budget"].help,
     "--show-step": KEYS["show_step"].help.removeprefix("true: "),
+    "--again": KEYS["again"].help.removeprefix("true: "),
     "--log-format FORMAT": KEYS["log_format"].help,
     "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
     "-q": "log warnings and errors only: --log-level warning",

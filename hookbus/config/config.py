@@ -58,6 +58,7 @@ class Config:
         hook_budget: the share of the time that each hook may take; None for any.
         hook_budget_place: the place that gives it.
         show_step: whether to log the source of the compiled step.
+        again: whether to train again after the training has finished.
         log_format: how the ``hookbus`` command writes its log.
         log_level: the lowest level that it logs.
         file: the config file that was read, or None.
@@ -77,6 +78,7 @@ class Config:
     hook_budget: float | None = None
     hook_budget_place: Precedence = Precedence.CODE
     show_step: bool = False
+    again: bool = False
     log_format: str = "console"
     log_level: int = LEVEL
     file: str | None = None
@@ -150,6 +152,7 @@ class Config:
                 default=Precedence.CODE,
             ),
             show_step=values.get("show_step", False),
+            again=values.get("again", False),
             log_format=values.get("log_format", "console"),
             log_level=values.get("log_level", LEVEL),
             file=file.name if file is not None else None,

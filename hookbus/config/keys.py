@@ -183,6 +183,12 @@ KEYS: Mapping[str, Key] = {
         "--show-step",
         value=True,
     ),
+    "again": Key(
+        boolean,
+        "true: train again if the training in the checkpoint directory has finished",
+        "--again",
+        value=True,
+    ),
     "log_format": Key(
         _format,
         "console (default) for people, json for one object per line",

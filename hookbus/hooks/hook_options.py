@@ -171,6 +171,9 @@ class HookOptions:
             later than its ``next_due`` asks. False by default.
         only_observes: True for a hook that changes nothing: it feeds and assigns nothing,
             pulls no input, draws no number from a global generator. False by default.
+        rolls_back: True for a hook that calls ``request_rollback()``. A custom loop then
+            saves at the start of each pass, so that going back never undoes the code
+            between two passes. False by default.
         main_setting: the field that ``--NAME VALUE`` sets; by default the first.
         default_settings: values by field, which apply if a flag switches the plugin on and
             nothing else sets them. None by default.
@@ -205,6 +208,7 @@ class HookOptions:
     on_error: str = attrs.field(default="raise", validator=_check_policy)
     can_wait: bool = attrs.field(default=False, validator=_check_flag)
     only_observes: bool = attrs.field(default=False, validator=_check_flag)
+    rolls_back: bool = attrs.field(default=False, validator=_check_flag)
     main_setting: str | None = attrs.field(
         default=None,
         validator=_checked(

@@ -151,7 +151,7 @@ def is_clean_end(error: BaseException | None, stopping: bool) -> bool:
     """
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
-    if isinstance(error, RunAfterStopError | SessionInterruptedError):
+    if isinstance(error, RunAfterStopError | SessionInterruptedError | SessionStoppedError):
         return stopping
     return error is None or isinstance(error, (*END_OF_INPUT, GeneratorExit))
 

@@ -134,14 +134,15 @@ class Ending:
 
         Args:
             kind: the purpose of the run; an ``aux`` run is allowed.
-            leaves_loop: whether a stop ends the loop of the caller, as a signal does. In a
-                graph the code behind a run needs the value of the run, so the error
-                reaches the caller, as in TF.
+            leaves_loop: whether the error leaves the loop of the caller, for the session's
+                block. In a graph the code behind a run needs the value of the run, so the
+                error of a stop reaches the caller, as in TF.
         """
         if kind == "aux":
             return None
         if self.signals.came():
-            return SessionInterruptedError(
+            interrupted = SessionStoppedError if leaves_loop else SessionInterruptedError
+            return interrupted(
                 f"{self.signals.name} ended the session; use: while not "
                 "session.should_stop()"
             )

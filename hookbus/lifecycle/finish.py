@@ -145,8 +145,8 @@ def _decide(
             return thread, False
         if clean and isinstance(reached, END_OF_INPUT):
             state.end_input(reached)
-        if clean and state.mode.takes_reports:
-            state.contents.epochs.finish()
+        if clean and state.mode.takes_reports and not state.is_stopping:
+            state.contents.position.finish()
         if clean:
             exchange_at_end(state)
         state.stop_by_signal()
@@ -186,7 +186,8 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if state.mode.takes_reports and outcome.kind in KINDS.values():
         # Before the first step, the next program resumes from the checkpoint that this one
         # restored, if any: so far, this program has only repeated earlier work.
-        requested = requested if state.contents.tracking.is_complete else None
+        safe = state.contents.tracking.is_complete and not state.loop.is_cut_inside
+        requested = requested if safe else None
     if requested is not None:
         failures += _attempt(lambda: save(state, requested, None))
     failures += _attempt(lambda: record_values(state))
@@ -272,6 +273,7 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
     written = saver.is_chief and not saver.is_displaced
     if trained and written and saver.checkpoints.directory is not None:
         _write_outcome(outcome, saver.checkpoints.directory)
+    _report_nothing_to_train(state, outcome)
     state.bus.failures.report()
     for who, updates in state.requests.skips.items():
         log.info("updates skipped", by=who, updates=updates)
@@ -286,6 +288,21 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
         state.bus.costs.report()
     if state.options.config.show_step:
         _show_step(state)
+
+
+def _report_nothing_to_train(state: SessionState, outcome: Outcome) -> None:
+    """Log that the training had finished before, if that is why the session did no step."""
+    last, ended = state.saver.last, None
+    if state.kind == "train" and last is not None and outcome.step == state.first_step:
+        ended = last.restored_end
+    if ended in ("completed", "end_of_input") and outcome.kind == ended:
+        log.info(
+            "nothing to train",
+            step=outcome.step,
+            why=f"the training has ended: {ended}",
+            path=shown(state.saver.store.directory),
+            next="give it more epochs or data, train --again, or take another directory",
+        )
 
 
 def _show_step(state: SessionState) -> None:

@@ -11,6 +11,7 @@ from hookbus.errors import UsageError, did_you_mean
 from hookbus.graph.graph import Graph
 from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.requests import RunRequests
 from hookbus.logs import log
 
 Block: TypeAlias = Literal["step", "evaluation"]
@@ -25,14 +26,26 @@ class LoopState:
         block: the block that is entered; None between two blocks.
         last_context: the context of the last step, which takes the requests that hooks make
             between two steps.
+        held: the requests of hooks that wait for the next pull.
+        has_warned: whether the loop was warned of a long body.
+        is_cut_inside: whether the session has left the loop in the body of a value.
         input_names: the names that the loop gave to its inputs.
         thread: the number of the thread that opened the session.
     """
 
     block: Block | None = None
     last_context: SessionRunContext | None = None
+    held: RunRequests = attrs.field(factory=RunRequests)
+    has_warned: bool = False
+    is_cut_inside: bool = False
     input_names: set[str] = attrs.field(factory=set)
     thread: int = attrs.field(factory=threading.get_ident)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether requests of hooks wait for the next pull."""
+        held = self.held
+        return bool(held.stop or held.save or held.rollback)
 
     def check_block(self, block: Block) -> None:
         """Raise UsageError if another block is open: blocks cannot be nested."""

@@ -27,6 +27,7 @@ class Graph:
 
     takes_reports: bool = attrs.field(default=False, init=False)
     is_driven: bool = attrs.field(default=False, init=False)
+    has_passes: bool = attrs.field(default=False, init=False)
     replaces_backend: bool = attrs.field(default=True, init=False)
 
     def remaining(self, state: SessionState) -> int | None:
@@ -74,11 +75,12 @@ class Blocks:
 
     takes_reports: bool = attrs.field(default=True, init=False)
     is_driven: bool = attrs.field(default=False, init=False)
+    has_passes: bool = attrs.field(default=True, init=False)
     replaces_backend: bool = attrs.field(default=False, init=False)
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left in the open pass, if it is known."""
-        return state.contents.epochs.remaining()
+        return state.contents.position.remaining()
 
     def inputs_to_leave_out(
         self, state: SessionState, asked: Rollback
@@ -86,7 +88,7 @@ class Blocks:
         """Return the number of the last value of the open pass."""
         if not asked.skip_inputs:
             return {}
-        return state.contents.epochs.given_last() if asked.taken is None else asked.taken
+        return state.contents.position.given_last() if asked.taken is None else asked.taken
 
     def roll_back(
         self,
@@ -102,7 +104,7 @@ class Blocks:
         assert state.backend is not None
         backend, contents, saved = state.backend, state.contents, restored.state
         place = contents.place_of(restored)
-        why_not = contents.epochs.why_not_back(place)
+        why_not = contents.position.why_not_back(place)
         if why_not is not None and not rollback.skip_inputs:
             raise UsageError(
                 f"hook {rollback.who!r} called run_context.request_rollback("
@@ -113,7 +115,7 @@ class Blocks:
         seek: Callable[[], None] | None = None
         if why_not is None:
             left_out = self.inputs_to_leave_out(state, rollback)
-            seek = partial(contents.epochs.go_back, place, left_out)
+            seek = partial(contents.position.go_back, place, left_out)
         else:
             log.warning("the input does not go back", why=why_not)
         backend.stepper.flush_idle()
@@ -122,6 +124,7 @@ class Blocks:
         load_hooks(contents.hooks, saved.get("hooks", {}), restored.manifest.ended)
         state.bus.caller("after_create_session").collect(backend.session, backend.coord)
         contents.generators.restore(saved.get("random", {}))
+        contents.position.forget_evaluations(backend.session.global_step)
 
 
 @attrs.frozen
@@ -134,6 +137,7 @@ class Driven:
 
     takes_reports: bool
     is_driven: bool = attrs.field(default=True, init=False)
+    has_passes: bool = attrs.field(default=False, init=False)
     replaces_backend: bool = attrs.field(default=False, init=False)
 
     def remaining(self, state: SessionState) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from hookbus.swaps import unswapped
 from hookbus.validation import plain_params
 
 _CAME = "a signal came"
+_LONG_BODY = 20
+"""The number of steps for one value after which a waiting request is reported."""
 
 
 def apply_requests(
@@ -53,6 +56,85 @@ def apply_requests(
     _serve(state, None if cancelled else context, asked, saving)
 
 
+def apply_between_steps(
+    state: SessionState, context: SessionRunContext | None, together: bool = False
+) -> None:
+    """Serve the requests of hooks between two steps of a loop.
+
+    In the body of a value they wait until the next value is pulled, except assignments.
+    """
+    if not state.contents.position.holds:
+        saving = state.contents.tracking.is_complete
+        apply_requests(state, context, saving=saving, together=together)
+        return
+    asked = RunRequests() if context is None else context.asked
+    if state.agreement is not None:
+        hold_requests(state, asked)
+    _hold_until_pull(state, asked)
+
+
+def apply_at_pull(state: SessionState) -> None:
+    """Serve the requests that wait for the end of the body of a value."""
+    loop, context = state.loop, state.loop.last_context
+    held, loop.held = loop.held, RunRequests()
+    asked = RunRequests() if context is None else context.asked
+    asked.stop, asked.save = held.stop or asked.stop, united(held.save, asked.save)
+    asked.rollback = held.rollback or asked.rollback
+    _stop_by_signal(state, None)
+    if context is not None:
+        context.reopen()
+    try:
+        _serve(state, context, asked, state.contents.tracking.is_complete)
+    finally:
+        if context is not None:
+            context.close()
+
+
+def apply_cancelled(state: SessionState, context: SessionRunContext) -> None:
+    """Serve the requests of a step that was cancelled; it is not saved."""
+    if state.contents.position.holds:
+        apply_between_steps(state, context)
+    else:
+        apply_requests(state, context, saving=False, cancelled=True)
+
+
+def is_overdue(state: SessionState) -> bool:
+    """Return whether a signal has waited too long for the end of the body of a value.
+
+    It waits as long as threads do at the end of the session, or twice as long as a body
+    takes. The session then leaves without a checkpoint.
+    """
+    came = state.ending.signals.received_at
+    usual = state.contents.position.body_secs(until=came)
+    return time.monotonic() - came > max(state.options.grace, 2 * usual)
+
+
+def _hold_until_pull(state: SessionState, asked: RunRequests) -> None:
+    """Have requests wait for the next pull, and commit assignments."""
+    loop, steps = state.loop, state.contents.position.body_steps
+    stop, save, rollback = state.requests.take_asked(asked)
+    held = loop.held
+    held.stop, held.save = held.stop or stop, united(held.save, save)
+    held.rollback = held.rollback or rollback
+    commit(state, asked)
+    state.requests.served(asked, is_waiting=True)
+    if steps >= _LONG_BODY and not loop.has_warned and loop.is_holding:
+        loop.has_warned = True
+        log.warning(
+            "a request waits for the next value of iterate()",
+            why=f"the loop has done {steps} steps for one value; give the inner loop a "
+            "session.iterate() of its own",
+        )
+
+
+def _stop_by_signal(state: SessionState, context: SessionRunContext | None) -> None:
+    """Have the signal that came stop the session, after a checkpoint."""
+    ending = state.ending
+    if ending.signals.came() and ending.stop is None:
+        state.stop_by_signal()
+        state.requests.request_save(ending.signals.name, _CAME, context)
+
+
 def _serve(
     state: SessionState,
     context: SessionRunContext | None,
@@ -64,8 +146,8 @@ def _serve(
     _roll_back_if_asked(state, asked, context)
     began = state.global_step - 1 if context is None else context.global_step
     due = ending.due(began, asked)
-    if due is not None and due.kind == "preempted":
-        asked.save = united(asked.save, SaveRequest(due.who, due.why))
+    if due is not None:
+        asked.save = united(asked.save, _last_save(state, due))
     commit(state, asked)
     requested = requests.take_save(asked) if saving else None
     if requested is not None:
@@ -82,9 +164,23 @@ def _serve(
         state.take_stop(stop)
     ending.forget_failed()
     requests.served(asked, state.is_waiting)
-    if requested is not None and ending.is_cut_short and state.mode.takes_reports:
+    ends = ending.is_cut_short or (ending.stop is not None and state.mode.has_passes)
+    if requested is not None and ends and state.mode.takes_reports:
         assert state.backend is not None
         state.saver.skip_further_saves(state.backend.session)
+
+
+def _last_save(state: SessionState, stop: StopReason) -> SaveRequest | None:
+    """Return the request for a checkpoint at a stop; None if the end of the session saves.
+
+    The code of a loop behind the stop is not saved: a resumed program repeats it.
+    """
+    if stop.kind == "preempted":
+        return SaveRequest(stop.who, stop.why)
+    who = state.saver.checkpoints.enabled_by
+    if who is None or not state.mode.has_passes:
+        return None
+    return SaveRequest(who, f"end: {stop.kind}")
 
 
 def hold_requests(state: SessionState, own: RunRequests) -> None:
@@ -258,9 +354,10 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
     asked, ending = context.asked, state.ending
     if state.agreement is not None and context.kind == state.kind:
         _exchange(state, asked)
-    if ending.signals.came() and ending.stop is None:
-        state.stop_by_signal()
-        state.requests.request_save(ending.signals.name, _CAME, context)
+    if state.contents.position.holds:
+        _hold_until_pull(state, asked)
+        return
+    _stop_by_signal(state, context)
     is_later = asked.rollback is not None and state.mode.replaces_backend
     if not is_later and (ending.is_waiting or state.requests.has_work(asked)):
         _serve(state, context, asked, saving=True)
@@ -283,24 +380,24 @@ def record(state: SessionState, params: Any) -> None:
     contents.record(plain_params(params))
     state.bus.caller("params_recorded").collect(contents.params, state.global_step)
     if state.requests.pending and not state.is_inside:
-        apply_requests(state, None, saving=contents.may_save)
+        apply_between_steps(state, None)
 
 
 def heed_signal(state: SessionState) -> bool:
     """Return whether the signal that came ends a custom loop now, between two steps.
 
     If it does, the session writes the checkpoint at once: a resumed program runs the code
-    after the loop again, so the effects of this code must not be saved. A pulled value that
-    would be lost still gets its step first.
+    after the loop again, so the effects of this code must not be saved. In the body of a
+    value the signal waits for the next pull.
     """
     ending = state.ending
     if state.is_inside or ending.stop is not None or state.phase is not Phase.RUNNING:
         return True
     contents = state.contents
-    if contents.epochs.pending:
+    if contents.position.holds:
         return False
     state.stop_by_signal()
-    if contents.tracking.is_complete and not contents.epochs.resuming:
+    if contents.tracking.is_complete and not contents.position.resuming:
         assert state.backend is not None
         state.requests.request_save(ending.signals.name, _CAME)
         apply_requests(state, state.loop.last_context)
@@ -358,7 +455,7 @@ def save_failed(state: SessionState, why: str) -> None:
     ready = state.first_step is not None and contents.tracking.is_complete
     if saver.checkpoints.failed_directory is None or backend is None or not ready:
         return
-    if state.is_abandoned or contents.epochs.resuming or not saver.is_chief:
+    if state.is_abandoned or contents.position.resuming or not saver.is_chief:
         return
     session = backend.session
     backend.stepper.flush_idle()

@@ -47,7 +47,7 @@ class Services:
 
     def epoch(self) -> int | None:
         """Return the number of the open pass of a custom loop over its input."""
-        return self._state.contents.epochs.epoch
+        return self._state.contents.position.epoch
 
     def is_ending(self) -> bool:
         """Return whether a signal or the coordinator ends the session."""

@@ -11,7 +11,6 @@ from weakref import WeakSet
 import attrs
 
 from hookbus import random_state
-from hookbus.backend.inputs import ProgramPosition
 from hookbus.backend.program import is_live
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
@@ -43,13 +42,14 @@ from hookbus.lifecycle.state import (
     note_open,
 )
 from hookbus.logs import log, speak_as
+from hookbus.passes.position import ProgramPosition
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
 from hookbus.plugin.roster import versions
 from hookbus.process.forks import ForkGuard
 from hookbus.process.interrupts import call_interruptibly, signals_deferred
 from hookbus.process.signals import SignalWatch, raise_deferred
-from hookbus.saving.contents import Contents, continues_input
+from hookbus.saving.contents import Contents, continues_always, continues_input
 from hookbus.saving.hook_state import (
     Stateful,
     load_evaluated,
@@ -106,12 +106,14 @@ def new_session(
     exit_on_signal: bool = True,
     watch_signals: bool = True,
     hook_budget: float | None = None,
+    again: bool = False,
 ) -> SessionState:
     """Create the parts of a session; nothing runs yet.
 
     *hooks* are registered in their order. *recovery* sets how often a preempted session is
     opened again; None for never. *hook_budget* is the share of the time that each hook may
-    take. The other arguments are those of :class:`SessionOptions`.
+    take. *again* is whether a finished training trains again. The other arguments are
+    those of :class:`SessionOptions`.
 
     Raises:
         UsageError, PluginError: a hook is invalid.
@@ -149,7 +151,7 @@ def new_session(
         tracking,
         ProgramPosition(tracking.generators),
         rollbacks.state_dict,
-        resumes if one_call else continues_input,
+        _resuming(one_call, again or config.again),
     )
     retention = Retention(checkpoints, bus)
     saver = Saver(
@@ -187,6 +189,17 @@ def new_session(
         agreement,
         tracer,
     )
+
+
+def _resuming(one_call: bool, again: bool) -> Callable[[str | None], bool]:
+    """Return whether a session continues in the input of one that ended in a way.
+
+    By default it always does, so that nothing is trained after the end. An Estimator trains
+    as often as it is called.
+    """
+    if one_call:
+        return resumes
+    return continues_input if again else continues_always
 
 
 def begin(state: SessionState) -> None:
@@ -472,9 +485,10 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
             load_evaluated(contents.hooks, states, ended, state.kind)
     state.bus.caller("after_create_session").collect(session, backend.coord)
     # 4. Generators last: the numbers drawn before must not matter.
-    if restored is not None and training:
-        contents.generators.restore(restored.state.get("random", {}))
-        if not state.mode.takes_reports:  # a loop may import more until its first step
+    if training:
+        contents.begin_generators(restored)
+        # A loop may import more until its first step.
+        if restored is not None and not state.mode.takes_reports:
             contents.generators.restore_rest()
 
 

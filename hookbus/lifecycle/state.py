@@ -16,7 +16,7 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
 from hookbus.config.config import Config, forget_records
-from hookbus.errors import SessionClosedError, UsageError
+from hookbus.errors import SessionClosedError, SessionStoppedError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import NOBODY, Outcome, Rollback, StopReason
@@ -26,6 +26,7 @@ from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.loop_state import LoopState
 from hookbus.lifecycle.recovery import Recoveries
+from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
 from hookbus.process.signals import abandon_after_fork, delay_signals, deliver_signals
@@ -92,6 +93,10 @@ class Mode(Protocol):
     @property
     def is_driven(self) -> bool:
         """Whether another loop runs the steps, and creates the backend sessions."""
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether the caller's own loop iterates over inputs with the session."""
 
     @property
     def replaces_backend(self) -> bool:
@@ -209,7 +214,7 @@ class SessionState:
     @property
     def is_waiting(self) -> bool:
         """Whether the session may have work after a run without any requests."""
-        return self.acts_always or self.ending.is_waiting
+        return self.acts_always or self.ending.is_waiting or self.loop.is_holding
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase, or go on in it with another backend session."""
@@ -276,7 +281,15 @@ class SessionState:
             raise SessionClosedError("run() on a closed session; create a new one")
         refusal = ending.refusal(kind, self.mode.takes_reports)
         if refusal is not None:
+            self.loop.is_cut_inside = self.contents.position.holds
             self.stop_by_signal()
+            if isinstance(refusal, SessionStoppedError) and not ending.is_cut_short:
+                assert ending.stop is not None
+                log.info(
+                    "the loop goes on after the stop, and leaves the session's block",
+                    by=ending.stop.who,
+                    hint="session.epochs(n) ends by itself",
+                )
             raise refusal
         return backend
 

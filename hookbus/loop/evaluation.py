@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hookbus.errors import UsageError
+from hookbus.lifecycle.requests import is_overdue
 from hookbus.lifecycle.state import SessionState
 from hookbus.logs import log, log_evaluation
 from hookbus.loop.inputs import emit_between_steps
@@ -34,6 +35,7 @@ class Evaluation:
         self.metrics: dict[str, float] = {}
         self._state = state
         self._sums: dict[str, tuple[float, float]] = {}
+        self._repeats = False
         self._inside: ExitStack | None = None
 
     def report(self, /, *, weight: float = 1.0, **values: Any) -> None:
@@ -47,9 +49,11 @@ class Evaluation:
         Raises:
             UsageError: a value is not a number, the weight is negative or not finite, or
                 the block is not entered.
+            SessionStoppedError: a signal has arrived; the session's block catches it.
         """
         if self._inside is None:
             raise UsageError("call report() inside the block of its evaluation")
+        self._leave_after_signal()
         counts = scalar_in(weight)
         if counts is None or not 0 <= counts < math.inf:
             raise UsageError(
@@ -61,14 +65,29 @@ class Evaluation:
             total, weights = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = total + counts * number, weights + counts
 
+    def _leave_after_signal(self) -> None:
+        """Leave the session's block if a signal came; a resumed program evaluates again.
+
+        In the body of a value, the evaluation goes on until the body is complete.
+        """
+        state = self._state
+        if state.ending.signals.received is None:
+            return
+        if is_overdue(state) or not state.contents.position.holds:
+            state.stop_by_signal()
+            state.usable(None)
+
     def __enter__(self) -> Evaluation:
         state = self._state
         state.loop.check_block("evaluation")
+        position = state.contents.position
+        position.safepoint()
+        self._leave_after_signal()
         backend = state.usable("aux")
-        self._sums, self.metrics = {}, {}
+        self._sums, self.metrics, self._repeats = {}, {}, position.resuming
         with ExitStack() as inside:
             inside.enter_context(state.contents.tracking.aside())
-            if not state.contents.epochs.resuming:
+            if not self._repeats:
                 session, name = backend.session, self.name
                 around = state.bus.around("evaluating", session=session, name=name)
                 inside.enter_context(around)
@@ -82,21 +101,20 @@ class Evaluation:
         state.loop.block = None
         if inside is not None:
             inside.__exit__(kind, error, trace)
-        epochs = state.contents.epochs
-        repeats = epochs.resuming
-        epochs.safepoint()
         if error is not None:
             return
         backend, sums = state.usable("aux"), self._sums
         if self._reduce != "none" and state.agreement is not None:
             sums = sums_of_all(state.agreement, sums, backend.session.global_step)
         self.metrics = {name: total / w for name, (total, w) in sums.items()}
-        if repeats:
-            return  # hooks that were saved later know it, and the model is a later one
+        position, step = state.contents.position, backend.session.global_step
+        if self._repeats or position.is_evaluated(self.name, step):
+            return  # hooks know it, and in a resumed program the model is a later one
         if not self.metrics:
             log.warning("an evaluation reports nothing", name=self.name)
             return
-        log_evaluation(self.metrics, backend.session.global_step, self.name)
+        position.note_evaluation(self.name, step)
+        log_evaluation(self.metrics, step, self.name)
         emit_between_steps(state, "evaluated", metrics=self.metrics, name=self.name)
 
 

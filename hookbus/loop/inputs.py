@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from hookbus.backend.reports import ReportSession
-from hookbus.lifecycle.requests import apply_requests
-from hookbus.lifecycle.state import SessionState
+from hookbus.hooks.hook_options import options_of
+from hookbus.lifecycle.requests import (
+    apply_at_pull,
+    apply_between_steps,
+    exchange_at_end_of_pass,
+    heed_signal,
+)
+from hookbus.lifecycle.state import RUNNING, SessionState
+
+T = TypeVar("T")
 
 
 def track(state: SessionState, things: Mapping[str, Any]) -> Any:
@@ -31,14 +39,124 @@ def wrapping(state: SessionState, name: str | None) -> Callable[[Any], Any] | No
     return partial(session.wrapped, name)
 
 
-def end_epoch(state: SessionState, epoch: int) -> None:
-    """Tell hooks that a pass over the input of a custom loop has ended."""
-    backend = state.usable("aux")
-    if not state.bus.caller("epoch_ended").reaches_nobody:
-        emit_between_steps(state, "epoch_ended", session=backend.session, epoch=epoch)
-    if state.agreement is not None:
-        saving = state.contents.may_save
-        apply_requests(state, state.loop.last_context, saving, together=True)
+class Values(Iterator[T], Generic[T]):
+    """The values of one pass, as ``session.iterate`` returns them.
+
+    ``len()`` is the number of values in a whole pass, if the iterable has a length.
+    """
+
+    __slots__ = ("_iterable", "_values")
+
+    def __init__(self, iterable: Iterable[Any], values: Generator[T, None, None]) -> None:
+        self._iterable, self._values = iterable, values
+
+    def __iter__(self) -> Generator[T, None, None]:
+        return self._values
+
+    def __next__(self) -> T:
+        return next(self._values)
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """End the pass."""
+        self._values.close()
+
+
+class Passes:
+    """Serves the requests of hooks at the boundaries of passes and epochs.
+
+    Args:
+        state: the session.
+        should_stop: returns whether the session stops.
+    """
+
+    def __init__(self, state: SessionState, should_stop: Callable[[], bool]) -> None:
+        self._state, self._should_stop = state, should_stop
+
+    def begins(self) -> None:
+        """Serve what waits before a pass begins.
+
+        Raises:
+            SessionStoppedError: the session has stopped.
+        """
+        state = self._state
+        if state.contents.position.holds:
+            return  # the pull of the value around this pass serves it
+        if state.ending.signals.received is not None:
+            heed_signal(state)
+        if state.phase is not RUNNING or state.ending.is_cut_short:
+            state.usable(None)
+        if self._saves_first():
+            who = state.saver.checkpoints.enabled_by
+            assert who is not None
+            state.requests.request_save(who, "start of a pass")
+        if state.requests.pending and (state.loop.is_holding or state.requests.save):
+            apply_at_pull(state)
+
+    def _saves_first(self) -> bool:
+        """Return whether a hook may go back, and so needs a place before each pass."""
+        state = self._state
+        if state.saver.checkpoints.enabled_by is None or state.contents.position.resuming:
+            return False
+        if not state.contents.tracking.is_complete:
+            return False  # the first step saves
+        hooks = state.bus.members.values()
+        return any(options_of(member.plugin).rolls_back for member in hooks)
+
+    def has_stopped(self) -> bool:
+        """Return whether the session has stopped."""
+        return self._state.phase is not RUNNING
+
+    def before_value(self) -> bool:
+        """Serve what waits between two values; return whether the pass stops there.
+
+        Raises:
+            SessionStoppedError: a signal, or a hook that preempts, stops the session.
+        """
+        state = self._state
+        if state.requests.pending or state.ending.signals.received is not None:
+            if state.phase is RUNNING:
+                apply_at_pull(state)
+            if state.ending.is_cut_short:
+                state.usable(None)
+        backend = state.backend
+        if state.ready is not None and backend is not None:
+            return backend.coord.should_stop() and self._should_stop()
+        return self._should_stop()
+
+    def before_end(self) -> None:
+        """Serve what waits on all ranks after the last value."""
+        exchange_at_end_of_pass(self._state)
+
+    def pass_ended(self, number: int) -> None:
+        """Tell hooks that a pass has ended; with epochs, these have events of their own."""
+        state = self._state
+        if not state.contents.position.counts_epochs:
+            self.epoch_ended(number)
+        elif state.agreement is not None:
+            apply_between_steps(state, state.loop.last_context, together=True)
+
+    def epoch_ended(self, number: int) -> None:
+        """Tell hooks that an epoch has ended."""
+        state = self._state
+        backend = state.usable("aux")
+        if not state.bus.caller("epoch_ended").reaches_nobody:
+            emit_between_steps(state, "epoch_ended", session=backend.session, epoch=number)
+        if state.agreement is not None:
+            apply_between_steps(state, state.loop.last_context, together=True)
+
+    def epochs_ended(self) -> None:
+        """Save the state at the end of the last epoch; the code behind is not saved."""
+        state = self._state
+        who, tracking = state.saver.checkpoints.enabled_by, state.contents.tracking
+        if who is None or not tracking.is_complete or state.phase is not RUNNING:
+            return
+        assert state.backend is not None
+        state.requests.request_save(who, "end: completed")
+        apply_between_steps(state, state.loop.last_context, together=True)
+        state.saver.skip_further_saves(state.backend.session)
 
 
 def emit_between_steps(state: SessionState, event: str, **arguments: Any) -> None:
@@ -51,7 +169,7 @@ def emit_between_steps(state: SessionState, event: str, **arguments: Any) -> Non
         context.reopen()
     try:
         state.bus.emit(event, **arguments, global_step=step)
-        apply_requests(state, context, saving=state.contents.may_save)
+        apply_between_steps(state, context)
     finally:
         if context is not None:
             context.close()

@@ -10,7 +10,13 @@ from hookbus.errors import UsageError
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook_options import Kind
 from hookbus.lifecycle.backend_handle import BackendHandle
-from hookbus.lifecycle.requests import apply_after_run, apply_requests, heed_signal
+from hookbus.lifecycle.requests import (
+    apply_after_run,
+    apply_cancelled,
+    apply_requests,
+    heed_signal,
+    is_overdue,
+)
 from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.step.request import NO_FEEDS, NO_FETCHES
 from hookbus.step.trace import OpenStep
@@ -106,14 +112,14 @@ class Step:
         loop, contents, stepper = state.loop, state.contents, state.ready
         if loop.block is not None:
             loop.check_block("step")
-        must_be_done = contents.epochs.begin_step(self._counts)
+        contents.position.begin_step(self._counts)
         if (
             stepper is None
             or state.ending.signals.received is not None
             or state.requests.pending
             or not contents.tracking.is_complete
         ):
-            stepper = self._prepare(must_be_done).stepper
+            stepper = self._prepare().stepper
         try:
             opened = stepper.open(NO_FETCHES, None, None, None, self._other_kind)
             if opened.unplanned is not None or opened.trace is not stepper.captured_for:
@@ -127,19 +133,16 @@ class Step:
         self._cancelled = False
         return self
 
-    def _prepare(self, must_be_done: bool) -> BackendHandle:
-        """Prepare the first step, or a step after an unusual event, like a signal.
-
-        Args:
-            must_be_done: whether the value of the step would be lost.
-        """
+    def _prepare(self) -> BackendHandle:
+        """Prepare the first step, or a step after an unusual event, like a signal."""
         state = self._state
         contents, backend = state.contents, state.backend
-        signals = state.ending.signals
+        signals, holds = state.ending.signals, contents.position.holds
         if backend is None or state.phase is not RUNNING or signals.received is not None:
-            # A value that would be lost still gets its step, even after a signal. A
-            # foreign loop is told of the signal after the step.
-            kind = "aux" if must_be_done or state.mode.is_driven else self._kind
+            # After a signal the body of a value still gets its steps. A foreign loop is
+            # told of the signal after the step.
+            waits = holds and state.phase is RUNNING and not is_overdue(state)
+            kind = "aux" if waits or state.mode.is_driven else self._kind
             if kind != "aux" and signals.received is not None:
                 heed_signal(state)
             backend = state.usable(kind)
@@ -155,10 +158,12 @@ class Step:
             # own after_save may have asked for the next one, which comes after this step.
             # What has wrapped the first value would be saved as it is after that.
             is_first = (
-                session.global_step == state.first_step and not contents.epochs.wrapped
+                session.global_step == state.first_step
+                and not contents.position.has_wrapped
             )
-            saves = is_first or not (must_be_done or saver.is_saved(session))
-            apply_requests(state, None, saving=saves, together=is_new)
+            saves = is_first or not (holds or saver.is_saved(session))
+            if saves or not holds:
+                apply_requests(state, None, saving=saves, together=is_new)
         return backend
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -182,11 +187,11 @@ class Step:
         state, context = self._state, opened.context
         assert context is not None
         if self._counts:
-            state.contents.epochs.step_done()
+            state.contents.position.step_done()
         stepper = state.ready or state.usable("aux").stepper
         if self._cancelled:
             stepper.cancel(opened)
-            apply_requests(state, context, saving=False, cancelled=True)
+            apply_cancelled(state, context)
             return
         reports = self._reports
         if opened.feeds:  # a hook sees its own feed, even if the loop used another value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal, TypeAlias
@@ -42,12 +43,14 @@ class SignalWatch:
 
     Attributes:
         received: the number of the signal that arrived, or None.
+        received_at: the time of ``time.monotonic()`` at which it did.
         noted: the number before :meth:`receive`, if the session decides when it counts.
         notes_only: whether the session decides that.
     """
 
     def __init__(self, saves: Callable[[], bool] | None = None) -> None:
         self.received: int | None = None
+        self.received_at = 0.0
         self.noted: int | None = None
         self.notes_only = False
         self.saves = saves
@@ -67,7 +70,7 @@ class SignalWatch:
     def receive(self, number: int) -> None:
         """Have a signal count from now on; it may have reached another process only."""
         if self.received is None:
-            self.received = number
+            self.received, self.received_at = number, time.monotonic()
 
     @property
     def name(self) -> str:

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import attrs
 
 from hookbus import random_state
-from hookbus.backend.inputs import BEFORE_ALL, ProgramPosition
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.reader import Restored
 from hookbus.graph.graph import Graph
 from hookbus.logs import log
+from hookbus.passes.place import BEFORE_ALL
+from hookbus.passes.position import ProgramPosition
 from hookbus.random_state import RestoredGenerators
 from hookbus.saving.hook_state import Stateful, states_of
 from hookbus.saving.leaves import Snapshot
@@ -23,8 +24,13 @@ from hookbus.saving.tracking import TrackedStates, Tracking
 T = TypeVar("T")
 
 
+def continues_always(_ended: str | None) -> bool:
+    """Return True: a session continues in the input, however the session before ended."""
+    return True
+
+
 def continues_input(ended: str | None) -> bool:
-    """Return whether a session continues in the input of the previous one.
+    """Return whether a session that may train again continues in the input.
 
     It starts from the beginning if the previous session used the input up, or if its
     caller left the loop. *ended* is how that session ended; None if it did not.
@@ -54,7 +60,7 @@ class Contents:
     Attributes:
         hooks: the hooks that have a state, by name.
         tracking: the objects of a custom loop.
-        epochs: the place of a custom loop in its program.
+        position: the place of a custom loop in its program.
         rollbacks: returns the count of roll-backs that a resumed session needs.
         resumes_input: takes the kind of the previous session's end, or None; returns
             whether this session continues in the input.
@@ -67,9 +73,9 @@ class Contents:
 
     hooks: Mapping[str, Stateful]
     tracking: Tracking
-    epochs: ProgramPosition
+    position: ProgramPosition
     rollbacks: Callable[[], Mapping[str, Any]]
-    resumes_input: Callable[[str | None], bool] = continues_input
+    resumes_input: Callable[[str | None], bool] = continues_always
     params: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     generators: RestoredGenerators = attrs.field(factory=RestoredGenerators, init=False)
     graph: Graph = attrs.field(factory=Graph, init=False)
@@ -77,14 +83,8 @@ class Contents:
     _owners: Mapping[str, str] = attrs.field(factory=dict, init=False)
     _has_recorded: bool = attrs.field(default=False, init=False)
     _frozen: FrozenPosition | None = attrs.field(default=None, init=False)
-
-    @property
-    def may_save(self) -> bool:
-        """Whether a checkpoint may be written between two steps.
-
-        The loop has tracked its last object, and has done the step of each value.
-        """
-        return self.tracking.is_complete and not self.epochs.pending
+    _start: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+    _repeats: bool = attrs.field(default=False, init=False)
 
     def take_graph(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
         """Take over the finalized graph, and the names of the saved variables.
@@ -187,16 +187,34 @@ class Contents:
             session.seek(restored.state.get("inputs", {}))
             if "passes" in restored.state:
                 states = restored.state.get("random", {})
-                self.epochs.load_state_dict(
-                    restored.state["passes"], lambda: self._arrive(states)
+                self.position.load_state_dict(
+                    restored.state["passes"],
+                    lambda generators: self._arrive(states, generators),
+                    self.tracking.begin_anew,
                 )
-        again = self.epochs.resuming
-        tracked = TrackedStates.of(restored.state)
+        again = self.position.resuming
+        tracked, start = TrackedStates.of(restored.state), restored.state.get("start", {})
         if not training:  # it evaluates a model as the program has prepared it
             tracked = TrackedStates(tracked.states, pending=None)
+        self._start, self._repeats = start.get("random", {}), again
         self.tracking.restore_from(
-            tracked, again, generators=restored.is_own, every=training
+            tracked,
+            again,
+            generators=restored.is_own,
+            every=training,
+            starts=start.get("tracked"),
         )
+
+    def begin_generators(self, restored: Restored | None) -> None:
+        """Give the generators the states with which the program goes on.
+
+        A resumed program that is on its way to its place has the states of the start.
+        """
+        if restored is not None:
+            states = self._start if self._repeats else {}
+            self.generators.restore(states or restored.state.get("random", {}))
+        if not self._start:
+            self._start = random_state.capture()
 
     def place_of(self, restored: Restored) -> Mapping[str, Any]:
         """Return the place of a custom loop in a checkpoint to which it goes back."""
@@ -224,11 +242,14 @@ class Contents:
 
     def _position(self, session: Session) -> Mapping[str, Any]:
         """Return the current position of input and generators."""
-        return {
+        state = {
             "inputs": session.positions(),
-            "passes": self.epochs.state_dict(),
+            "passes": self.position.state_dict(),
             "random": random_state.capture(),
         }
+        if self.graph.takes_reports:
+            state["start"] = {"random": self._start, "tracked": self.tracking.starts}
+        return state
 
     def _saved(self, values: Mapping[str, T]) -> dict[str, T]:
         """Return those of the variables that checkpoints hold."""
@@ -236,10 +257,14 @@ class Contents:
         held = (values.keys() if names is None else names) - unsaved
         return {name: value for name, value in values.items() if name in held}
 
-    def _arrive(self, states: Mapping[str, Any]) -> None:
-        """Undo the changes that a resumed program made on its way to the checkpoint."""
-        self.tracking.restore_again()
-        self.generators.restore(states)
+    def _arrive(self, states: Mapping[str, Any], generators: bool) -> None:
+        """Undo the changes that a resumed program made on its way to the checkpoint.
+
+        *generators* is whether the random generators get *states*, those of the checkpoint.
+        """
+        self.tracking.restore_again(generators)
+        if generators:
+            self.generators.restore(states)
 
 
 def _write(session: Session, restored: Restored, variables: Mapping[str, Any]) -> None:

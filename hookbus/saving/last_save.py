@@ -26,6 +26,8 @@ class LastSave:
             of today. None after a restore, until something may have changed; empty if the
             session has changed since.
         ended: how this session ended, once the manifest records that.
+        restored_end: how the session ended that wrote the checkpoint, if this session has
+            restored it; None if it did not end.
         is_final: whether no further checkpoint of its step is written.
     """
 
@@ -35,6 +37,7 @@ class LastSave:
     version: int
     files: Mapping[str, FileRecord] | None = None
     ended: str | None = None
+    restored_end: str | None = None
     is_final: bool = False
 
     def has_variables_of(self, session: Session) -> bool:

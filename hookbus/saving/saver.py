@@ -185,7 +185,9 @@ class Saver:
         if path is None:
             manifest = restored.manifest
             step, version = manifest.global_step, session.version
-            self.last = LastSave(step, restored.path, manifest, version)
+            self.last = LastSave(
+                step, restored.path, manifest, version, restored_end=manifest.ended
+            )
         return restored
 
     def newest(self, who: str) -> Restored:
@@ -397,7 +399,7 @@ class Saver:
         if last is None or last.step != step:
             return
         manifest = attrs.evolve(last.manifest, ended=kind)
-        if self.is_chief:
+        if self.is_chief and manifest != last.manifest:
             self.retention.rewrite(last.path, manifest, "how the session ended")
         self.last = attrs.evolve(last, manifest=manifest, ended=kind)
 

@@ -133,6 +133,8 @@ class Tracking:
         generators: the random generators of the process and those that are tracked.
         is_complete: whether the first step has begun, after which no further object is
             tracked.
+        starts: the states of tracked generators when the program began for the first time.
+            A resumed program draws the same numbers on its way to its place.
     """
 
     def __init__(self) -> None:
@@ -141,6 +143,8 @@ class Tracking:
         self._saved: TrackedStates | None = None
         self.is_complete = self._restores_again = False
         self._restores_generators = self._restores_all = True
+        self.starts: dict[str, Any] = {}
+        self._first: dict[str, Any] = {}
 
     def restore_from(
         self,
@@ -148,6 +152,7 @@ class Tracking:
         again: bool = False,
         generators: bool = True,
         every: bool = True,
+        starts: Mapping[str, Any] | None = None,
     ) -> None:
         """Restore objects from *saved* when they are tracked.
 
@@ -156,13 +161,32 @@ class Tracking:
             again: whether to keep *saved* as it is, for :meth:`restore_again`.
             generators: whether to restore random generators as well.
             every: whether :meth:`check` requires the same names here and in *saved*.
+            starts: see the attribute; a generator gets this state until
+                :meth:`restore_again`.
         """
         self._saved, self._restores_again = saved, again
         self._restores_generators, self._restores_all = generators, every
+        self.starts = {**(starts or {})}
 
-    def restore_again(self) -> None:
-        """Restore the objects that are tracked by now once more."""
+    def begin_anew(self) -> None:
+        """Give dicts and lists without arrays the values that they had before a restore.
+
+        A resumed program goes through its passes again, and may count them.
+        """
+        first, self._first = self._first, {}
+        for name, state in first.items():
+            self._tracked[name].put(state)
+
+    def restore_again(self, generators: bool = True) -> None:
+        """Restore the objects that are tracked by now once more.
+
+        *generators* is whether random generators are among them.
+        """
         saved, self._restores_again = self._saved or TrackedStates({}), False
+        if not generators:
+            own = self._sources()
+            states = {n: each for n, each in saved.states.items() if n not in own}
+            saved = attrs.evolve(saved, states=states)
         self.put_back(saved, resumes=True)
         if self.is_complete:
             self._saved = None
@@ -209,22 +233,18 @@ class Tracking:
             for name, tracked in added.items()
             if name in saved and (self._restores_generators or tracked.source is None)
         }
-        faults = [
-            f for name in added if name in both for f in added[name].faults(saved[name])
-        ]
-        if faults:
-            raise CheckpointMismatchError(
-                "the tracked objects do not fit the restored checkpoint: "
-                f"{'; '.join(faults)}. Track the same objects as before, or give another "
-                "checkpoint_dir"
-            )
+        _check_fit({n: t for n, t in added.items() if n in both}, saved)
         new = [name for name in added if name not in saved]
         if new and self._saved is not None and not self._restores_all:
             log.info("the checkpoint has no state for these objects", objects=new)
         self._tracked.update(added)
         if self._restores_again:  # an object may keep parts of a state, and change them
             states = {name: copy.deepcopy(saved[name]) for name in both}
+            states |= {name: self.starts[name] for name in both & self.starts.keys()}
             parts = attrs.evolve(parts, states=states)
+            self._first |= _plain_values({name: things[name] for name in both})
+        for name in added.keys() & self._sources().keys():
+            self.starts.setdefault(name, added[name].get())
         return {
             name: _put(name, tracked, parts, True) if name in both else tracked.value
             for name, tracked in added.items()
@@ -456,6 +476,37 @@ def _untrackable(name: str, thing: Any, path: str = "") -> UsageError:
         "or list of arrays and numbers, an object with state_dict and load_state_dict, a "
         "NumPy Generator, or a pair of functions (get, set)"
     )
+
+
+def _check_fit(added: Mapping[str, Tracked], saved: Mapping[str, Any]) -> None:
+    """Check that tracked objects can take their saved states.
+
+    Raises:
+        CheckpointMismatchError: one cannot.
+    """
+    faults = [f for name, tracked in added.items() for f in tracked.faults(saved[name])]
+    if faults:
+        raise CheckpointMismatchError(
+            "the tracked objects do not fit the restored checkpoint: "
+            f"{'; '.join(faults)}. Track the same objects as before, or give another "
+            "checkpoint_dir"
+        )
+
+
+def _plain_values(things: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the dicts and lists without arrays."""
+    return {
+        name: copy.deepcopy(thing)
+        for name, thing in things.items()
+        if isinstance(thing, dict | list) and _is_all_plain(thing)
+    }
+
+
+def _is_all_plain(value: Any) -> bool:
+    """Return whether a dict or list holds numbers, strings and such, and no array."""
+    if isinstance(value, dict | list | tuple):
+        return all(_is_all_plain(part) for _, part in parts_of(value))
+    return isinstance(value, _PLAIN)
 
 
 def _is_array(value: Any) -> bool:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.config.config import Config
 from hookbus.errors import (
     END_OF_INPUT,
-    ArgumentTypeError,
     SessionClosedError,
     SessionInterruptedError,
     UsageError,
@@ -28,7 +26,7 @@ from hookbus.lifecycle.creators import SessionCreator, chief
 from hookbus.lifecycle.finish import leave
 from hookbus.lifecycle.modes import mode_of
 from hookbus.lifecycle.recovery import Recovery
-from hookbus.lifecycle.requests import exchange_at_end_of_pass, heed_signal, record
+from hookbus.lifecycle.requests import heed_signal, record
 from hookbus.lifecycle.start import (
     Done,
     begin,
@@ -43,20 +41,21 @@ from hookbus.lifecycle.start import (
     repeat,
 )
 from hookbus.lifecycle.state import RUNNING, Phase, SessionState
-from hookbus.loop.evaluation import Evaluation
-from hookbus.loop.inputs import end_epoch, track, wrapping
+from hookbus.loop.inputs import Passes
 from hookbus.loop.step import Step
 from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
+from hookbus.session.custom_loop import CustomLoop
 from hookbus.session.step_fn import StepContext, check_step_fn
-from hookbus.validation import check_name
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
 
-class MonitoredSession:
+class MonitoredSession(CustomLoop):
     """A session that calls hooks around its runs, and recovers from preemptions.
 
     Its construction calls every hook's ``begin``, finalizes the graph, creates and restores
@@ -148,6 +147,7 @@ class MonitoredSession:
     def _start(self, state: SessionState) -> None:
         """Begin the session; if that fails, finish it."""
         self._state = state
+        self._passes = Passes(state, self._should_stop)
         self._signals, self._current = state.ending.signals, state.bus.current
         enter_session(state)
         try:
@@ -363,37 +363,6 @@ class MonitoredSession:
                 return
             yield None if fetches is None else values[0]
 
-    def track(self, /, **things: Any) -> Any:
-        """Save objects of a custom loop with every checkpoint.
-
-        If the restored checkpoint contains them, they are restored immediately, in place:
-        each stays the same object and gets the saved state.
-
-        Args:
-            things: the objects by name: an array that can be written into; a dict or list
-                of arrays, numbers, strings and further dicts, lists and tuples, also named
-                ones; a NumPy Generator; anything with ``state_dict`` and
-                ``load_state_dict``; or a pair of functions ``(get, set)``.
-
-        Returns:
-            The object, or for several objects a dict by name. For a pair, the result of
-            ``get``.
-
-        Raises:
-            UsageError: an object cannot be restored in place, or its name is already used.
-            CheckpointMismatchError: the checkpoint holds another shape, dtype or structure;
-                none of the objects is changed.
-
-        >>> import numpy as np
-        >>> from hookbus import Config, MonitoredSession
-        >>> w = np.zeros(2)
-        >>> with MonitoredSession(config=Config(autoload=False)) as session:
-        ...     session.track(w=w) is w
-        True
-        """
-        self._check_custom_loop("track()")
-        return track(self._state, things)
-
     def record(self, params: Mapping[str, Any] | Namespace) -> None:
         """Record the hyperparameters of the training, at its start and at each resume.
 
@@ -411,105 +380,6 @@ class MonitoredSession:
         """
         record(self._state, params)
 
-    def iterate(self, iterable: Iterable[Any], *, name: str | None = None) -> Iterator[Any]:
-        """Iterate over the input of a custom loop; end when the session stops.
-
-        Checkpoints contain the position: a loop that was killed starts from the beginning,
-        and skips the values that it has already used.
-
-        Args:
-            iterable: yields the same values in every run of the program; shuffle inside
-                it.
-            name: the name under which hooks may wrap the values, with
-                :meth:`Graph.wrap`; without one, no hook can. A value that a hook has
-                wrapped gets its step even after a signal.
-        """
-        self._check_custom_loop("iterate()")
-        if name is not None and not isinstance(name, str):
-            raise ArgumentTypeError(f"the name of iterate() must be a str, given: {name!r}")
-        if self._state.loop.block == "evaluation":
-            raise UsageError(
-                "iterate() inside evaluation(): iterate over the data without the session, "
-                "which keeps the position of the training"
-            )
-        if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
-            raise ArgumentTypeError(
-                f"session.iterate() takes an iterable, not a {type(iterable).__name__}"
-            )
-        state = self._state
-        return state.contents.epochs.iterate(
-            iterable,
-            self._should_stop,
-            partial(end_epoch, state),
-            wrapping(state, name),
-            partial(exchange_at_end_of_pass, state),
-        )
-
-    def step(self, *, kind: Kind | None = None) -> Step:
-        """Run one step of a custom loop as a block.
-
-        Entering the block calls ``before_run``. Leaving it normally counts the step and
-        calls ``after_run``. An error leaves the block; the step is not retried.
-
-        Entering it after a stop raises SessionStoppedError, which leaves a loop that does
-        not check :meth:`should_stop`. The session's block catches the error, and the
-        program continues behind the block.
-
-        Args:
-            kind: the purpose of the step, by default the session's; an ``aux`` step is
-                allowed after a stop.
-
-        Raises:
-            UsageError: the session has a graph.
-        """
-        state, step = self._state, self._step
-        if step is None or kind is not None or state.phase is not RUNNING:
-            self._check_custom_loop("step()")
-            check_kind(kind)
-            step = Step(state, kind or state.kind)
-            if kind is None:
-                self._step = step
-        if state.bus.current.name is not NOBODY:
-            self._refuse_inside_event()
-        return step
-
-    def evaluation(
-        self, name: str | None = None, *, reduce: Literal["none", "mean"] = "none"
-    ) -> Evaluation:
-        """Evaluate the model of a custom loop as a block, between two steps.
-
-        What is reported in the block reaches hooks as ``evaluated``, as means over its
-        reports. Random numbers that are drawn in the block have no effect on the training.
-        Also allowed after a stop.
-
-        A loop that resumes repeats the blocks from before its checkpoint. They do not reach
-        hooks, whose state contains them already.
-
-        Args:
-            name: distinguishes several evaluations, for example on other data.
-            reduce: how to combine the means of several processes: ``"none"`` gives each
-                process its own, ``"mean"`` is over the values of all processes. For
-                ``"mean"``, all processes must evaluate.
-
-        Raises:
-            UsageError: the session has a graph, the name has a slash, or there is no such
-                reduction.
-            ArgumentTypeError: the name is not a str.
-
-        >>> with MonitoredSession() as session:
-        ...     with session.evaluation("val") as evaluation:
-        ...         evaluation.report(loss=1.0, weight=32)
-        ...         evaluation.report(loss=2.0, weight=32)
-        ...     evaluation.metrics
-        {'loss': 1.5}
-        """
-        self._check_custom_loop(
-            "evaluation()", "use the plugin in-memory-evaluator, or run(..., kind='eval')"
-        )
-        check_name("the name of evaluation()", name)
-        self._refuse_inside_event()
-        return Evaluation(self._state, name, reduce)
-
     def should_stop(self) -> bool:
         """Return whether the loop should end: closed, stopped, or at the end of input.
 
@@ -519,7 +389,7 @@ class MonitoredSession:
         """
         state = self._state
         if state.mode.takes_reports and threading.get_ident() == state.loop.thread:
-            state.contents.epochs.safepoint()
+            state.contents.position.safepoint()
             if state.ending.signals.received is not None and not heed_signal(state):
                 return False
         return self._should_stop()
@@ -597,15 +467,3 @@ class MonitoredSession:
             raise
         context.close()
         return values
-
-    def _refuse_inside_event(self) -> None:
-        """Refuse a run inside an event: it would forget the requests of hooks."""
-        who = self._state.bus.current.name
-        if who is not NOBODY:
-            raise UsageError(
-                f"hook {who!r} cannot run the session that calls it; use run_context."
-                "session.run(), which calls no hook"
-            )
-
-    def _check_custom_loop(self, what: str, instead: str = "use run() or loop()") -> None:
-        self._state.check_custom_loop(what, instead)

@@ -124,6 +124,9 @@ class MonitoredTrainingSession(MonitoredSession):
         stop_grace_period_secs: as in :class:`MonitoredSession`.
         max_wait_secs: the seconds that a process waits for its chief.
         recovery: as in :class:`MonitoredSession`.
+        again: whether to train again if the training in *checkpoint_dir* has finished, as
+            with the flag ``--again``. By default nothing more is trained, unless the
+            program gives more epochs, data or steps.
         config: as in :class:`MonitoredSession`.
         exit_on_signal: as in :class:`MonitoredSession`.
         hook_budget: as in :class:`MonitoredSession`.
@@ -151,6 +154,7 @@ class MonitoredTrainingSession(MonitoredSession):
         stop_grace_period_secs: float = 120.0,
         max_wait_secs: float = 7200.0,
         recovery: Recovery | None = None,
+        again: bool = False,
         config: Config | None = None,
         exit_on_signal: bool = True,
         hook_budget: float | None = None,
@@ -200,6 +204,7 @@ class MonitoredTrainingSession(MonitoredSession):
                 recovery=recovery or Recovery(),
                 exit_on_signal=exit_on_signal,
                 hook_budget=hook_budget,
+                again=again,
             )
         )
 

@@ -67,7 +67,7 @@ def registered(candidate: Candidate) -> Candidate:
 @pytest.fixture
 def stateful(registered: Candidate) -> Candidate:
     """Return the hook class, if it has a state."""
-    if not hasattr(registered.cls, "state_dict"):
+    if not hasattr(registered.make(), "state_dict"):
         pytest.skip("it has no state_dict(), so it has no state")
     return registered
 

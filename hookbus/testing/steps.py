@@ -102,6 +102,7 @@ def run_steps(
         "save_summaries_steps": None,
         "log_step_count_steps": None,
         "exit_on_signal": False,
+        "again": True,
         **session,
     }
     model = None if custom_loop else script.graph(graph)

@@ -40,7 +40,7 @@ class SpikeRollbackHook(SessionRunHook):
         UsageError: there is no such node, or the window is smaller than the warm-up.
     """
 
-    options = hookbus.HookOptions(main_setting="loss_tensor")
+    options = hookbus.HookOptions(main_setting="loss_tensor", rolls_back=True)
 
     loss_tensor: Node | str = "loss"
     factor: float = attrs.field(default=5.0, validator=numeric(above=1))

@@ -200,7 +200,11 @@ def test_a_checkpoint_holds_a_live_variable_and_restores_it_in_its_object(tmp_pa
 
     def trained(module, until):
         with MonitoredTrainingSession(
-            graph_of(module), checkpoint_dir=tmp_path, config=OFF, log_step_count_steps=None
+            graph_of(module),
+            checkpoint_dir=tmp_path,
+            config=OFF,
+            log_step_count_steps=None,
+            again=True,
         ) as session:
             while session.global_step < until:
                 session.run("train")

@@ -140,7 +140,19 @@ RUNS = {
     "the end of the input": {
         "graph": Run(GRAPH, batches=6),
         "custom loop": Run(CUSTOM, batches=6),
+        "epochs": Run(
+            CUSTOM,
+            input="(b for e in session.epochs(2) for b in session.iterate(range(3)))",
+        ),
+    },
+    "the end of the input, with `--again`": {
+        "graph": Run(GRAPH, ("--again",), batches=6),
+        "custom loop": Run(CUSTOM, ("--again",), batches=6),
+    },
+    "the end of a loop without `session.iterate`": {
         "bare custom loop": Run(CUSTOM, input="range(6)"),
+    },
+    "`Estimator.train(input_fn)`": {
         "Estimator": Run(ESTIMATOR, call="estimator.train(numbers)", batches=6),
     },
     "`learning.train(number_of_steps=6)`": {"graph": Run(SLIM)},

@@ -259,9 +259,9 @@ def disturbed(epochs: int) -> Iterator[None]:
 
 
 def test_a_finished_run_is_followed_by_another_set_of_epochs() -> None:
-    """A second start after a finished one goes on from its weights, with all epochs."""
+    """Told to train again, a finished one goes on from its weights, with all epochs."""
     run(args=["--epochs", "2"])
-    done = run(args=["--epochs", "3"])
+    done = run("--again", args=["--epochs", "3"])
 
     assert done.returncode == 0, done.stderr
     assert "restored path=runs/digits/ckpt-44" in done.stderr

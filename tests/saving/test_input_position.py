@@ -1,4 +1,4 @@
-"""Tests where the input goes on: at its position after a cut, anew after an end."""
+"""Tests where the input goes on: at its position, or anew if a finished training is to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ class Stopper(hookbus.SessionRunHook):
             run_context.request_stop("enough")
 
 
-def next_batch(opened, directory, counting, length=10):
-    """Return what the next session's first run reads."""
-    with opened(directory, graph=counting(length), save_checkpoint_steps=0) as session:
+def next_batch(opened, directory, counting, length=10, again=True):
+    """Return what the next session's first run reads; None if the input has ended."""
+    parts = {"save_checkpoint_steps": 0, "again": again}
+    with opened(directory, graph=counting(length), **parts) as session:
         session.run("train")
         return session.run("seen")
+    return None
 
 
 def test_after_a_crash_the_position_comes_back(tmp_path, killed, opened, counting):
@@ -39,26 +41,32 @@ def test_after_a_stop_the_position_comes_back(tmp_path, opened, counting):
     assert next_batch(opened, tmp_path, counting) == 4
 
 
-def test_after_the_end_of_input_a_new_pass_begins(tmp_path, opened, counting):
-    """Whoever had read all reads it again."""
+@pytest.mark.parametrize("again", [False, True])
+def test_after_the_end_of_input_a_new_pass_begins_only_if_told(
+    again, tmp_path, opened, counting
+):
+    """A training that has read all its data has nothing to do."""
     with opened(tmp_path, graph=counting(10)) as session:
         list(session.loop())
     assert (session.outcome.kind, session.global_step) == ("end_of_input", 10)
-    assert next_batch(opened, tmp_path, counting) == 0
+    assert next_batch(opened, tmp_path, counting, again=again) == (0 if again else None)
 
 
-def test_after_the_caller_left_a_new_pass_begins(tmp_path, trained, opened, counting):
-    """A loop that was left by the program was done."""
+@pytest.mark.parametrize("again", [False, True])
+def test_after_the_caller_left_a_new_pass_begins_only_if_told(
+    again, tmp_path, trained, opened, counting
+):
+    """Otherwise the next session reads on where the program has left."""
     session = trained(tmp_path, 4, graph=counting(10))
     assert session.outcome.kind == "completed"
-    assert next_batch(opened, tmp_path, counting) == 0
+    assert next_batch(opened, tmp_path, counting, again=again) == (0 if again else 4)
 
 
 def test_a_new_pass_that_is_cut_short_goes_on(tmp_path, opened, killed, counting):
     """The second pass has a position of its own, counted from its own start."""
     with opened(tmp_path, graph=counting(10)) as session:
         list(session.loop())
-    killed(tmp_path, 3, graph=counting(10))
+    killed(tmp_path, 3, graph=counting(10), again=True)
     assert next_batch(opened, tmp_path, counting) == 3
 
 
@@ -68,7 +76,7 @@ def test_a_new_pass_cut_before_its_first_step_is_still_new(
     """A session that restored an ended one and did nothing changes nothing."""
     with opened(tmp_path, graph=counting(10)) as session:
         list(session.loop())
-    killed(tmp_path, 0, graph=counting(10))
+    killed(tmp_path, 0, graph=counting(10), again=True)
     assert next_batch(opened, tmp_path, counting) == 0
 
 

@@ -159,7 +159,15 @@ def view(seen: Seen) -> Seen:
     """
     log, back, saved = hooks_view(seen[0]), ("session", "created"), ("session", "saved")
     is_back = sum(entry[:2] == back for entry in log) > 1
-    return [entry for entry in log if not is_back or entry[:2] != saved], []
+    log = [entry for entry in log if not is_back or entry[:2] != saved]
+    # A custom loop that leaves its pass with a value in hand saves that it has done so.
+    found, last = list[Any](), None
+    for entry in log:
+        is_save = entry[:2] == saved
+        if not is_save or entry != last:
+            found.append(entry)
+        last = entry if is_save else last
+    return found, []
 
 
 def test_steps_are_compiled_in_the_comparison():

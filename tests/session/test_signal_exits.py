@@ -140,7 +140,7 @@ def test_a_session_that_is_dropped_leaves_nothing_behind():
     def objects() -> int:
         gc.collect()
         everything = map(type, gc.get_objects())
-        return sum(cls.__module__.startswith("hookbus.") for cls in everything)
+        return sum(str(cls.__module__).startswith("hookbus.") for cls in everything)
 
     opened(watch_signals=False).run("train")
     before = objects()

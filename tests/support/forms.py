@@ -111,6 +111,7 @@ class InBlocks:
     session: MonitoredSession
     model: Numpy = attrs.field(factory=Numpy)
     _values: Iterator[int] = attrs.field(factory=lambda: iter(()))
+    _next: int | None = None
 
     @classmethod
     def run(cls, world: World, compiled: bool) -> None:
@@ -118,7 +119,7 @@ class InBlocks:
         self = cls(world, world.session(None, compiled))
         with self.session:
             self.session.track(**self.model.parts, cell=world.cell)
-            self._values = iter(self.session.iterate(VALUES))
+            self._begin_pass()
             for event in world.program.events:
                 if self.session.should_stop():
                     break
@@ -137,11 +138,16 @@ class InBlocks:
             self.world.note(repr(self.session.run("loss")))
             return
         if event == "new pass":
-            self._values = iter(self.session.iterate(VALUES))
-        for i in self._values:
+            self._begin_pass()
+        if self._next is not None:
             with self.session.step(kind="aux" if event == "aux" else None) as step:
-                self.compute(step, event, i)
-            break
+                self.compute(step, event, self._next)
+            # The pull ends what the loop does for a value: the session saves there.
+            self._next = next(self._values, None)
+
+    def _begin_pass(self) -> None:
+        self._values = iter(self.session.iterate(VALUES))
+        self._next = next(self._values, None)
 
     def compute(self, step: Step, event: str, i: int) -> None:
         """Do the inside of a step."""

@@ -293,12 +293,12 @@ def test_a_resumed_loop_that_evaluates_before_its_first_step_goes_on_alike(tmp_p
         with MonitoredSession(hooks=[hook, saver], config=QUIET) as session:
             session.track(model=model)
             for _ in session.iterate(range(4)):
+                if cut and session.global_step == 2:
+                    raise ZeroDivisionError(rates)
                 with session.evaluation() as evaluation:
                     evaluation.report(loss=1.0)
                 with session.step():
                     rates.append(model["lr"])
-                if cut and session.global_step == 2:
-                    raise ZeroDivisionError(rates)
         return rates
 
     with pytest.raises(ZeroDivisionError, match=r"\[1.0, 0.5\]"):

@@ -171,7 +171,7 @@ def test_assigned_values_are_in_the_checkpoint_of_the_step(tmp_path):
         def before_run(self, run_context):
             seen.append(run_context.session.run("model.fc2.bias").tolist())
 
-    train(Restored(), steps=1, **saves)
+    train(Restored(), steps=1, again=True, **saves)
     assert seen == [[1, 1]]
 
 

@@ -176,6 +176,12 @@ def trained(
     return batches, reads
 
 
+def _cut_at(session: Any, cut: int | None) -> None:
+    """Cut a training short when the body of the last value is complete."""
+    if session.global_step == cut:
+        raise Cut
+
+
 def _train(
     make: Make, workers: int, directory: Path, cut: int | None, answer: Path
 ) -> None:
@@ -192,11 +198,11 @@ def _train(
     with contextlib.suppress(Cut), session:
         for _ in range(PASSES):
             for batch in session.iterate(loader):
+                _cut_at(session, cut)
                 with session.step():
                     seen.append(batch.tolist())
                     torch.rand(1)  # as dropout does
-                if session.global_step == cut:
-                    raise Cut
+            _cut_at(session, cut)
     answer.write_text(json.dumps((seen, int(getattr(loader.dataset, "reads", 0)))))
     os._exit(0)  # to wait for the workers of a pass that was cut takes seconds
 

@@ -71,13 +71,14 @@ def own():
 def saved():
     """Return a function that opens one that saves into ``runs``, every so many steps."""
 
-    def open_one(*hooks, every=1, directory="runs"):
+    def open_one(*hooks, every=1, directory="runs", again=False):
         return MonitoredTrainingSession(
             checkpoint_dir=directory,
             hooks=hooks,
             save_checkpoint_steps=every,
             save_summaries_steps=None,
             log_step_count_steps=None,
+            again=again,
             config=Config(autoload=False),
             exit_on_signal=False,
         )

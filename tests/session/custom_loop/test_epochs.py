@@ -57,14 +57,14 @@ def test_a_step_knows_its_epoch_and_its_end_is_told(own):
     """Epochs count from 0; the event comes after the last step of each."""
     hook = Listener()
     with own(hook) as session:
-        train(session)
-        assert hook.context.epoch is None
         with session.step():
             pass
+        train(session)
+        assert hook.context.epoch is None
 
     steps = [epoch for epoch in range(EPOCHS) for _ in range(2 * LENGTH)]
-    assert hook.steps == [*steps, None, None]
-    assert hook.ended == [(0, 2), (1, 4), (2, 6)]
+    assert hook.steps == [None, None, *steps]
+    assert hook.ended == [(0, 3), (1, 5), (2, 7)]
 
 
 @pytest.mark.parametrize("every", [1, 4])

@@ -302,13 +302,11 @@ def test_tensorboard_shows_each_evaluation_as_a_run(own, tmp_path):
 def validated(session, losses, per_epoch=5):
     """Train and validate until the session stops; return the validated steps."""
     done = []
-    for loss in losses:
+    for epoch in session.epochs(len(losses)):
         for _ in session.iterate(range(per_epoch)):
             steps(session)
-        if session.should_stop():
-            break
         with session.evaluation("val") as evaluation:
-            evaluation.report(loss=loss)
+            evaluation.report(loss=losses[epoch])
         done.append(session.global_step)
     return done
 

@@ -80,12 +80,13 @@ def test_a_loop_goes_on_after_a_stop_where_it_stopped(saved):
     assert seen == [(n, v) for n in range(PASSES) for v in range(LENGTH)]
 
 
-def test_a_loop_that_ended_is_followed_by_all_passes_again(saved):
-    """After a session whose loop came to its end, the next one begins at the first."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_loop_that_ended_trains_again_only_if_it_is_told_to(saved, again):
+    """It does all passes then; otherwise it has nothing to do."""
     lengths = []
     for _ in range(2):
         seen = []
-        with saved() as session:
+        with saved(again=again) as session:
             for _ in range(PASSES):
                 for value in session.iterate(range(LENGTH)):
                     seen.append(value)
@@ -93,7 +94,7 @@ def test_a_loop_that_ended_is_followed_by_all_passes_again(saved):
                         pass
         lengths.append((len(seen), session.global_step))
 
-    assert lengths == [(STEPS, STEPS), (STEPS, 2 * STEPS)]
+    assert lengths == [(STEPS, STEPS), (STEPS, 2 * STEPS) if again else (0, STEPS)]
     assert session.outcome.kind == "completed"
 
 
@@ -105,10 +106,10 @@ def test_a_pass_that_was_left_early_is_over(saved):
         with saved() as session:
             for number in range(PASSES):
                 for value in session.iterate(range(LENGTH)):
-                    with session.step():
-                        seen.append((number, value))
                     if session.global_step == cut:
                         raise Cut
+                    with session.step():
+                        seen.append((number, value))
                     if value == 2:
                         break
 
@@ -119,13 +120,13 @@ def test_a_pass_that_was_left_early_is_over(saved):
     assert seen == [(n, v) for n in range(PASSES) for v in range(3)]
 
 
-def test_passes_do_not_nest(own):
-    """A second iterate() while one goes on has no position: it is an error that says so."""
+def test_a_pass_inside_another_ends_with_the_value_of_that(own):
+    """One that goes on after the pass around it is an error that says what to do."""
     with own() as session:
-        outer = session.iterate(range(3))
-        next(outer)
-        with pytest.raises(UsageError, match=r"iterate\(\) inside iterate\(\)"):
-            next(iter(session.iterate(range(3))))
+        outer, inner = session.iterate(range(3)), session.iterate(range(3))
+        assert [next(outer), next(inner), next(outer)] == [0, 0, 1]
+        with pytest.raises(UsageError, match=r"as in iterate\(zip\(one, other\)\)"):
+            next(inner)
 
 
 def test_another_iterable_may_be_read_between_steps(saved):
@@ -134,11 +135,11 @@ def test_another_iterable_may_be_read_between_steps(saved):
     for cut in (2, 100):
         with contextlib.suppress(Cut), saved() as session:
             for value in session.iterate(range(LENGTH)):
+                if session.global_step == cut:
+                    raise Cut
                 with session.step():
                     seen.append(value)
                 assert sum(range(3)) == 3
-                if session.global_step == cut:
-                    raise Cut
 
     assert seen == [0, 1, 2, 3, 4]
 
@@ -165,12 +166,12 @@ def guarded(session, body):
 
 
 def test_no_value_is_lost_to_a_signal_while_it_is_pulled(saved):
-    """A value that was pulled and met no step any more comes again in the next session."""
+    """Its step is done, and the next session goes on behind it."""
     seen = []
     with saved(every=100) as session:
         guarded(session, seen)
     assert session.outcome.kind == "preempted"
-    assert seen[-1] == (1, 2)
+    assert seen[-1] == (1, 3)
 
     with saved(every=100) as session:
         for number in range(2):
@@ -218,12 +219,12 @@ def test_a_cancelled_steps_value_is_used_up(saved):
     for cut in (2, 100):
         with contextlib.suppress(Cut), saved() as session:
             for value in session.iterate(range(LENGTH)):
+                if session.global_step == cut:
+                    raise Cut
                 with session.step() as step:
                     seen.append(value)
                     if value == 1:
                         step.cancel()
-                if session.global_step == cut:
-                    raise Cut
 
     assert seen == [0, 1, 2, 3, 4]
     assert session.global_step == 4

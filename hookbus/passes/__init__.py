@@ -1,0 +1,1 @@
+"""Knows how far a program has come in its passes over inputs."""
