@@ -29,7 +29,7 @@ from hookbus.hooks.outcome import (
     is_clean_end,
     united,
 )
-from hookbus.lifecycle.requests import exchange_at_end, record_values, save, save_failed
+from hookbus.lifecycle.requests import apply_at_end, record_values, save, save_failed
 from hookbus.lifecycle.start import inside_event, leave_session, recoverable
 from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log, shown
@@ -148,7 +148,7 @@ def _decide(
         if clean and state.mode.takes_reports and not state.is_stopping:
             state.contents.position.finish()
         if clean:
-            exchange_at_end(state)
+            apply_at_end(state)
         state.stop_by_signal()
         state.freeze_position()
     except BaseException as late:  # the position of an input cannot be read
@@ -301,7 +301,7 @@ def _report_nothing_to_train(state: SessionState, outcome: Outcome) -> None:
             step=outcome.step,
             why=f"the training has ended: {ended}",
             path=shown(state.saver.store.directory),
-            next="give it more epochs or data, train --again, or take another directory",
+            next="give it more epochs or data, use --again, or take another directory",
         )
 
 

@@ -258,24 +258,26 @@ def exchange_at_end_of_pass(state: SessionState) -> None:
             _serve(state, context, asked, saving=True)
 
 
-def exchange_at_end(state: SessionState) -> None:
-    """Wait for the other ranks at the end of the training.
+def apply_at_end(state: SessionState) -> None:
+    """Serve the requests that still wait when the loop is over, on all ranks.
 
-    A stop that a rank asked for in the last step takes effect. A checkpoint is written at
-    the end anyway.
+    A stop that a hook asked for in the last step takes effect. A checkpoint is written at
+    the end.
 
     Raises:
         PeersDisagreeError: another rank goes on.
     """
-    if state.agreement is None or state.agreement.is_over:
-        return
+    held, state.loop.held = state.loop.held, RunRequests()
     asked = RunRequests()
-    _exchange(state, asked, "at its end", now=True)
-    back = asked.rollback
+    if state.agreement is not None and not state.agreement.is_over:
+        _exchange(state, asked, "at its end", now=True)
+    asked.save = united(held.save, asked.save)
+    state.requests.served(asked, state.is_waiting)
+    back, stop = held.rollback or asked.rollback, held.stop or asked.stop
     if back is not None:
         log.warning("too late to roll back: the loop is over", by=back.who, why=back.why)
-    elif asked.stop is not None:
-        state.take_stop(asked.stop)
+    elif stop is not None and state.ending.stop is None:
+        state.take_stop(stop)
 
 
 def commit(state: SessionState, asked: RunRequests) -> None:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from hookbus import SessionRunHook, UsageError
+from hookbus import SessionRunHook, UsageError, list_checkpoints
 
 PASSES, LENGTH = 4, 5
 STEPS = PASSES * LENGTH
@@ -64,6 +64,29 @@ def test_it_ends_where_the_session_stops(own):
 
     assert seen == [*((0, v) for v in range(5)), (1, 0), (1, 1)]
     assert session.outcome.kind == "stopped"
+
+
+class StopAndKeep(StopAfter):
+    """Asks in its last step for a checkpoint to keep as well."""
+
+    def after_run(self, run_context):
+        super().after_run(run_context)
+        if self.left == 0:
+            run_context.request_save("the last one", keep=True)
+
+
+def test_a_request_of_the_last_step_is_served_if_no_value_is_pulled_behind_it(saved):
+    """The loop ends by itself in the step in which a hook stops it."""
+    with saved(StopAndKeep(3), every=100) as session:
+        numbers = session.iterate(range(LENGTH))
+        while session.global_step < 3:
+            next(numbers)
+            with session.step():
+                pass
+
+    assert session.outcome.kind == "stopped"
+    [newest] = [each for each in list_checkpoints("runs") if each.global_step == 3]
+    assert "the last one" in newest.kept.values()
 
 
 def test_a_loop_goes_on_after_a_stop_where_it_stopped(saved):
