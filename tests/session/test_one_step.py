@@ -102,7 +102,7 @@ def tried(setting: Setting, share: float, check: Callable[[Program], None]) -> i
 
 SIMPLER = 200
 """How many simpler programs are tried after one that fails: more would take minutes."""
-CASES = int(os.environ.get("COMPARISON_CASES", cases(240, 4000)))
+CASES = int(os.environ.get("COMPARISON_CASES", cases(120, 4000)))
 PARTS = range(max(1, round(CASES / 1000)))
 """A test of one part takes less than the time limit of a test."""
 

@@ -116,7 +116,7 @@ def trace_of(
 
 
 @pytest.mark.parametrize("part", range(cases(1, 12)))
-@settings(max_examples=cases(100, 1000), deadline=None)
+@settings(max_examples=cases(50, 1000), deadline=None)
 @given(hooks=HOOKS, runs=RUNS)
 def test_a_compiled_run_leaves_the_same_trace_as_a_general_one(part, hooks, runs):
     """Whatever hooks ask for, and when: calls, values, errors, stops and variables."""

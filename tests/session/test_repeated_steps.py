@@ -109,7 +109,7 @@ def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> lis
 
 
 @pytest.mark.parametrize("part", range(cases(1, 16)))
-@settings(max_examples=cases(100, 500), deadline=None)
+@settings(max_examples=cases(50, 500), deadline=None)
 @given(hooks=HOOKS, steps=STEPS)
 def test_a_repeated_step_leaves_the_same_trace_as_any_other(part, hooks, steps):
     """Whatever hooks ask for, the loop reports, and happens in between."""
