@@ -226,6 +226,14 @@ class Library:
         """
         return values
 
+    def changes(self, value: Any) -> int | None:  # noqa: ARG002 (for subclasses)
+        """Return how often a value was changed in place; None if that is not known.
+
+        The session compares it around calls of hooks, which must not change the values of
+        the training.
+        """
+        return None
+
     def tracked(self, name: str, thing: Any) -> Tracked | None:
         """Return how to save and restore an object that is tracked as *name*.
 
@@ -399,6 +407,12 @@ def on_host(values: Any) -> Any:
         _movers.update((part.__class__, library.on_host) for part in every)
         moved[name] = iter(library.on_host(every))
     return _replaced(values, names, moved)
+
+
+def changes_of(values: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return how often each value of a library was changed in place, by name."""
+    owned = {name: (library_of(value), value) for name, value in values.items()}
+    return {n: owner.changes(value) for n, (owner, value) in owned.items() if owner}
 
 
 def capture(values: Iterable[LiveValue]) -> Callable[[], None]:

@@ -15,6 +15,7 @@ from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.program import Program, is_live, plan
 from hookbus.backend.protocol import Execution
+from hookbus.backend.read_only import protected
 from hookbus.errors import GraphError, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
 from hookbus.graph.graph import Graph
@@ -466,7 +467,7 @@ class ReportSession(EmbeddedSession):
             return super().run(fetches, feed_dict)
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         fed = frozenset(given).union(self.last.names())
-        return read(self, fetches, ChainMap(given, self.last), fed)
+        return protected(read(self, fetches, ChainMap(given, self.last), fed))
 
 
 def _kind_of(live: LiveValue | None) -> NodeKind:

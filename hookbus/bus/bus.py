@@ -24,7 +24,7 @@ from hookbus.bus.registry import HookFunction, Implementation, Registration, Reg
 from hookbus.bus.validation import check_object, fault_of, misspelt, unmarked
 from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
 from hookbus.hooks import hookspecs
-from hookbus.hooks.event_bus import HookCall
+from hookbus.hooks.event_bus import HookCall, shared
 from hookbus.hooks.hook_options import RAISE, Kind, check_kind, options_of
 from hookbus.hooks.requests import CurrentHook
 from hookbus.logs import log
@@ -320,7 +320,8 @@ class Bus:
                 f"event {event!r} takes {', '.join(parameters) or 'nothing'}, "
                 f"not {', '.join(arguments) or 'nothing'}"
             )
-        return [arguments[name] for name in parameters]
+        ordered = map(arguments.get, parameters)
+        return [shared(each) if each.__class__ is dict else each for each in ordered]
 
     def _groups(self, event: str, kind: Kind) -> dict[str, str]:
         return {i.plugin: i.group for i in self.implementations(event, kind)}

@@ -1,13 +1,15 @@
-"""Defines the bus as a hook sees it: it declares events, emits them, reports calls."""
+"""Defines the bus as a hook sees it: events, the dicts in them, and reports of calls."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import attrs
+
+from hookbus.backend.read_only import protected
 
 
 @attrs.frozen(eq=False)
@@ -56,3 +58,36 @@ class EventBus(Protocol):
 
     def observe(self, callback: Callable[[HookCall], object]) -> Callable[[], None]:
         """Report every call to *callback* from now on; return a function that stops it."""
+
+
+class SharedDict(dict[Any, Any]):
+    """A dict that all hooks get, so none of them may change it.
+
+    It is a dict, so that JSON and comparisons take it as one. Its copies can be changed.
+
+    >>> SharedDict(loss=0.5)["loss"] = 1.0
+    Traceback (most recent call last):
+    TypeError: all hooks get this dict: make a copy, like dict(values), and change that
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "all hooks get this dict: make a copy, like dict(values), and change that"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def shared(values: Mapping[Any, Any]) -> SharedDict:
+    """Return a mapping as all hooks get it; its parts are protected."""
+    return SharedDict({key: _shared_part(part) for key, part in values.items()})
+
+
+def _shared_part(part: Any) -> Any:
+    return shared(part) if part.__class__ is dict else protected(part)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hookbus.checkpoint.reader import Restored
-from hookbus.errors import SessionClosedError, blaming_writers
+from hookbus.errors import PluginError, SessionClosedError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.event_bus import shared
 from hookbus.hooks.outcome import (
     Rollback,
     SaveRequest,
@@ -17,6 +19,7 @@ from hookbus.hooks.outcome import (
     united_rollbacks,
 )
 from hookbus.hooks.requests import RunRequests
+from hookbus.library import changes_of
 from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Place, Status
@@ -380,7 +383,8 @@ def record(state: SessionState, params: Any) -> None:
         raise SessionClosedError("record() on a closed session; create a new one")
     contents = state.contents
     contents.record(plain_params(params))
-    state.bus.caller("params_recorded").collect(contents.params, state.global_step)
+    params = shared(contents.params)
+    state.bus.caller("params_recorded").collect(params, state.global_step)
     if state.requests.pending and not state.is_inside:
         apply_between_steps(state, None)
 
@@ -475,12 +479,34 @@ def _is_refused(
     session, veto = state.backend.session, state.bus.caller("veto_save")
     if veto.reaches_nobody:
         return False
-    step = session.global_step
-    refusals = veto.collect(session, snapshot.values(), step, context)
+    step, values = session.global_step, snapshot.values()
+    before = changes_of(values)
+    refusals = veto.collect(session, shared(values), step, context)
+    _check_unchanged(values, before, [who for who, _ in veto.rows])
     if refusals:
         refuser, reason = refusals[0]
         log.warning("checkpoint refused", step=step, by=refuser, why=reason)
     return bool(refusals)
+
+
+def _check_unchanged(
+    values: Mapping[str, Any], before: Mapping[str, Hashable], hooks: Sequence[str]
+) -> None:
+    """Check that no hook has changed a value that it got to look at.
+
+    Arrays of NumPy are read-only there; those of other libraries may count changes.
+
+    Raises:
+        PluginError: a hook has changed one.
+    """
+    now = changes_of(values)
+    changed = [name for name, count in before.items() if now[name] != count]
+    if changed:
+        raise PluginError(
+            f"veto_save() of {' or '.join(map(repr, hooks))} has changed "
+            f"{', '.join(map(repr, changed))}, which the training goes on with: compute "
+            "with copies there, or assign a value in before_save()"
+        )
 
 
 def _on_any_rank(state: SessionState, flag: bool) -> bool:

@@ -13,6 +13,7 @@ import attrs
 
 from hookbus.backend.program import shared_in
 from hookbus.backend.protocol import Session
+from hookbus.backend.read_only import protected
 from hookbus.bus.costs import HookCosts
 from hookbus.errors import (
     GraphError,
@@ -21,7 +22,7 @@ from hookbus.errors import (
     UsageError,
     WriteConflictError,
 )
-from hookbus.graph.fetches import Merge, Split, leaves_of, merge
+from hookbus.graph.fetches import Merge, Split, leaves_of, merge, picker
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import needs
 from hookbus.peers.agreement import Agreement
@@ -143,12 +144,9 @@ class Planner:
     def _hooks_part(self, request: RunRequest, start: int = 0) -> RunPlan:
         """Plan the values of hooks; *start* is the index of the first one."""
         merged = merge(request.hooks, start)
-        hooks = [name for name, _ in request.hooks]
-        return RunPlan(
-            self._names_of(merged),
-            dict(zip(hooks, merged.splits, strict=True)),
-            {leaf: place for place, leaf in enumerate(merged.leaves, start)},
-        )
+        places = {leaf: place for place, leaf in enumerate(merged.leaves, start)}
+        splits = {name: _protecting(name, asked, places) for name, asked in request.hooks}
+        return RunPlan(self._names_of(merged), splits, places)
 
     def _check_shared(self, request: RunRequest) -> None:
         """Check that no hook of one rank fetches a value that all ranks must read.
@@ -233,6 +231,13 @@ class Planner:
                 self._session.compile(rest, fed)
                 blame_asker(error, hook)
                 return
+
+
+def _protecting(name: str, structure: Hashable, places: Mapping[Any, int]) -> Split:
+    """Return the split of one hook, which protects the values from changes by the hook."""
+    [split] = merge([(name, structure)]).splits
+    pick = picker([places[leaf] for leaf in dict.fromkeys(leaves_of(structure))])
+    return lambda values: split([*map(protected, pick(values))])
 
 
 def reduced_splits(

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from hookbus.backend.codegen import define
+from hookbus.backend.read_only import protected
 from hookbus.bus.caller import Caller, Result
 from hookbus.bus.registry import Implementation
 from hookbus.graph.fetches import Split, Structure
@@ -60,6 +61,7 @@ def specialize(
         "Args": SessionRunArgs,
         "Values": UsualRunValues,
         "is_plain": is_plain,
+        "protected": protected,
     }
     shapes = dict(unplanned.request.hooks)
     asking = _asking(before, dict(unplanned.answers), namespace)
@@ -192,7 +194,9 @@ def _making_values(results: str) -> list[str]:
 def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
     """Return the source of a hook's results, or None if their structure is not simple."""
     if not isinstance(shape, Structure):
-        return f"values[{places[shape]}]"
+        # Most are floats, which need no protection.
+        value = f"v if (v := values[{places[shape]}]).__class__ is float else protected(v)"
+        return f"({value})"
     kind, details, *inside = shape
     if kind not in (dict, list, tuple):
         return None

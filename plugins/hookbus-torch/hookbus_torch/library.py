@@ -24,6 +24,10 @@ class TorchLibrary(Library):
 
     on_host = staticmethod(values.on_host)
 
+    def changes(self, value: Any) -> int | None:
+        """Return how often a tensor was changed in place, as PyTorch itself counts it."""
+        return value._version if isinstance(value, torch.Tensor) else None
+
     def tracked(self, name: str, thing: Any) -> Tracked | None:
         """Return how to save and restore a PyTorch object.
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+
 import pytest
 import torch
 from hookbus_safetensors import SafetensorsCodec
 from hookbus_torch.values import DTYPES
 from safetensors.torch import load_file
 
-from hookbus import CheckpointError, CheckpointFiles
+from hookbus import (
+    CheckpointError,
+    CheckpointFiles,
+    Config,
+    MonitoredTrainingSession,
+    PluginError,
+    SessionRunHook,
+    hookimpl,
+)
 
 NATIVE = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -52,3 +63,29 @@ def test_a_tensor_that_cannot_be_saved_is_named_by_its_place(tmp_path):
     state = {"tracked": {"model": {"w": torch.eye(2).to_sparse()}}}
     with pytest.raises(CheckpointError, match=r"^/tracked/model/w: a tensor is sparse_coo"):
         SafetensorsCodec().write(state, CheckpointFiles(tmp_path))
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_hook_that_changes_the_tensors_it_is_shown_ends_the_session(changes, tmp_path):
+    """``veto_save`` is to look at the values of the training, which goes on with them."""
+
+    class Looking(SessionRunHook):
+        @hookimpl
+        def veto_save(self, values):
+            weight = values["model.weight"]
+            if changes:
+                weight.mul_(2)
+            else:
+                weight.clone().mul_(2)
+
+    model = torch.nn.Linear(1, 1)
+    config = Config(autoload=False, header=False)
+    session = MonitoredTrainingSession(
+        checkpoint_dir=tmp_path, hooks=[Looking()], config=config
+    )
+    message = "veto_save() of 'looking' has changed 'model.weight', which the training"
+    refused = pytest.raises(PluginError, match=re.escape(message))
+    with refused if changes else contextlib.nullcontext(), session:
+        session.track(model=model)
+        with session.step():
+            pass
