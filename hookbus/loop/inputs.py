@@ -23,6 +23,7 @@ def track(state: SessionState, things: Mapping[str, Any]) -> Any:
     """Save objects of a custom loop; return the object, or for several a dict."""
     tracking, graph = state.contents.tracking, state.creator.graph
     values = tracking.add(things)
+    state.contents.put_generators()
     graph.hold(tracking.live(values), tracking.states(values))
     return next(iter(values.values())) if len(values) == 1 else values
 

@@ -85,6 +85,7 @@ class Contents:
     _frozen: FrozenPosition | None = attrs.field(default=None, init=False)
     _start: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     _repeats: bool = attrs.field(default=False, init=False)
+    _before_steps: Restored | None = attrs.field(default=None, init=False)
 
     def take_graph(self, saved_names: frozenset[str] | None, graph: Graph) -> None:
         """Take over the finalized graph, and the names of the saved variables.
@@ -196,7 +197,13 @@ class Contents:
         tracked, start = TrackedStates.of(restored.state), restored.state.get("start", {})
         if not training:  # it evaluates a model as the program has prepared it
             tracked = TrackedStates(tracked.states, pending=None)
-        self._start, self._repeats = start.get("random", {}), again
+        # A program that saves no place in passes, because it has none.
+        steps = training and self.graph.takes_reports and "passes" in restored.state
+        steps &= bool(tracked.states) and not again
+        steps &= self.resumes_input(restored.manifest.ended)
+        self._before_steps = restored if steps else None
+        self._start = start.get("random", {})
+        self._repeats = again or self._before_steps is not None
         self.tracking.restore_from(
             tracked,
             again,
@@ -215,6 +222,18 @@ class Contents:
             self.generators.restore(states or restored.state.get("random", {}))
         if not self._start:
             self._start = random_state.capture()
+
+    def put_generators(self) -> None:
+        """Give the generators of a program without passes the states for its next step.
+
+        A resumed program repeats the code before its steps, which draws as at the start. It
+        has come to its place when it has tracked its objects.
+        """
+        restored = self._before_steps
+        if restored is None or not restored.is_own:
+            return
+        self.generators.restore(restored.state.get("random", {}))
+        self.tracking.put_generators(restored.state["tracked"])
 
     def place_of(self, restored: Restored) -> Mapping[str, Any]:
         """Return the place of a custom loop in a checkpoint to which it goes back."""

@@ -191,6 +191,11 @@ class Tracking:
         if self.is_complete:
             self._saved = None
 
+    def put_generators(self, saved: Mapping[str, Any]) -> None:
+        """Give the random generators that are tracked by now their saved states."""
+        for name in self._sources().keys() & saved.keys():
+            self._tracked[name].put(saved[name])
+
     def put_back(self, saved: TrackedStates, resumes: bool = False) -> None:
         """Give all objects a saved state, in place.
 

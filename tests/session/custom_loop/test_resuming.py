@@ -107,6 +107,44 @@ def quietly(saved, values, seed, cut=None):
     return start, trace
 
 
+def by_steps(saved, draws, seed, until, at_once):
+    """Do steps up to one, without passes; make data and model inside the session.
+
+    Return what the steps make of them. *at_once* is whether all objects are tracked in one
+    call.
+    """
+    np.random.seed(seed)
+    random.seed(seed)
+    trace = []
+    with saved(every=2) as session:
+        draw = np.random.default_rng(5)
+        data = [np.random.normal(), random.random(), draw.random()]
+        if not at_once:
+            session.track(draw=draw)
+        w = np.array([np.random.normal(), random.random(), draw.random()])
+        session.track(w=w, **({"draw": draw} if at_once else {}))
+        while session.global_step < until:
+            x = [np.random.normal(), random.random(), draw.random()]
+            with session.step():
+                w += np.multiply(data, x) + draws(draw)
+            trace.append(w.tolist())
+    return trace
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("draws", [lambda draw: draw.normal(), lambda _: random.random()])
+def test_a_loop_without_passes_goes_on_with_the_generators_of_its_last_step(
+    saved, draws, at_once, tmp_path_factory, monkeypatch
+):
+    """A resumed program makes data and model again with the numbers of the first start."""
+    straight = by_steps(saved, draws, 3, 9, at_once)
+    monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
+    pieces = []
+    for seed, until in ((3, 3), (4, 6), (5, 9)):
+        pieces += by_steps(saved, draws, seed, until, at_once)
+    assert pieces == straight
+
+
 SOURCES = [shuffle_python, shuffle_numpy, shuffle_tracked]
 
 
