@@ -27,6 +27,7 @@ class LoopState:
         last_context: the context of the last step, which takes the requests that hooks make
             between two steps.
         held: the requests of hooks that wait for the next pull.
+        has_begun: whether the first step is prepared.
         has_warned: whether the loop was warned of a long body.
         is_cut_inside: whether the session has left the loop in the body of a value.
         input_names: the names that the loop gave to its inputs.
@@ -36,6 +37,7 @@ class LoopState:
     block: Block | None = None
     last_context: SessionRunContext | None = None
     held: RunRequests = attrs.field(factory=RunRequests)
+    has_begun: bool = False
     has_warned: bool = False
     is_cut_inside: bool = False
     input_names: set[str] = attrs.field(factory=set)

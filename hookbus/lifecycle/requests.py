@@ -509,7 +509,7 @@ def _check_unchanged(
         )
 
 
-def _on_any_rank(state: SessionState, flag: bool) -> bool:
+def on_any_rank(state: SessionState, flag: bool) -> bool:
     """Return whether a flag is set on any rank, if there are several."""
     agreement = state.agreement
     return flag if agreement is None else any(agreement.gather(flag))
@@ -524,10 +524,10 @@ def _write(
     requests, step = state.requests, session.global_step
     asked = RunRequests() if context is None else context.asked
     snapshot = state.contents.snapshot(session)
-    if not _on_any_rank(state, not saver.is_safe(session, snapshot)):
+    if not on_any_rank(state, not saver.is_safe(session, snapshot)):
         saver.keep_last(request)
         return None
-    if _on_any_rank(state, _is_refused(state, snapshot, context)):
+    if on_any_rank(state, _is_refused(state, snapshot, context)):
         requests.take_save(asked)  # the refusal is also the answer to these requests
         return None
     bus.caller("before_save").collect(session, step)

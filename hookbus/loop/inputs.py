@@ -13,6 +13,7 @@ from hookbus.lifecycle.requests import (
     apply_between_steps,
     exchange_at_end_of_pass,
     heed_signal,
+    on_any_rank,
 )
 from hookbus.lifecycle.state import RUNNING, SessionState
 
@@ -26,6 +27,16 @@ def track(state: SessionState, things: Mapping[str, Any]) -> Any:
     state.contents.put_generators()
     graph.hold(tracking.live(values), tracking.states(values))
     return next(iter(values.values())) if len(values) == 1 else values
+
+
+def complete_tracking(state: SessionState) -> None:
+    """Take no further object, and restore what came late: a step or a save follows.
+
+    Raises:
+        CheckpointMismatchError: the restored checkpoint has other objects.
+    """
+    state.contents.tracking.check()
+    state.contents.generators.restore_rest()
 
 
 def wrapping(state: SessionState, name: str | None) -> Callable[[Any], Any] | None:
@@ -89,22 +100,26 @@ class Passes:
             heed_signal(state)
         if state.phase is not RUNNING or state.ending.is_cut_short:
             state.usable(None)
-        if self._saves_first():
-            who = state.saver.checkpoints.enabled_by
-            assert who is not None
+        who = state.saver.checkpoints.enabled_by
+        if who is not None and self._saves_first():
+            if not state.contents.tracking.is_complete:
+                complete_tracking(state)
+                state.saver.note_moved()
             state.requests.request_save(who, "start of a pass")
         if state.requests.pending and (state.loop.is_holding or state.requests.save):
             apply_at_pull(state)
 
     def _saves_first(self) -> bool:
         """Return whether a hook may go back, and so needs a place before each pass."""
-        state = self._state
-        if state.saver.checkpoints.enabled_by is None or state.contents.position.resuming:
+        state, contents = self._state, self._state.contents
+        if contents.position.resuming:
             return False
-        if not state.contents.tracking.is_complete:
+        late = contents.tracking.is_empty or state.creator.graph.wraps
+        if late and not state.loop.has_begun:
             return False  # the first step saves
         hooks = state.bus.members.values()
-        return any(options_of(member.plugin).rolls_back for member in hooks)
+        goes_back = any(options_of(member.plugin).rolls_back for member in hooks)
+        return on_any_rank(state, goes_back or state.recoveries.rollbacks.count > 0)
 
     def has_stopped(self) -> bool:
         """Return whether the session has stopped."""

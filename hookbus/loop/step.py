@@ -18,6 +18,7 @@ from hookbus.lifecycle.requests import (
     is_overdue,
 )
 from hookbus.lifecycle.state import RUNNING, SessionState
+from hookbus.loop.inputs import complete_tracking
 from hookbus.step.request import NO_FEEDS, NO_FETCHES
 from hookbus.step.trace import OpenStep
 
@@ -117,7 +118,7 @@ class Step:
             stepper is None
             or state.ending.signals.received is not None
             or state.requests.pending
-            or not contents.tracking.is_complete
+            or not loop.has_begun
         ):
             stepper = self._prepare().stepper
         try:
@@ -146,12 +147,13 @@ class Step:
             if kind != "aux" and signals.received is not None:
                 heed_signal(state)
             backend = state.usable(kind)
-        is_new = not contents.tracking.is_complete
+        is_new = not state.loop.has_begun
         if is_new:
+            state.loop.has_begun = True
             state.loop.check_wraps(state.creator.graph)
-            contents.tracking.check()
-            contents.generators.restore_rest()
-            state.saver.note_restored(backend.session)
+            if not contents.tracking.is_complete:
+                complete_tracking(state)
+                state.saver.note_restored(backend.session)
         if state.requests.pending or (is_new and state.agreement is not None):
             session, saver = backend.session, state.saver
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its

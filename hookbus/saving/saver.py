@@ -474,6 +474,14 @@ class Saver:
             files = self._files_of(session, self.contents.snapshot(session))
             self.last = attrs.evolve(self.last, files=files)
 
+    def note_moved(self) -> None:
+        """Note that the program has moved on since the restored checkpoint, in its passes.
+
+        The next save is written, even if no step was done.
+        """
+        if self.last is not None:
+            self.last = attrs.evolve(self.last, files={})
+
     def _files_of(self, session: Session, snapshot: Snapshot) -> Mapping[str, FileRecord]:
         """Return the files that a save would write; none if it would fail.
 

@@ -168,6 +168,11 @@ class Tracking:
         self._restores_generators, self._restores_all = generators, every
         self.starts = {**(starts or {})}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is tracked."""
+        return not self._tracked
+
     def begin_anew(self) -> None:
         """Give dicts and lists without arrays the values that they had before a restore.
 

@@ -43,6 +43,7 @@ class Plan:
         lengths: the number of values in each epoch.
         draws: the generator from which orders and noise come.
         late: whether the iterable of a pass draws its order itself.
+        early: whether the body of a value draws and counts before its step.
         between: whether code behind each pass changes the model, and evaluates.
         bad: the values after which a hook rolls back.
         skipped: the steps whose update is skipped.
@@ -56,6 +57,7 @@ class Plan:
     lengths: list[int]
     draws: str
     late: bool
+    early: bool
     between: bool
     bad: set[int]
     skipped: set[int]
@@ -69,6 +71,7 @@ PLANS = st.builds(
     st.sampled_from(["epochs", "epochs", "range", "enumerated", "two steps"]),
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.sampled_from(["numpy", "python", "tracked"]),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
     st.sets(st.integers(0, 15), max_size=4),
@@ -152,6 +155,11 @@ class Program:
             return Late(self, values)
         return sorted(values, key=lambda _: self.draw())
 
+    def begin_body(self) -> None:
+        """Do what comes before the step of a value."""
+        if self.plan.early:
+            self.model["seen"] += self.draw()
+
     def update(self, x: int) -> None:
         """Train on a value."""
         noise = self.draw()
@@ -178,6 +186,7 @@ class Program:
             for x in self.order(epoch):
                 if x in plan.bad:
                     continue
+                self.begin_body()
                 for _ in range(2 if plan.form == "two steps" else 1):
                     if step not in plan.skipped:
                         self.update(x)
@@ -207,6 +216,7 @@ class Program:
                 if plan.form == "enumerated":
                     passes = (x for _, x in session.enumerate(values))
                 for x in passes:
+                    self.begin_body()
                     self.step_of(session, x, cuts)
                     cuts.place()
                     self.finish_body()
