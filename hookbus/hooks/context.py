@@ -8,7 +8,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
-from hookbus.backend.read_only import protected
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.hook_options import Kind
@@ -128,9 +127,9 @@ class SessionRunContext:
     def original_args(self) -> SessionRunArgs:
         """The caller's own fetches and feeds, without those of hooks.
 
-        The feeds are a copy; arrays in it are read-only.
+        As in TensorFlow they are the caller's objects, which hooks must not change.
         """
-        return SessionRunArgs(self._fetches, protected(self._feed_dict))
+        return SessionRunArgs(self._fetches, self._feed_dict)
 
     @property
     def last_step(self) -> int | None:

@@ -13,7 +13,6 @@ from hookbus.bus.caller import Result
 from hookbus.errors import NoValueYetError, UsageError
 from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import RunServices, SessionRunContext
-from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.requests import RunRequests
 from hookbus.logs import log
@@ -167,7 +166,7 @@ class Stepper:
         if self._agreement is not None:
             reductions = reductions_of(answers, self._bus.is_everywhere)
         unplanned, feeds = collect_requests(
-            SessionRunArgs(context._fetches, context._feed_dict),
+            context.original_args,
             answers,
             self._session.graph,
             options,
@@ -321,8 +320,7 @@ class Stepper:
         if again > _MOST_AGAIN or not (due.before.is_plain and due.after.is_plain):
             return
         hooks = specialize(due.before, due.after, asked, plan)
-        context = self.context_of(step)
-        own = SessionRunArgs(context._fetches, context._feed_dict)
+        own = self.context_of(step).original_args
         execute = self._executor.specialized(plan, given, step.kind == "train")
         reaches_nobody = hooks.ask is None and hooks.tell is None
         resolve = self._session.graph.resolve

@@ -154,7 +154,7 @@ def test_the_context_shows_what_the_caller_asked(graph: Graph) -> None:
         running.run(["y"], feeds, options=RunOptions(1))
     (original,) = {id(c): c.original_args for c in probe.contexts}.values()
     assert original.fetches == ["y"]
-    assert original.feed_dict == feeds
+    assert original.feed_dict is feeds
     assert original.options is None
     assert probe.contexts[0].kind == "train"
     assert feeds == {"x": 3}
