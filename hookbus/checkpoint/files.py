@@ -13,6 +13,7 @@ import hashlib
 import io
 import mmap
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,12 +39,35 @@ def replacing(path: Path) -> Iterator[Path]:
     If the block raises, *path* stays as it is, and the temporary file is removed.
     """
     unfinished = path.with_name(f".hookbus-{os.getpid()}-{threading.get_ident()}")
+    discard(unfinished)  # a link in its place would lead the writer elsewhere
     try:
         yield unfinished
         unfinished.replace(path)
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def discard(path: Path) -> None:
+    """Remove a file, a link or a directory, if the system allows it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def check_no_link(folder: Path) -> None:
+    """Refuse a link in the place of a folder that a session fills and prunes.
+
+    Raises:
+        CheckpointDirectoryError: there is one.
+    """
+    if folder.is_symlink():
+        raise CheckpointDirectoryError(
+            f"{folder} is a link, and the checkpoints where it leads may be those of "
+            "another training: remove the link, or name that folder itself"
+        )
 
 
 def create_directory(directory: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
 from pathlib import Path
 
 from hookbus.checkpoint.files import cannot_write, create_directory
-from hookbus.errors import UsageError
+from hookbus.errors import CheckpointDirectoryError, UsageError
 from hookbus.logs import log, shown
 from hookbus.process.interrupts import signals_deferred
 
@@ -24,6 +25,8 @@ changing = threading.RLock()
 """Held while a lock is taken or released, and while the process forks."""
 
 _held: set[Path] = set()
+# Follows no link, and waits for nobody at the other end of a pipe, if the system can.
+_AS_IT_IS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 """The errors of file systems without locks, as some network file systems are mounted."""
 
@@ -49,7 +52,8 @@ class DirectoryLock:
 
         Raises:
             UsageError: another session saves into the directory.
-            CheckpointDirectoryError: no file can be created or written there.
+            CheckpointDirectoryError: no file can be created or written there, or something
+                else stands in the place of the lock file.
         """
         with changing:
             if self._directory in _held:
@@ -64,8 +68,12 @@ class DirectoryLock:
     def _locked(self) -> int | None:
         """Lock the file and write the process id into it; None if it was removed."""
         path = self._directory / LOCK_NAME
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | _AS_IT_IS
+        with contextlib.suppress(FileNotFoundError):
+            self._check_own(path.lstat())
+        descriptor = os.open(path, flags, 0o666)
         try:
+            self._check_own(os.fstat(descriptor))
             if fcntl is not None:
                 self._lock(descriptor)
             if not self._is_on_disk(descriptor):  # removed before it was locked
@@ -77,6 +85,20 @@ class DirectoryLock:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _check_own(self, found: os.stat_result) -> None:
+        """Refuse what leads to another file, before anything is written.
+
+        Raises:
+            CheckpointDirectoryError: the lock file is a link, has a further name, or is no
+                regular file.
+        """
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise CheckpointDirectoryError(
+                f"{self._directory / LOCK_NAME} is not a file of its own, but a link or "
+                "something else, and saving could overwrite what it leads to: remove it, "
+                "unless a session saves into this directory now"
+            )
 
     def _lock(self, descriptor: int) -> None:
         try:
@@ -127,7 +149,7 @@ class DirectoryLock:
 
     def _is_on_disk(self, descriptor: int) -> bool:
         try:
-            there = (self._directory / LOCK_NAME).stat()
+            there = (self._directory / LOCK_NAME).lstat()
         except FileNotFoundError:
             return False
         except OSError:  # the disk may be back later

@@ -182,6 +182,10 @@ class Manifest:
             OSError: a file cannot be read now.
         """
         _check_no_pickle(directory, self.files)
+        for rank in range(1, self.ranks):
+            folder = RANK_FOLDER.format(rank)
+            if (directory / folder).is_symlink():
+                raise NoGoodCheckpointError(f"its folder {folder} is a link")
         for name, record in self.files.items():
             size = _size_of(directory / name, f"its file {name}")
             if size != record.bytes:

@@ -10,17 +10,21 @@ directory that goes is renamed first, so that no reader finds half of it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
 
-from hookbus.checkpoint.files import CheckpointFiles, cannot_write, create_directory, sync
+from hookbus.checkpoint.files import (
+    CheckpointFiles,
+    cannot_write,
+    create_directory,
+    discard,
+    sync,
+)
 from hookbus.checkpoint.manifest import MANIFEST_NAME, Manifest
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
@@ -91,7 +95,7 @@ class Store:
             create_directory(self.directory)
             probe = self.directory / f"ckpt-0.tmp-{threading.get_native_id()}"
             probe.mkdir(exist_ok=True)
-            _discard(probe)  # another session may have cleared it
+            discard(probe)  # another session may have cleared it
         except OSError as error:
             raise cannot_write(self.directory, error) from error
 
@@ -147,7 +151,7 @@ class Store:
         path = self.directory / f"ckpt-{step}"
         temporary = self.directory / f"ckpt-{step}.tmp-{os.getpid()}"
         try:
-            _discard(temporary)
+            discard(temporary)
             create_directory(self.directory)
             temporary.mkdir()
             files = CheckpointFiles(temporary)
@@ -158,7 +162,7 @@ class Store:
             sync(temporary)
             self._move_in(temporary, path)
         except BaseException as error:
-            _discard(temporary)
+            discard(temporary)
             if not isinstance(error, OSError | CheckpointError):
                 raise
             why = error.strerror if isinstance(error, OSError) else error
@@ -173,12 +177,17 @@ class Store:
     ) -> None:
         """Replace a checkpoint's manifest in one rename and leave its files untouched.
 
-        *what* describes the change, for the error.
+        A checkpoint behind a link stays as it is: it may be that of another training.
+        *what* describes the change, for messages.
 
         Raises:
             CheckpointError: it cannot be written; the old manifest is intact.
         """
+        if path.is_symlink():
+            log.warning("a linked checkpoint is not changed", path=shown(path), what=what)
+            return
         temporary = _unfinished_manifest(path)
+        discard(temporary)  # a link in its place would lead the writer elsewhere
         try:
             temporary.write_text(manifest.text(), "utf-8")
             sync(temporary)
@@ -223,12 +232,12 @@ class Store:
         try:
             for path in self._paths():
                 if _ABANDONED.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name):
-                    _discard(path)
+                    discard(path)
             for candidate in self.found():
                 if candidate.old:
                     self._recover_replaced(candidate.path)
-                else:
-                    _discard(_unfinished_manifest(candidate.path))
+                elif not candidate.path.is_symlink():
+                    discard(_unfinished_manifest(candidate.path))
         except OSError as error:
             raise cannot_read(self.directory, error) from error
 
@@ -266,7 +275,7 @@ class Store:
         except OSError as error:
             log.warning("cannot prune", path=str(path), why=str(error))
             return
-        _discard(gone)
+        discard(gone)
 
     def _paths(self) -> list[Path]:
         """Return everything in the directory; nothing if there is no directory."""
@@ -290,15 +299,6 @@ def cannot_read(directory: Path, error: OSError) -> CheckpointError:
 
 def _unfinished_manifest(path: Path) -> Path:
     return path / f"{MANIFEST_NAME}.tmp"
-
-
-def _discard(path: Path) -> None:
-    """Remove a file, a link or a directory; a later start removes the leftovers."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    elif os.path.lexists(path):
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.checkpoint.files import replacing
+from hookbus.checkpoint.files import check_no_link, discard, replacing
 from hookbus.logs import log
 from hookbus.validation import numeric
 
@@ -140,16 +140,19 @@ class BestExporter:
 
 def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     """Copy a checkpoint whole or not at all; then remove the oldest beyond *keep*."""
+    for each in (folder.parent, folder):
+        check_no_link(each)
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / checkpoint.name
     if not copy.exists():
         unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
-        shutil.copytree(checkpoint, unfinished, dirs_exist_ok=True)
+        discard(unfinished)
+        shutil.copytree(checkpoint, unfinished)
         unfinished.replace(copy)
         log.info("exported", checkpoint=checkpoint.name, to=str(folder))
     others = sorted(set(folder.glob("ckpt-*")) - {copy}, key=_step)
     for old in others[: len(others) + 1 - keep]:
-        shutil.rmtree(old)
+        discard(old)
     return copy
 
 

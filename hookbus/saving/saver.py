@@ -13,7 +13,12 @@ import attrs
 
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.codec import Codec, load_codec
-from hookbus.checkpoint.files import CheckpointFiles, create_directory, sync
+from hookbus.checkpoint.files import (
+    CheckpointFiles,
+    check_no_link,
+    create_directory,
+    sync,
+)
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import RANK_FOLDER, FileRecord, Manifest
 from hookbus.checkpoint.reader import (
@@ -101,8 +106,9 @@ class Saver:
                 self._lock.take()
                 self.store.clear()
             self._codec = load_codec()
-        if self.checkpoints.failed_directory is not None:
-            Store(self.checkpoints.failed_directory).prepare()
+        failed = self._failed_directory()
+        if failed is not None:
+            Store(failed).prepare()
             self._codec = load_codec()
 
     def check_shared(self) -> None:
@@ -118,7 +124,7 @@ class Saver:
         token = directory / agreement.broadcast(name)
         if self.is_chief:
             create_directory(directory)
-            token.touch()
+            token.touch(exist_ok=False)
         agreement.gather()  # it is there
         end = time.monotonic() + _SECONDS_TO_APPEAR
         # The ranks look together, so that none waits for another longer than it has to.
@@ -318,7 +324,7 @@ class Saver:
             CheckpointError: the checkpoint cannot be written.
             UsageError: another session is writing one into the directory.
         """
-        directory, who = self.checkpoints.failed_directory, self.checkpoints.failed_by
+        directory, who = self._failed_directory(), self.checkpoints.failed_by
         assert directory is not None
         assert who is not None
         lock, store = DirectoryLock(directory), Store(directory)
@@ -340,6 +346,17 @@ class Saver:
             by=who,
         )
         return path
+
+    def _failed_directory(self) -> Path | None:
+        """Return the directory for the checkpoint of a failed session.
+
+        Raises:
+            CheckpointDirectoryError: it is a link, unless a hook has named it.
+        """
+        failed, above = self.checkpoints.failed_directory, self.checkpoints.directory
+        if failed is not None and failed.parent == above:
+            check_no_link(failed)
+        return failed
 
     def _manifest(
         self, session: Session, request: SaveRequest, ended: str | None

@@ -23,9 +23,14 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = [f"{rates[n]!r},{loss!r}\n" for n, loss in enumerate(losses)]
-    (folder / "lr-finder.csv").write_text("lr,loss\n" + "".join(rows), "utf-8")
     path = folder / "lr-finder.svg"
-    path.write_text(picture(rates, means, best), "utf-8")
+    for file, text in (
+        (folder / "lr-finder.csv", "lr,loss\n" + "".join(rows)),
+        (path, picture(rates, means, best)),
+    ):
+        # A link in its place would lead the writer elsewhere.
+        file.unlink(missing_ok=True)
+        file.write_text(text, "utf-8")
     return path
 
 

@@ -193,6 +193,8 @@ class ProfilerHook(SessionRunHook):
         """Write a file atomically."""
         path = self._directory / f"timeline-{timeline.step}.json"
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        # A link in its place would lead the writer elsewhere.
+        unfinished.unlink(missing_ok=True)
         try:
             trace = timeline.trace(spans, self.show_dataflow, self.show_memory)
             unfinished.write_text(json.dumps(trace, allow_nan=False), "utf-8")

@@ -234,7 +234,14 @@ class SummarySaverHook(SessionRunHook):
             # evaluation session may evaluate an older checkpoint than the one before.
             begun = run in self._kept or not self._trains
             forget = None if begun else min(step, self._first_step)
-            self._files[run] = EventFile(self._directory / run, forget)
+            folder = self._directory / run
+            for each in (folder, *folder.parents):
+                if self._directory in each.parents and each.is_symlink():
+                    raise UsageError(
+                        f"summary-saver does not write to {each}, which is a link and may "
+                        "lead into another training: remove the link"
+                    )
+            self._files[run] = EventFile(folder, forget)
         file = self._files[run]
         try:
             yield file

@@ -292,6 +292,20 @@ def test_files_are_beside_the_checkpoints(tmp_path, monkeypatch):
             shutil.rmtree(tmp_path / saved)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "svg"])
+def test_a_link_in_the_place_of_a_file_is_replaced(suffix, tmp_path):
+    """The directory may come from somebody else; what the link leads to stays as it is."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "found").mkdir()
+    link = tmp_path / "found" / f"lr-finder.{suffix}"
+    link.symlink_to(tmp_path / "precious")
+    with MonitoredSession(short_graph(9), hooks=[finder(tmp_path)], config=QUIET):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not link.is_symlink()
+    assert link.stat().st_size > 9
+
+
 @pytest.mark.parametrize("place", ["loss", "train"])
 def test_a_graph_that_the_program_feeds_is_an_error(place, tmp_path):
     """The message names the placeholder, and what to do."""

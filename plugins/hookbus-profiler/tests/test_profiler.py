@@ -120,6 +120,16 @@ def test_a_resumed_session_counts_from_where_it_starts(timelines):
     assert list(timelines()) == [2, *expected(3, 2, 1, 5)] == [2, 5, 7]
 
 
+def test_a_timeline_is_written_through_no_link(model, timelines):
+    """The name of the file that is being written can be guessed."""
+    Path("precious").write_text("precious")
+    Path("out").mkdir()
+    Path(f"out/.timeline-2.json.{os.getpid()}").symlink_to(Path("precious").absolute())
+    train(model(), 3, ProfilerHook(save_steps=2, output_dir="out"))
+    assert list(timelines()) == [2]
+    assert Path("precious").read_text() == "precious"
+
+
 def test_one_object_serves_several_sessions(model, timelines):
     """Each counts from its own start."""
     hook = ProfilerHook(save_steps=2, output_dir="out")

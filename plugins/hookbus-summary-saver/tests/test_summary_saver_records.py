@@ -187,6 +187,18 @@ def test_an_evaluation_is_a_run_of_its_own(name, folder, read_back):
     assert [step for step, _ in read_back("out")["loss"]] == [1, 3]
 
 
+@pytest.mark.parametrize(("name", "folder"), [("a", "eval_a"), ("a/b", "eval_a")])
+def test_an_evaluation_is_written_into_no_linked_folder(name, folder):
+    """It may be that of another training."""
+    Path("other/b").mkdir(parents=True)
+    Path("out").mkdir()
+    Path("out", folder).symlink_to("../other")
+    told = f"summary-saver does not write to .*out/{folder}, which is a link"
+    with pytest.raises(UsageError, match=told):
+        run_steps(saver(2), Evaluates(every=2, name=name), steps=4)
+    assert not [path for path in Path("other").rglob("*") if path.is_file()]
+
+
 def test_several_evaluations_do_not_mix(read_back):
     """Each name has a folder."""
     run_steps(saver(), Evaluates(2, "a"), Evaluates(3, "b"), steps=4)
