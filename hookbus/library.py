@@ -295,10 +295,20 @@ class Library:
             CheckpointError: it would not come back as it is.
         """
 
+    def itemsize(self, dtype: str) -> int | None:  # noqa: ARG002 (for subclasses)
+        """Return the bytes of an element of a dtype, as :meth:`pack` names it.
+
+        None for any other text, which a checkpoint of somebody else may contain.
+        """
+        raise PluginError(
+            f"{type(self).__name__} packs values, and does not tell the sizes of its dtypes"
+        )
+
     def unpack(self, packed: Packed) -> Any:  # noqa: ARG002 (for subclasses)
         """Return the value that :meth:`pack` packed, on the host.
 
-        It may keep the bytes, which nothing else uses and which can be written.
+        It may keep the bytes, which nothing else uses and which can be written. They are as
+        many as the dtype and the shape need, which hookbus has checked.
 
         Raises:
             CheckpointError: :meth:`pack` never packs such a value.

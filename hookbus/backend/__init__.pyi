@@ -16,6 +16,7 @@ from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.backend.protocol import create_session as create_session
 from hookbus.backend.reports import ReportGraph as ReportGraph
 from hookbus.backend.reports import ReportSession as ReportSession
+from hookbus.backend.unpacking import unpacked as unpacked
 from hookbus.errors import PREEMPTION_ERRORS as PREEMPTION_ERRORS
 from hookbus.errors import blame as blame
 from hookbus.graph.fetches import merge as merge

@@ -29,8 +29,8 @@ from hookbus_safetensors_file import (
 )
 from safetensors import SafetensorError
 
-from hookbus import CheckpointError, CheckpointFiles, HookbusError, PluginError, UsageError
-from hookbus.backend import Packed, library_name, library_named, plugin_for
+from hookbus import CheckpointError, CheckpointFiles, HookbusError, UsageError
+from hookbus.backend import Packed, library_name, library_named, plugin_for, unpacked
 
 _ARRAYS = "arrays.safetensors"
 _TREE = "state.json"
@@ -342,17 +342,8 @@ def _read_packed(tree: Mapping[str, Any], arrays: ArrayFile) -> Any:
     key, dtype = tree["key"], str(tree["dtype"])
     content = np.empty(arrays.size(key), np.uint8)
     arrays.fill(content, key)
-    library = library_named(str(tree["library"]))
     packed = Packed(dtype, tuple(tree["shape"]), content.nbytes, lambda: content.data)
-    try:
-        return library.unpack(packed)
-    except HookbusError:
-        raise
-    except Exception as error:  # the checkpoint is good, so no error of a damaged one
-        raise PluginError(
-            f"the plugin of {tree['library']} cannot read {key}, which has the dtype "
-            f"{dtype} and the shape {packed.shape}: {type(error).__name__}: {error}"
-        ) from error
+    return unpacked(str(tree["library"]), packed, key)
 
 
 def _dtype(tree: Mapping[str, Any]) -> np.dtype[Any]:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import hookbus
-from hookbus.checkpoint.manifest import _digest
 from hookbus.checkpoint.reader import variables_at
+from tests.support.forging import forge_manifest, store
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -139,10 +139,7 @@ def stores(name, content):
     """Return a forger of a file, with its right size and hash."""
 
     def alter(directory, manifest):
-        path = directory / name
-        path.write_bytes(content)
-        digest = hashlib.sha256(content).hexdigest()
-        manifest["files"][name] = {"bytes": len(content), "sha256": digest}
+        store(name, content, directory, manifest)
 
     return alter
 
@@ -248,15 +245,6 @@ def test_a_forged_one_is_bad(forge, tmp_path, killed, opened, names, capsys):
     logged = capsys.readouterr().err
     assert logged.count("bad checkpoint") == 4
     assert "Traceback" not in logged
-
-
-def forge_manifest(directory, forge):
-    """Alter a checkpoint, and make its manifest right."""
-    manifest = json.loads((directory / "manifest.json").read_text())
-    del manifest["sha256"]
-    forge(directory, manifest)
-    text = json.dumps({**manifest, "sha256": _digest(manifest)})
-    (directory / "manifest.json").write_text(text)
 
 
 @pytest.mark.parametrize(

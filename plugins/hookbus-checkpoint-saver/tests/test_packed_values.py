@@ -21,6 +21,7 @@ from safetensors import deserialize, safe_open
 from safetensors.numpy import load_file
 
 from hookbus import CheckpointError, CheckpointFiles, PluginError, UsageError
+from hookbus.backend import Library
 from tests.support.libraries import install_library
 from tests.support.profiles import examples
 
@@ -201,6 +202,43 @@ def test_errors_of_reading_tell_a_bad_checkpoint_from_a_bad_plugin(tmp_path: Pat
         written({"w": tensor(dtype, (1,), b"x")}, folder)
         with pytest.raises(kind, match=told):
             SafetensorsCodec().read(folder)
+
+
+@pytest.mark.parametrize(
+    ("forged", "told"),
+    [
+        ({"dtype": "odd"}, "/w has the dtype 'odd', which fakelib here does not have"),
+        ({"dtype": 3}, "/w has the dtype '3', which fakelib here does not have"),
+        ({"dtype": "bool"}, r"/w has 8 bytes, and bool of the shape \(2,\) has 2"),
+        ({"shape": []}, r"/w has 8 bytes, and float32 of the shape \(\) has 4"),
+        ({"shape": [-1, -2]}, r"/w has the shape \(-1, -2\), which no value has"),
+        ({"shape": [True, 2]}, r"/w has the shape \(True, 2\), which no value has"),
+        ({"shape": [0, 2**62, 2]}, r"/w has the shape \(0, .*\), which no value has"),
+        ({"shape": [2**80, 0]}, r"/w has the shape \(.*, 0\), which no value has"),
+        ({"shape": "ab"}, r"/w has the shape \('a', 'b'\), which no value has"),
+        ({"shape": 2}, "its values cannot be read: TypeError"),
+    ],
+)
+def test_a_library_gets_no_value_that_it_never_packs(
+    forged: Any, told: str, tmp_path: Path
+) -> None:
+    """A library may read beyond its bytes, or end the process."""
+    written({"w": tensor("float32", (2,), b"abcdefgh")}, tmp_path)
+    tree = json.loads((tmp_path / "state.json").read_text())
+    tree["w"].update(forged)
+    (tmp_path / "state.json").write_text(json.dumps(tree))
+    with pytest.raises(CheckpointError, match=told):
+        SafetensorsCodec().read(tmp_path)
+
+
+def test_a_library_that_does_not_tell_sizes_is_named() -> None:
+    """Otherwise nothing that it packs could be checked."""
+
+    class Silent(Library):
+        pass
+
+    with pytest.raises(PluginError, match="Silent packs values, and does not tell the siz"):
+        Silent().itemsize("float32")
 
 
 def test_a_value_of_an_unknown_library_names_what_to_install(tmp_path: Path) -> None:

@@ -44,11 +44,15 @@ class JaxLibrary(Library):
         """
         return values.pack(value)
 
+    def itemsize(self, dtype: str) -> int | None:
+        """Return the bytes of an element of a dtype, or of a key."""
+        return values.itemsize(dtype)
+
     def unpack(self, packed: Packed) -> jax.Array:
         """Return a packed array, on the default device.
 
         Raises:
-            UsageError: JAX has no such dtype, or it is switched off.
+            UsageError: its dtype is switched off.
         """
         return values.unpack(packed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -86,25 +87,41 @@ def pack(value: Any) -> Packed | None:
     return Packed(name, value.shape, array.size * array.dtype.itemsize, data)
 
 
+def itemsize(dtype: str) -> int | None:
+    """Return the bytes of an element of a dtype, or of a key; None if JAX has none such."""
+    if dtype.startswith(_KEY):
+        words = _words_of(dtype.removeprefix(_KEY))
+        return None if words is None else 4 * math.prod(words)
+    try:
+        found = jnp.dtype(dtype)
+        is_number = any(jnp.issubdtype(found, kind) for kind in _KINDS)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    is_ours = is_number and found.isnative and str(found) == dtype
+    return found.itemsize if is_ours else None
+
+
+def _words_of(impl: str) -> tuple[int, ...] | None:
+    """Return the shape of the data of one key, in words; None if there is no such kind."""
+    try:
+        return tuple(jax.random.key_data(jax.random.key(0, impl=impl)).shape)
+    except ValueError:
+        return None
+
+
 def unpack(packed: Packed) -> jax.Array:
     """Return a packed array.
 
     Raises:
-        UsageError: JAX has no such dtype, or it is switched off.
+        UsageError: the dtype is switched off.
     """
     if packed.dtype.startswith(_KEY):
         impl: Any = packed.dtype.removeprefix(_KEY)
-        shape = jax.random.key_data(jax.random.key(0, impl=impl)).shape
         content = packed.data() if packed.nbytes else b""
-        words = np.frombuffer(content, np.uint32).reshape(*packed.shape, *shape)
+        shape = (*packed.shape, *(_words_of(impl) or ()))
+        words = np.frombuffer(content, np.uint32).reshape(shape)
         return jax.random.wrap_key_data(jnp.asarray(words), impl=impl)
-    try:
-        dtype = jnp.dtype(packed.dtype)
-    except TypeError as error:
-        raise UsageError(
-            f"the checkpoint has an array of dtype {packed.dtype!r}, which JAX "
-            f"{jax.__version__} lacks"
-        ) from error
+    dtype = jnp.dtype(packed.dtype)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise UsageError(
             f"the checkpoint has an array of dtype {dtype}, and JAX would make it another "

@@ -14,7 +14,7 @@ from hookbus_jax.library import JaxLibrary
 from hookbus_safetensors import SafetensorsCodec
 
 from hookbus import CheckpointError, CheckpointFiles, UsageError
-from hookbus.backend import Packed, library_of, on_host
+from hookbus.backend import Packed, library_of, on_host, unpacked
 from tests.support.profiles import cases
 
 NAMES = """
@@ -87,10 +87,37 @@ def test_an_array_of_several_devices_is_saved_whole(tmp_path):
     assert bits(through_a_checkpoint(array, tmp_path)) == bits(np.arange(8, dtype="f"))
 
 
-def test_an_unknown_dtype_is_refused():
-    packed = Packed("float3", (1,), 1, lambda: memoryview(b"a"))
-    with pytest.raises(UsageError, match=r"of dtype 'float3', which JAX .* lacks"):
-        JaxLibrary().unpack(packed)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size", "told"),
+    [
+        *(
+            (dtype, (1,), 1, f"has the dtype '{dtype}', which jax here does not have")
+            for dtype in ("float3", "O", "key:other", "key:", "str", "V4", "f4", ">f4")
+        ),
+        ("float32", (2**30,), 0, r"/w has 0 bytes, and float32 of .* has 4294967296"),
+        (
+            "key:threefry2x32",
+            (2,),
+            8,
+            r"/w has 8 bytes, and key:threefry2x32 of the shape \(2,\) has 16",
+        ),
+        ("key:threefry2x32", (-1,), 8, r"has the shape \(-1,\), which no value has"),
+    ],
+)
+def test_an_array_that_jax_never_packs_is_refused(dtype, shape, size, told):
+    packed = Packed(dtype, shape, size, lambda: memoryview(bytearray(size)))
+    with pytest.raises(CheckpointError, match=told):
+        unpacked("jax", packed, "/w")
+
+
+def test_the_size_of_each_dtype_is_known():
+    for name in ("bool", "int4", "uint64", "bfloat16", "float8_e4m3fn", "complex64"):
+        with jax.enable_x64(True):
+            packed = JaxLibrary().pack(jnp.zeros((2, 3), name))
+        assert packed.nbytes == 6 * JaxLibrary().itemsize(packed.dtype)
+    for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+        packed = JaxLibrary().pack(jax.random.key(1, impl=impl))
+        assert packed.nbytes == JaxLibrary().itemsize(packed.dtype)
 
 
 def test_hooks_get_numpy_arrays_of_dtypes_that_numpy_has():

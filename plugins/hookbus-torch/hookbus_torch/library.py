@@ -92,10 +92,10 @@ class TorchLibrary(Library):
         """
         return values.pack(value)
 
-    def unpack(self, packed: Packed) -> torch.Tensor:
-        """Return a packed tensor, on the CPU.
+    def itemsize(self, dtype: str) -> int | None:
+        """Return the bytes of an element of a dtype; None for a quantized one."""
+        return values.itemsize(dtype)
 
-        Raises:
-            CheckpointError: PyTorch has no such dtype.
-        """
+    def unpack(self, packed: Packed) -> torch.Tensor:
+        """Return a packed tensor, on the CPU."""
         return values.unpack(packed)

@@ -149,6 +149,7 @@ _WIDER = {
 }
 """The dtypes that NumPy lacks, and those that hold their numbers exactly."""
 _PAIRS = frozenset(d for name, d in DTYPES.items() if name.startswith("float4"))
+_QUANTIZED = ("qint", "quint")
 _CLASSES = frozenset({torch.Tensor, torch.nn.Parameter})
 _NUMBERS: Mapping[torch.dtype, Any] = {
     torch.float32: np.float32,
@@ -200,11 +201,15 @@ def pack(value: Any) -> Packed | None:
     return Packed(name, tuple(tensor.shape), tensor.nbytes, data)
 
 
+def itemsize(dtype: str) -> int | None:
+    """Return the bytes of an element of a dtype of dense tensors, by its name."""
+    known = DTYPES.get(dtype)
+    return None if known is None or dtype.startswith(_QUANTIZED) else known.itemsize
+
+
 def unpack(packed: Packed) -> torch.Tensor:
     """Return a packed tensor, on the CPU."""
-    dtype = DTYPES.get(packed.dtype)
-    if dtype is None:
-        raise CheckpointError(f"PyTorch {torch.__version__} has no dtype {packed.dtype!r}")
+    dtype = DTYPES[packed.dtype]
     if not packed.nbytes:
         return torch.empty(packed.shape, dtype=dtype)
     return torch.frombuffer(packed.data(), dtype=dtype).reshape(packed.shape)

@@ -20,6 +20,7 @@ from hookbus import (
     SessionRunHook,
     hookimpl,
 )
+from tests.support.forging import forge_state
 
 NATIVE = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -56,6 +57,37 @@ def test_every_tensor_comes_back_and_other_tools_read_it(dtype, tmp_path):
             other = native[f"/model/{name}"]
             assert (other.dtype, other.shape) == (tensor.dtype, tensor.shape)
             assert bits(other) == bits(tensor)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"dtype": "qint8"}, {"dtype": "float3"}, {"shape": [2**40]}, {"shape": [-1]}],
+    ids=str,
+)
+def test_a_forged_tensor_makes_a_checkpoint_bad(forged, tmp_path):
+    """The one before it is used. PyTorch ends the process for some of these."""
+
+    def train() -> int:
+        with MonitoredTrainingSession(
+            checkpoint_dir=tmp_path,
+            save_checkpoint_steps=1,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+            config=Config(autoload=False),
+        ) as session:
+            session.track(model=torch.nn.Linear(2, 1))
+            before = session.global_step
+            for _ in session.iterate(range(2)):
+                with session.step():
+                    pass
+        return before
+
+    assert train() == 0
+    forge_state(
+        tmp_path / "ckpt-2",
+        lambda tree: tree["tracked"]["model"]["weight"].update(forged),
+    )
+    assert train() == 1
 
 
 def test_a_tensor_that_cannot_be_saved_is_named_by_its_place(tmp_path):

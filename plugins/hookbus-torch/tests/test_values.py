@@ -9,7 +9,7 @@ from hookbus_torch import values
 from hookbus_torch.library import TorchLibrary
 
 from hookbus import CheckpointError, GraphError, UsageError
-from hookbus.backend import Packed
+from hookbus.backend import Packed, unpacked
 
 LIBRARY = TorchLibrary()
 NATIVE = (
@@ -219,9 +219,34 @@ def test_a_tensor_that_cannot_be_saved_is_refused(tensor, kind):
         LIBRARY.pack(tensor)
 
 
-def test_a_dtype_of_a_later_pytorch_is_named():
-    with pytest.raises(CheckpointError, match="has no dtype 'float3'"):
-        LIBRARY.unpack(Packed("float3", (1,), 1, lambda: memoryview(b"x")))
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size", "told"),
+    [
+        *(
+            (dtype, (1,), 1, f"has the dtype '{dtype}', which torch here does not have")
+            for dtype in ("float3", "qint8", "quint8", "quint4x2", "qint32", "double", "")
+        ),
+        ("float32", (2**30,), 0, r"/w has 0 bytes, and float32 of .* has 4294967296"),
+        ("float32", (3,), 8, r"/w has 8 bytes, and float32 of the shape \(3,\) has 12"),
+        ("float32", (-2, -1), 8, r"has the shape \(-2, -1\), which no value has"),
+        ("float32", (2.0,), 8, r"has the shape \(2\.0,\), which no value has"),
+        ("float32", (0, 2**62, 2**62), 0, r"has the shape \(0, .*\), which no value has"),
+    ],
+)
+def test_a_tensor_that_pytorch_never_packs_is_refused(dtype, shape, size, told):
+    packed = Packed(dtype, shape, size, lambda: memoryview(bytearray(size)))
+    with pytest.raises(CheckpointError, match=told):
+        unpacked("torch", packed, "/w")
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_the_size_of_each_dtype_is_known():
+    for name, dtype in values.DTYPES.items():
+        if LIBRARY.itemsize(name) is None:
+            assert "qint" in name or "quint" in name
+        else:
+            empty = torch.empty((2, 3), dtype=dtype)
+            assert LIBRARY.pack(empty).nbytes == 6 * LIBRARY.itemsize(name)
 
 
 def test_what_is_no_tensor_is_not_packed():
