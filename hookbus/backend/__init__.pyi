@@ -16,7 +16,7 @@ from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.backend.protocol import create_session as create_session
 from hookbus.backend.reports import ReportGraph as ReportGraph
 from hookbus.backend.reports import ReportSession as ReportSession
-from hookbus.backend.unpacking import unpacked as unpacked
+from hookbus.checkpoint.unpacking import unpacked as unpacked
 from hookbus.errors import PREEMPTION_ERRORS as PREEMPTION_ERRORS
 from hookbus.errors import blame as blame
 from hookbus.graph.fetches import merge as merge
@@ -43,3 +43,4 @@ from hookbus.library import plugin_for as plugin_for
 from hookbus.peers.protocol import Peers as Peers
 from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.peers.protocol import Word as Word
+from hookbus.saving.layout import overlaps as overlaps

@@ -25,6 +25,7 @@ from hookbus.library import (
 )
 from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
+from hookbus.saving.layout import overlaps
 from hookbus.saving.leaves import Leaves, changed, parts_of, put_in_place
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -462,6 +463,12 @@ def _check_trackable(
     if _is_array(thing):
         if not inside and not _is_writable(thing):
             raise _untrackable(name, thing, path)
+        if _is_writable(thing) and overlaps(thing.shape, thing.strides, thing.itemsize):
+            raise UsageError(
+                f"cannot track {name!r}: the elements of '{name}{path}' share memory, as "
+                "those of broadcast_to() do, so that a state cannot be written into it: "
+                "give a copy of the array"
+            )
     elif isinstance(thing, dict | list | tuple) and id(thing) not in inside:
         if len(inside) == MOST_LEVELS:
             raise UsageError(

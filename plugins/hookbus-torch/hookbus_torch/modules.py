@@ -37,7 +37,7 @@ def tracked(name: str, module: Module) -> Tracked:
     """Return how to save a module, to restore it in place, and the values for hooks.
 
     Raises:
-        UsageError: a parameter or buffer has no data yet.
+        UsageError: a parameter or buffer has no data yet, or its elements share memory.
     """
     _check_has_data(name, module)
     sharded.reshard(module)
@@ -54,6 +54,9 @@ def tracked(name: str, module: Module) -> Tracked:
         module.load_state_dict(here)
         return module
 
+    for key, value in get().items():
+        if isinstance(value, torch.Tensor):
+            values.check_layout(name, f".{key}", value)
     return Tracked(
         get,
         put,

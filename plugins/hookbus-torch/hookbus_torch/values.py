@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hookbus import CheckpointError, GraphError, UsageError
-from hookbus.backend import LiveValue, Packed, Tracked
+from hookbus.backend import LiveValue, Packed, Tracked, overlaps
 from hookbus_torch import gradients
 
 _TOGETHER = 2**20
@@ -215,8 +215,28 @@ def unpack(packed: Packed) -> torch.Tensor:
     return torch.frombuffer(packed.data(), dtype=dtype).reshape(packed.shape)
 
 
+def check_layout(name: str, path: str, tensor: torch.Tensor) -> None:
+    """Refuse to track a tensor into which no state can be written.
+
+    Raises:
+        UsageError: its elements share memory.
+    """
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return
+    if overlaps(tensor.shape, tensor.stride()):
+        raise UsageError(
+            f"cannot track {name!r}: the elements of '{name}{path}' share memory, as those "
+            "of expand() do, so that a state cannot be written into it: clone() the tensor"
+        )
+
+
 def tracked(name: str, tensor: torch.Tensor) -> Tracked:
-    """Return how to save a tensor, and to restore it in place."""
+    """Return how to save a tensor, and to restore it in place.
+
+    Raises:
+        UsageError: its elements share memory.
+    """
+    check_layout(name, "", tensor)
 
     def put(state: Any) -> torch.Tensor:
         write(name, tensor, state)

@@ -52,6 +52,27 @@ def test_it_is_restored_in_place(net):
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(1).expand(3), torch.zeros(5).as_strided((3, 3), (1, 1))],
+    ids=["expand", "as_strided"],
+)
+def test_what_shares_memory_inside_is_refused(tensor):
+    """It could be saved, and PyTorch cannot write into it."""
+    net = nn.Linear(2, 2)
+    net.register_buffer("scale", tensor)
+    frozen = nn.Module()
+    frozen.weight = nn.Parameter(tensor, requires_grad=False)
+    told = r"elements of 'it.*' share memory, .* clone\(\) the tensor"
+    for thing in (net, frozen, tensor):
+        with pytest.raises(UsageError, match=f"cannot track 'it': the {told}"):
+            LIBRARY.tracked("it", thing)
+    net.register_buffer("scale", tensor, persistent=False)  # which is not saved
+    assert "scale" not in LIBRARY.tracked("it", net).get()
+    for view in (torch.zeros(4, 6).T[::2, 1::3], torch.zeros(2, 0).expand(2, 0)):
+        assert LIBRARY.tracked("it", view).value is view
+
+
 def test_a_double_model_takes_no_checkpoint_of_a_float_one(net):
     state = {k: v.clone() for k, v in LIBRARY.tracked("model", net).get().items()}
     (first, *_) = LIBRARY.tracked("model", net.double()).faults(state)

@@ -534,3 +534,44 @@ def test_an_object_of_a_known_library_says_which_plugin_is_missing(library, plug
         pytest.raises(UsageError, match=f"'model', which is of type Net.*{plugin}$"),
     ):
         session.track(model=net)
+
+
+def broadcast() -> Any:
+    """Return a broadcast array that NumPy lets be written."""
+    return np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,))
+
+
+def windows() -> Any:
+    """Return windows over an array that share most of their numbers."""
+    return np.lib.stride_tricks.as_strided(np.zeros(5), (3, 3), (8, 8))
+
+
+@pytest.mark.parametrize("make", [broadcast, windows])
+@pytest.mark.parametrize("place", [lambda x: x, lambda x: {"a": [x]}])
+def test_an_array_whose_elements_share_memory_is_refused(make, place, saved):
+    """It could be saved, and its numbers could not be restored one by one."""
+    told = r"cannot track 'w': the elements of 'w(\.a\.0)?' share memory, .*: give a copy"
+    with saved() as session, pytest.raises(UsageError, match=told):
+        session.track(w=place(make()))
+
+
+@given(arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4), st.data())
+def test_no_view_of_a_dense_array_shares_memory(shape, data):
+    """Slices, transposed and reversed arrays are tracked as they are."""
+    array = np.zeros(shape).transpose(data.draw(st.permutations(range(len(shape)))))
+    steps = data.draw(st.tuples(*(st.sampled_from([1, 2, -1, -3]) for _ in shape)))
+    array = array[(..., *(slice(None, None, step) for step in steps))]
+    with MonitoredTrainingSession(config=Config(autoload=False, header=False)) as session:
+        assert session.track(w=array) is array
+        with session.step():
+            pass
+
+
+def test_a_read_only_array_in_a_dict_is_replaced_by_its_saved_value(saved):
+    """Nothing is written into it, so it may be a broadcast one."""
+    for _ in range(2):
+        with saved() as session:
+            state = {"w": np.broadcast_to(np.ones(1), 3)}
+            one_step(session, state=state)
+    assert state["w"].flags.owndata
+    assert state["w"].tolist() == [1, 1, 1]
