@@ -309,6 +309,47 @@ class Undo:
         self._undo()
 
 
+STATE_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""The errors of code that gets a state which it never had."""
+
+
+def refused_state(who: str, error: BaseException) -> CheckpointError:
+    """Return the error for a state in a checkpoint that its owner does not take."""
+    return CheckpointError(
+        f"{who} does not take the state that it has in the checkpoint "
+        f"({type(error).__name__}: {error}): another version of it has saved the "
+        "checkpoint, or somebody has changed it; give another checkpoint_dir, or move the "
+        "checkpoint away to use the one before"
+    )
+
+
+class StateRefused:
+    """Turns the error of a block that gives an object a state of a checkpoint.
+
+    Errors of hookbus leave the block as they are. So do those of the system.
+
+    Args:
+        who: the object, for the message.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, STATE_ERRORS) and not isinstance(error, HookbusError):
+            raise refused_state(self._who, error) from error
+
+
 def reason_of(error: BaseException) -> str:
     r"""Return the line of an error's message that gives the reason.
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.errors import Undo
+from hookbus.errors import STATE_ERRORS, Undo, refused_state
 from hookbus.library import RandomSource, libraries, on_host
 from hookbus.logs import log
 
@@ -75,10 +75,16 @@ class RandomGenerators:
         """Put them back to states that :meth:`capture` returned.
 
         A state of a generator that is not here is left alone.
+
+        Raises:
+            CheckpointError: a generator does not take its state.
         """
         for name, source in self.sources().items():
             if name in state:
-                source.restore(state[name])
+                try:
+                    source.restore(state[name])
+                except STATE_ERRORS as error:
+                    raise refused_state(f"the random generator {name!r}", error) from error
 
     def fork(self) -> dict[str, Any]:
         """Return states of separate streams that follow from the current states.

@@ -296,7 +296,7 @@ class Input:
         """Move to the end, and pull nothing."""
         self._reset({})
         self._make_iterable()
-        _restore(self._loader, state["sources"])
+        _restore(self._loader, state.get("sources", {}))
         self._takes_over(self._iterable, state, "iterable")
         self._iterator, self.pulled = iter(()), state["pulled"]
         self._started = self.ended = True

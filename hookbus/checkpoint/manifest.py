@@ -20,10 +20,13 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hookbus.checkpoint.forms import is_count
 from hookbus.errors import NoGoodCheckpointError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
+_MOST_STEPS = 2**62
+"""No training gets here, and steps beyond have no place in 64 bits."""
 _LARGEST = 2**24
 """The most bytes that a manifest may have."""
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -60,16 +63,16 @@ def _names_to(*types: type) -> _Validator:
     return _fits(maps)
 
 
-def _is_count(value: Any) -> bool:
-    """Return whether a value is an int from 0 up to 2**63, and not a bool."""
-    return type(value) is int and 0 <= value < 2**63
+def _is_step(value: Any) -> bool:
+    """Return whether a value is a global step, from which a training can go on."""
+    return is_count(value) and value < _MOST_STEPS
 
 
 @attrs.frozen
 class FileRecord:
     """Size in bytes and SHA-256 of one file."""
 
-    bytes: int = attrs.field(validator=_fits(_is_count))
+    bytes: int = attrs.field(validator=_fits(is_count))
     sha256: str = attrs.field(validator=_one_of(str))
 
     @classmethod
@@ -97,7 +100,7 @@ class Manifest:
         format: the version of this layout.
     """
 
-    global_step: int = attrs.field(validator=_fits(_is_count))
+    global_step: int = attrs.field(validator=_fits(_is_step))
     codec: str = attrs.field(validator=_one_of(str))
     saved_by: str = attrs.field(validator=_one_of(str))
     why: str = attrs.field(validator=_one_of(str))
@@ -110,7 +113,7 @@ class Manifest:
     saved_at: float = attrs.field(default=0.0, validator=_one_of(float))
     kept: Mapping[str, str] = attrs.field(factory=dict, validator=_names_to(str))
     values: Mapping[str, float] = attrs.field(factory=dict, validator=_names_to(float))
-    format: int = attrs.field(default=FORMAT, validator=_fits(_is_count))
+    format: int = attrs.field(default=FORMAT, validator=_fits(is_count))
 
     def text(self) -> str:
         """Return the manifest as JSON, with a hash of itself."""
@@ -147,7 +150,7 @@ class Manifest:
         if raw.pop("sha256") != _digest(raw):
             raise NoGoodCheckpointError(f"its {MANIFEST_NAME} was altered (hash differs)")
         written = raw["format"]
-        if _is_count(written) and written > FORMAT:
+        if is_count(written) and written > FORMAT:
             raise UsageError(
                 f"{directory} has checkpoint format {written}, but this version "
                 f"of hookbus reads format {FORMAT}; upgrade hookbus"

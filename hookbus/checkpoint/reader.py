@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +18,7 @@ import attrs
 
 from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.manifest import MANIFEST_NAME, RANK_FOLDER, Manifest
+from hookbus.checkpoint.parts import check_parts
 from hookbus.checkpoint.store import Store, StoredCheckpoint, cannot_read, report_bad
 from hookbus.errors import (
     CheckpointError,
@@ -30,24 +32,11 @@ from hookbus.peers.protocol import CHIEF
 
 T = TypeVar("T")
 OnBad = Callable[[Path, str], None]
+Check = Callable[[Mapping[str, Any]], None]
+"""Raises NoGoodCheckpointError if hookbus, or a hook, never writes such a state."""
 _MOST_LOOKS = 100
 _MOST_NAMES = 5
 """The most checkpoints that a message lists."""
-_OPTIONAL = frozenset(
-    {
-        "owners",
-        "tracked",
-        "pending",
-        "modes",
-        "hooks",
-        "inputs",
-        "passes",
-        "start",
-        "random",
-        "backend",
-        "params",
-    }
-)
 
 
 @attrs.frozen
@@ -220,7 +209,7 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
         place = {name: state[name] for name in apart if name in state}
         place = {} if manifest.ranks == ranks else place
         own = {"pending": {}, **own}
-        tracked = {**state.get("tracked", {}), **own["tracked"]}
+        tracked = {**state.get("tracked", {}), **own.get("tracked", {})}
         shared = {"variables": state["variables"], "owners": state.get("owners", {})}
         state = {**state, **own, **shared, **place, "tracked": tracked}
     return attrs.evolve(restored, state=state, is_own=is_own)
@@ -234,9 +223,11 @@ def _part_of(restored: Restored, rank: int) -> Mapping[str, Any]:
     """
     codec = load_codec(restored.manifest.codec)[1]
     try:
-        return codec.read(restored.path / RANK_FOLDER.format(rank))
+        part = codec.read(restored.path / RANK_FOLDER.format(rank))
+        check_parts(part)
     except CheckpointError as error:
         raise NoGoodCheckpointError(f"{restored.path}: {error}") from error
+    return part
 
 
 def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -265,12 +256,15 @@ class NewestIn:
         return restored
 
 
-def read_newest(directory: str | Path, on_bad: OnBad = report_bad) -> Restored | None:
+def read_newest(
+    directory: str | Path, on_bad: OnBad = report_bad, check: Check = check_parts
+) -> Restored | None:
     """Read the newest good checkpoint in *directory*.
 
     Args:
         directory: where to look.
         on_bad: is called with each newer checkpoint that is bad, and the reason.
+        check: checks the state in it.
 
     Returns:
         The checkpoint, or None if there never was one.
@@ -280,7 +274,8 @@ def read_newest(directory: str | Path, on_bad: OnBad = report_bad) -> Restored |
         CheckpointError: the directory or a file in it cannot be read.
     """
     store = Store(directory)
-    restored = _first_good(store.directory, store.found, _read, on_bad)
+    look = partial(_read, check=check)
+    restored = _first_good(store.directory, store.found, look, on_bad)
     if restored is None and store.had_any():
         raise NoGoodCheckpointError(
             f"{directory} contains checkpoints, but none of them is good (see "
@@ -393,17 +388,14 @@ def _first_good(
     )
 
 
-def _read(found: StoredCheckpoint) -> Restored:
+def _read(found: StoredCheckpoint, check: Check = check_parts) -> Restored:
     manifest = found.manifest()
     codec = load_codec(manifest.codec)[1]
     try:
         state = codec.read(found.path)
     except CheckpointError as error:
         raise NoGoodCheckpointError(str(error)) from error
-    present = {"variables", *_OPTIONAL.intersection(state)}
-    for part in sorted(present):
-        if not isinstance(state.get(part), Mapping):
-            raise NoGoodCheckpointError(f"its values cannot be read: it has no {part}")
+    check(state)
     return Restored(found.path, state, manifest)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -124,6 +124,8 @@ class SecondOrStepTimer:
     def reset(self) -> None:
         """Forget when it last triggered."""
         self._last_step, self._last_time = None, 0.0
+
+    state_form: ClassVar[Any] = {"step": (int, None), "secs": (float, ...)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a hook keeps in checkpoints, so its period continues.

@@ -10,7 +10,9 @@ import attrs
 
 from hookbus import random_state
 from hookbus.backend.protocol import Session
+from hookbus.checkpoint.parts import check_parts
 from hookbus.checkpoint.reader import Restored
+from hookbus.errors import NoGoodCheckpointError, StateRefused
 from hookbus.graph.graph import Graph
 from hookbus.logs import log
 from hookbus.passes.place import BEFORE_ALL
@@ -126,6 +128,19 @@ class Contents:
         variables, tracked = self._saved(session.snapshot()), self.tracking.capture()
         beside = {"pending": tracked.pending or {}, "modes": tracked.modes}
         return Snapshot(variables, tracked.states, session.version, beside)
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Check the form of a checkpoint's parts, and of the states of the hooks here.
+
+        Raises:
+            NoGoodCheckpointError: hookbus, or a hook, never writes such a part.
+        """
+        check_parts(state)
+        saved = state.get("hooks", {})
+        for name in self.hooks.keys() & saved.keys():
+            fault = self.hooks[name].fault_in(saved[name])
+            if fault:
+                raise NoGoodCheckpointError(f"its values cannot be read: {fault}")
 
     def gather(
         self, session: Session, snapshot: Snapshot, *, is_chief: bool
@@ -288,6 +303,7 @@ class Contents:
 
 def _write(session: Session, restored: Restored, variables: Mapping[str, Any]) -> None:
     """Give a session variables of a checkpoint, its step and its state of the backend."""
-    session.load_state_dict(restored.state.get("backend", {}))
+    with StateRefused("the backend"):
+        session.load_state_dict(restored.state.get("backend", {}))
     session.write(variables)
     session.global_step = restored.manifest.global_step

@@ -11,7 +11,14 @@ import attrs
 from hookbus.bus.bus import Bus
 from hookbus.bus.error_policy import ErrorGuard
 from hookbus.checkpoint.codec import too_deep
-from hookbus.errors import CheckpointError, blame
+from hookbus.checkpoint.forms import anything, fault_in
+from hookbus.errors import (
+    STATE_ERRORS,
+    CheckpointError,
+    HookbusError,
+    blame,
+    refused_state,
+)
 from hookbus.hooks.hook_options import Kind
 from hookbus.logs import log
 from hookbus.validation import signature_of
@@ -44,6 +51,14 @@ class Stateful:
             self.guard.around("state_dict", self._keep_state)()
         return self._last
 
+    def fault_in(self, state: Any) -> str:
+        """Return why a state cannot be one of the hook, if the hook tells the form.
+
+        That is its attribute ``state_form``. The text is empty if the state can.
+        """
+        form = getattr(self.hook, "state_form", anything)
+        return fault_in(state, form, f"hooks/{self.name}")
+
     @property
     def reads_in_evaluations(self) -> bool:
         """Whether the hook also gets its state in a session that does not train."""
@@ -56,7 +71,13 @@ class Stateful:
             state: its state in a checkpoint.
             ended: how the session that saved it ended, or None.
             kind: the purpose of the session that restores it.
+
+        Raises:
+            CheckpointError: the hook does not take it.
         """
+        fault = self.fault_in(state)
+        if fault:  # of a checkpoint that the program has named
+            raise refused_state(f"the hook {self.name!r}", ValueError(fault))
         parameters, known = self._parameters(), {"ended": ended, "kind": kind}
         extra = {name: value for name, value in known.items() if name in parameters}
 
@@ -64,11 +85,18 @@ class Stateful:
             self._call("load_state_dict", state, **extra)
             return True
 
-        if self.guard is None:
-            load()
-            return
-        self._last = (self.copied(state),)
-        self._refused = not self.guard.around("load_state_dict", load)()
+        try:
+            if self.guard is None:
+                load()
+                return
+            self._last = (self.copied(state),)
+            self._refused = not self.guard.around("load_state_dict", load)()
+        except HookbusError:
+            raise
+        except STATE_ERRORS as error:
+            refused = refused_state(f"the hook {self.name!r}", error)
+            blame(refused, self.name, f"raised by plugin {self.label} in load_state_dict()")
+            raise refused from error
 
     def _parameters(self) -> Collection[str]:
         return signature_of(self.hook.load_state_dict).parameters.keys()

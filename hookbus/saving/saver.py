@@ -553,6 +553,5 @@ class Saver:
         if self.checkpoints.directory is None:
             return None
         store = self.store
-        return read_newest(
-            store.directory, store.set_aside if self._lock is not None else report_bad
-        )
+        on_bad = store.set_aside if self._lock is not None else report_bad
+        return read_newest(store.directory, on_bad, self.contents.check)

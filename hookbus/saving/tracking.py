@@ -11,7 +11,14 @@ from typing import Any
 import attrs
 
 from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
-from hookbus.errors import CheckpointError, CheckpointMismatchError, Undo, UsageError
+from hookbus.checkpoint.parts import is_numpy_state
+from hookbus.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    StateRefused,
+    Undo,
+    UsageError,
+)
 from hookbus.graph.node import plain_name
 from hookbus.library import (
     Beside,
@@ -93,6 +100,8 @@ def _generator(name: str, generator: Any) -> Tracked:
             saved = state.get("bit_generator")
         if here != saved:
             yield f"{name!r} is a generator of the kind {here}, and was {saved}"
+        elif not is_numpy_state(state):
+            yield f"{name!r} has no state of a generator of the kind {here}"
 
     def fork() -> Any:
         bits = generator.bit_generator
@@ -375,11 +384,12 @@ class Tracking:
 
 def _put(name: str, tracked: Tracked, saved: TrackedStates, resumes: bool) -> Any:
     """Give an object what a checkpoint holds of it; return the value for the caller."""
-    if tracked.pending is not None and saved.pending is not None:
-        tracked.pending.put(saved.pending.get(name))
-    if tracked.modes is not None and resumes and name in saved.modes:
-        tracked.modes.put(saved.modes[name])
-    return tracked.put(saved.states[name])
+    with StateRefused(f"the tracked object {name!r}"):
+        if tracked.pending is not None and saved.pending is not None:
+            tracked.pending.put(saved.pending.get(name))
+        if tracked.modes is not None and resumes and name in saved.modes:
+            tracked.modes.put(saved.modes[name])
+        return tracked.put(saved.states[name])
 
 
 def _beside(parts: Mapping[str, Beside | None]) -> dict[str, Any]:
@@ -501,7 +511,10 @@ def _check_fit(added: Mapping[str, Tracked], saved: Mapping[str, Any]) -> None:
     Raises:
         CheckpointMismatchError: one cannot.
     """
-    faults = [f for name, tracked in added.items() for f in tracked.faults(saved[name])]
+    faults: list[str] = []
+    for name, tracked in added.items():
+        with StateRefused(f"the tracked object {name!r}"):
+            faults += tracked.faults(saved[name])
     if faults:
         raise CheckpointMismatchError(
             "the tracked objects do not fit the restored checkpoint: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -32,6 +32,12 @@ class Watched:
     metric: str
     evaluation: str | bool | None = None
     direction: str | None = None
+
+    state_form: ClassVar[Any] = {
+        "metric": str,
+        "evaluation": (str, bool, None, ...),
+        "direction": (str, None, ...),
+    }
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as plain data, for the state of a hook."""

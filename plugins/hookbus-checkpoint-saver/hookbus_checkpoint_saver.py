@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from hookbus_checkpoint_saver_rules import MODES, Best, good_reason
@@ -241,6 +241,8 @@ class CheckpointSaverHook(SessionRunHook):
                 self._checkpoints.request_save(why, keep=True)
         if self._value is not None and self._value[0] == step:
             self._checkpoints.record_values(self._value[1], step)
+
+    state_form: ClassVar[Any] = {"watched": hookbus.Watched.state_form, "since": int}
 
     @property
     def state_dict(self) -> Callable[[], dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 from hookbus_early_stopping_rules import MODES, Rule, number
@@ -194,6 +194,13 @@ class EarlyStoppingHook(SessionRunHook):
             hookbus.log.warning(
                 "no evaluation came", from_evaluations=self._source.evaluation
             )
+
+    state_form: ClassVar[Any] = {
+        "looked": hookbus.SecondOrStepTimer.state_form,
+        "rule": ({"best": (float, None), "best_step": int, "longest": int}, None),
+        "stopped": (bool, ...),
+        "watched": (hookbus.Watched.state_form, None, ...),
+    }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history of the value, or the function's verdict, and its time."""

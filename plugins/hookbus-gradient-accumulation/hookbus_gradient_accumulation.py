@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -14,6 +14,14 @@ from hookbus.validation import numeric
 
 _PREFIX = "gradient-accumulation"
 _NOTHING = -0.0  # added to any number, it keeps the number and the sign of a zero
+
+
+def _is_sum(value: Any) -> bool:
+    """Return whether a value can be a sum of gradients: numbers, arrays, trees of these."""
+    if isinstance(value, Mapping | list | tuple):
+        parts = value.values() if isinstance(value, Mapping) else value
+        return all(map(_is_sum, parts))
+    return isinstance(value, int | float | complex) or hasattr(value, "dtype")
 
 
 @attrs.define(eq=False)
@@ -97,6 +105,8 @@ class GradientAccumulationHook(SessionRunHook):
         """Refuse a checkpoint that would lack the gradients that a loop has added up."""
         self._owes = self._train is None and self._done > 0
         return f"{self._done} of {self.runs} gradients are added up" if self._owes else None
+
+    state_form: ClassVar[Any] = {"done": int, "sums": {str: _is_sum}}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the gradients whose update is still to come."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -92,6 +92,8 @@ class InMemoryEvaluatorHook(SessionRunHook):
         """Evaluate a last time, unless the final checkpoint must not wait."""
         if not hookbus.resumes(outcome.kind):
             self._evaluate(session)
+
+    state_form: ClassVar[Any] = {"runs": (int, None)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of runs; None before the first evaluation."""

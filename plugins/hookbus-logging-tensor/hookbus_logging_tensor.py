@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -148,6 +148,11 @@ class LoggingTensorHook(SessionRunHook):
             hookbus.log.warning("nothing to log at the end", why=str(error))
         else:
             self._report(values, session.global_step, None)
+
+    state_form: ClassVar[Any] = {
+        "runs": int,
+        "timer": (hookbus.SecondOrStepTimer.state_form, None),
+    }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of runs, and the time of the last report."""

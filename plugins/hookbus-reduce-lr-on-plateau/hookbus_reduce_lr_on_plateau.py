@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from attrs import field
@@ -113,6 +113,12 @@ class ReduceLROnPlateauHook(SessionRunHook):
         write = session.write if run is None or run.is_over else run.assign
         write({name: lower})
         hookbus.log.info("learning rate reduced", step=step, lr=lower, by=NAME)
+
+    state_form: ClassVar[Any] = {
+        "plateau": {"best": float, "bad": int, "cooling": int},
+        "timer": hookbus.SecondOrStepTimer.state_form,
+        "watched": (hookbus.Watched.state_form, None, ...),
+    }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value, and the counts, and what they are about."""

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -104,6 +104,11 @@ class SpikeRollbackHook(SessionRunHook):
             if bool(getattr(differs, "any", lambda found=differs: found)()):
                 return f"variable {name} holds NaN"
         return None
+
+    state_form: ClassVar[Any] = {
+        "losses": [float],
+        "watched": (hookbus.Watched.state_form, None, ...),
+    }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last losses, and the name of the loss."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -72,6 +72,8 @@ class StopAtStepHook(SessionRunHook):
         reason = self._reason(run_values.global_step)
         if reason is not None:
             run_context.request_stop(reason)
+
+    state_form: ClassVar[Any] = {"last_step": (int, None, ...)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the target of ``num_steps``, so that a resumed session does the rest."""

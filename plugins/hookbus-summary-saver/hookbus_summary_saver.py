@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from hookbus_summary_events import EventFile, check_there
@@ -172,6 +172,11 @@ class SummarySaverHook(SessionRunHook):
         """Write that a checkpoint was saved."""
         with self._written(global_step) as file:
             file.note_checkpoint(path, global_step)
+
+    state_form: ClassVar[Any] = {
+        "timer": hookbus.SecondOrStepTimer.state_form,
+        "increment": int,
+    }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the time of the last record, and the steps that the last run added."""

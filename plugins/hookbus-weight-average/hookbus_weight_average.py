@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
 import hookbus
 from hookbus import (
+    CheckpointError,
     Due,
     Session,
     SessionRunContext,
@@ -25,6 +26,11 @@ def _up_to_one(hook: Any, field: attrs.Attribute[Any], value: Any) -> None:
     numeric(least=0)(hook, field, value)
     if value is not None and value >= 1:
         raise UsageError(f"invalid {field.name}={value}; expected a number below 1")
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number or an array, of any library."""
+    return isinstance(value, int | float | complex) or hasattr(value, "dtype")
 
 
 @attrs.define(eq=False)
@@ -76,8 +82,12 @@ class WeightAverageHook(SessionRunHook):
         """Evaluate with the averages."""
         here = session.variables() if self.averages else {}
         shown = {name: value for name, value in self.averages.items() if name in here}
+        for name, average in shown.items():
+            _check_shape(name, average, here[name])
         with swapped(session, shown):
             yield
+
+    state_form: ClassVar[Any] = {"updates": int, "averages": {str: _is_number}}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages and the number of updates."""
@@ -104,6 +114,7 @@ class WeightAverageHook(SessionRunHook):
             if average is None:
                 self.averages[name] = copy.deepcopy(value)
                 continue
+            _check_shape(name, average, value)
             move = getattr(average, "to", None)  # a tensor of a checkpoint is on the host
             average = average if move is None else move(value.device)
             if self.decay is None:
@@ -111,6 +122,20 @@ class WeightAverageHook(SessionRunHook):
             else:
                 self.averages[name] = average * self.decay + value * (1 - self.decay)
         self._updates = done + 1
+
+
+def _check_shape(name: str, average: Any, value: Any) -> None:
+    """Refuse an average of a checkpoint that cannot be one of a variable.
+
+    Raises:
+        CheckpointError: its shape is another one.
+    """
+    shapes = [tuple(getattr(each, "shape", ())) for each in (average, value)]
+    if shapes[0] != shapes[1]:
+        raise CheckpointError(
+            f"weight-average: the average of {name!r} in the checkpoint has the shape "
+            f"{shapes[0]}, and the variable has {shapes[1]}; give another checkpoint_dir"
+        )
 
 
 def _is_weight(value: Any) -> bool:
