@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from hookbus import GraphError, UsageError
 from hookbus.backend import LiveValue, Tracked
-from hookbus_torch import gradients, groups, sharded, values
+from hookbus_torch import forms, gradients, groups, sharded, values
 
 Group: TypeAlias = dict[str, Any]
 
@@ -99,6 +99,7 @@ def tracked_scheduler(name: str, scheduler: Any) -> Tracked:
                 f"{name!r} is a {type(scheduler).__name__} here, and the checkpoint has no "
                 f"{', '.join(missing)}: it was another scheduler"
             )
+        yield from forms.faults_of_scheduler(name, scheduler.state_dict(), state)
 
     return Tracked(scheduler.state_dict, put, scheduler, faults, is_alike=True)
 
@@ -139,6 +140,10 @@ def _faults(
     """Yield why a saved optimizer cannot be restored into the one that is here."""
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= saved.keys():
         yield f"{name!r} is an optimizer here and not in the checkpoint"
+        return
+    changed = [*forms.faults_of_optimizer(name, optimizer, saved, groups.KEY)]
+    if changed:
+        yield from changed
         return
     here, there = (
         [len(group["params"]) for group in each]
