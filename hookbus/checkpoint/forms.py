@@ -30,7 +30,7 @@ def is_count(value: Any) -> bool:
 
 
 def fault_in(value: Any, form: Form, where: str) -> str:
-    """Return where a value has not its form, and what is there; an empty text if it has.
+    """Return the place where a value differs from its form; an empty text if it fits.
 
     >>> fault_in({"step": -1}, {"step": is_count, "secs": (float, ...)}, "timer")
     'timer/step is -1'

@@ -26,7 +26,7 @@ from hookbus.errors import NoGoodCheckpointError, UsageError
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
 _MOST_STEPS = 2**62
-"""No training gets here, and steps beyond have no place in 64 bits."""
+"""Nobody trains for so many, and there is room for further ones in 64 bits."""
 _LARGEST = 2**24
 """The most bytes that a manifest may have."""
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -64,7 +64,7 @@ def _names_to(*types: type) -> _Validator:
 
 
 def _is_step(value: Any) -> bool:
-    """Return whether a value is a global step, from which a training can go on."""
+    """Return whether a value can be a global step, with others behind it."""
     return is_count(value) and value < _MOST_STEPS
 
 

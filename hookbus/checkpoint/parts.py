@@ -148,16 +148,13 @@ _PARTS: Mapping[str, Any] = {
     "hooks": ({str: anything}, ...),
     "inputs": ({str: _INPUT}, ...),
     "passes": (
-        (
-            _is_empty,
-            {**_BODY, "marks": (is_count, ...), "evaluated": ({str: is_count}, ...)},
-        ),
+        {**_BODY, "marks": (is_count, ...), "evaluated": ({str: is_count}, ...)},
         ...,
     ),
     "start": ({"random": (_are_generators, ...), "tracked": ({str: anything}, ...)}, ...),
     "random": (_are_generators, ...),
     "backend": ({str: anything}, ...),
-    "params": (_is_param, ...),
+    "params": ({str: _is_param}, ...),
     "rollbacks": ({"in_a_row": (is_count, ...), "furthest": (is_count, ...)}, ...),
 }
 """The parts of a checkpoint. One that holds one rank's part has the same ones."""

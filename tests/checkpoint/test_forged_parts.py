@@ -25,6 +25,9 @@ from hookbus_weight_average import WeightAverageHook
 
 import hookbus
 from hookbus import CheckpointError, Config, MonitoredTrainingSession, UsageError
+from hookbus.backend import RandomSource
+from hookbus.checkpoint.parts import is_numpy_state
+from hookbus.random_state import RandomGenerators
 from tests.support.forging import forge_manifest, forge_state, mutate, places
 from tests.support.profiles import cases
 
@@ -101,7 +104,7 @@ def train_loop(directory: Path, last: int) -> int:
                     with session.step() as step:
                         state["w"][...] += each * part + draw.random() + rest.random()
                         state["w"][...] += old.random()
-                        state["count"] += 1
+                        state["count"] = session.global_step
                         step.report(loss=float(state["w"].sum()))
                 with session.evaluation("val") as evaluation:
                     evaluation.report(loss=random.random())
@@ -187,3 +190,104 @@ def test_a_forged_manifest_does_no_more_than_make_a_checkpoint_bad(seed, saved, 
             raise AssertionError(f"{done} ends with {error!r}") from error
         assert isinstance(found, str) or found in (LAST - 1, LAST), done
         shutil.rmtree(directory)
+
+
+class Sums(hookbus.SessionRunHook):
+    """Adds numbers up, and tells the form of its state, or not."""
+
+    def __init__(self, tells: bool) -> None:
+        self.total = 0
+        if tells:
+            self.state_form = {"total": int}
+
+    def after_run(self) -> None:
+        self.total += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = 0 + state["total"]
+
+
+@pytest.mark.parametrize("state", [{}, {"total": "x"}, 5, None], ids=str)
+def test_the_state_of_a_hook_that_tells_its_form_makes_a_checkpoint_bad(
+    state, tmp_path, killed, opened, capsys
+):
+    """Another hook raises its own error, which becomes one of the checkpoint."""
+    killed(tmp_path, 2, Sums(True))
+    forge_state(tmp_path / "ckpt-2", lambda tree: tree["hooks"].update(sums=state))
+    silent = Sums(False)
+    told = r"^the hook 'sums' does not take the state .* \((Key|Type)Error: .*: another ver"
+    with pytest.raises(CheckpointError, match=told) as caught:
+        opened(tmp_path, silent)
+    assert "raised by plugin 'sums'" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, KeyError | TypeError)
+    hook = Sums(True)
+    with opened(tmp_path, hook) as session:
+        assert (session.global_step, hook.total) == (1, 1)
+    assert "its values cannot be read: hooks/sums" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["MT19937", "Philox", "PCG64", "PCG64DXSM", "SFC64"])
+def test_each_generator_of_numpy_has_a_state_of_its_form(kind):
+    """One that points beyond its memory has not."""
+    bits = getattr(np.random, kind)(3)
+    np.random.Generator(bits).integers(2**16, dtype="u2")
+    state = bits.state
+    assert is_numpy_state(state)
+    where = state["state"] if kind == "MT19937" else state
+    for key in ("pos", "buffer_pos", "has_uint32"):
+        if key in where:
+            where[key] = 700
+            assert not is_numpy_state(state)
+
+
+def test_a_tracked_generator_beyond_its_memory_is_refused(tmp_path):
+    """NumPy itself would read there."""
+    train_loop(tmp_path, LAST)
+
+    def change(tree: Any) -> None:
+        tree["tracked"]["old"]["state"]["pos"] = 10**6
+
+    forge_state(tmp_path / f"ckpt-{LAST}", change)
+    told = "'old' has no state of a generator of the kind MT19937"
+    with pytest.raises(CheckpointError, match=told):
+        train_loop(tmp_path, LAST + 1)
+
+
+def test_an_object_that_does_not_take_its_state_is_named(tmp_path):
+    """The error of the object is the cause."""
+
+    class Model:
+        def state_dict(self) -> Any:
+            return {"w": 1.0}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.w = 0 + state["w"]
+
+    def train() -> None:
+        with MonitoredTrainingSession(checkpoint_dir=tmp_path, **QUIET) as session:
+            session.track(model=Model())
+            with session.step():
+                pass
+
+    train()
+    forge_state(tmp_path / "ckpt-1", lambda tree: tree["tracked"].update(model=[]))
+    told = r"^the tracked object 'model' does not take the state that it has in the ch"
+    with pytest.raises(CheckpointError, match=told) as caught:
+        train()
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_generator_of_a_library_that_does_not_take_its_state_is_named():
+    """The library checks what its generators take."""
+
+    def restore(state: Any) -> None:
+        raise ValueError(f"no such state: {state}")
+
+    source = RandomSource(int, restore, int)
+    generators = RandomGenerators(lambda: {"dice": source})
+    told = r"^the random generator 'dice' does not take .* \(ValueError: no such state: 3\)"
+    with pytest.raises(CheckpointError, match=told):
+        generators.restore({"dice": 3})

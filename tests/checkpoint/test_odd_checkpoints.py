@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import hookbus
-from hookbus.checkpoint.reader import variables_at
+from hookbus.checkpoint.reader import for_rank, read_checkpoint, variables_at
+from hookbus.errors import NoGoodCheckpointError
 from tests.support.forging import forge_manifest, store
 
 pytestmark = pytest.mark.timeout(20)
@@ -165,6 +166,23 @@ def has_state(**parts):
     return alter
 
 
+def python_generator(words=(*([0] * 624), 624), gauss=None):
+    """Return a forger of the state of Python's generator."""
+    state = [3, {"$": "tuple", "items": [*words]}, gauss]
+    return has_state(random={"python": {"$": "tuple", "items": state}})
+
+
+def numpy_generator(**changes):
+    """Return a forger of the state of NumPy's generator."""
+
+    def alter(directory, manifest):
+        tree = json.loads((directory / "state.json").read_text())
+        tree["random"]["numpy"]["state"].update(changes)
+        stores("state.json", json.dumps(tree).encode())(directory, manifest)
+
+    return alter
+
+
 def has_arrays_unlisted(directory, manifest):
     """Put a pipe in the place of a file, and do not list it."""
     del manifest["files"]["arrays.safetensors"]
@@ -211,6 +229,31 @@ FORGED = {
     "variables that are a list": has_state(variables=[]),
     "inputs that are a list": has_state(inputs=[]),
     "hooks that are null": has_state(hooks=None),
+    "params that are a number": has_state(params=5),
+    "params with bytes": has_state(params={"a": [{"$": "bytes", "hex": "00"}]}),
+    "rollbacks that are texts": has_state(rollbacks={"in_a_row": "x"}),
+    "owners that are numbers": has_state(owners={"w": 1}),
+    "an input without a position": has_state(inputs={"batch": {}}),
+    "an input that goes back": has_state(inputs={"batch": {"pulled": -1}}),
+    "a length that is a text": has_state(inputs={"batch": {"pulled": 1, "length": "9"}}),
+    "passes of nothing": has_state(passes={}),
+    "passes without a place": has_state(passes={"over": 1}),
+    "a place without a position": has_state(passes={"over": 1, "within": {"ended": True}}),
+    "a body without a place": has_state(
+        passes={"over": 0, "within": {"pulled": 1, "body": {}}, "marks": 0}
+    ),
+    "evaluations without steps": has_state(
+        passes={"over": 0, "within": {}, "marks": 0, "evaluated": {"val": None}}
+    ),
+    "a Python generator of a list": has_state(random={"python": [3, [0] * 625, None]}),
+    "a Python generator that is short": python_generator(words=[0] * 624),
+    "a Python generator beyond its end": python_generator(words=[0] * 624 + [625]),
+    "a Python generator of texts": python_generator(gauss="x"),
+    "a NumPy generator of another kind": has_state(random={"numpy": {"state": {}}}),
+    "a NumPy generator beyond its end": numpy_generator(pos=700),
+    "a NumPy generator before its beginning": numpy_generator(pos=-1),
+    "a NumPy generator of few words": numpy_generator(key={"$": "tuple", "items": [1]}),
+    "a generator at the start": has_state(start={"random": {"python": 1}}),
     "a tag that is a list": has_state(random={"$": []}),
     "a tag without its parts": has_state(random={"$": "scalar", "array": []}),
     "bits that are a number": has_state(random={"$": "float", "bits": 5}),
@@ -245,6 +288,33 @@ def test_a_forged_one_is_bad(forge, tmp_path, killed, opened, names, capsys):
     logged = capsys.readouterr().err
     assert logged.count("bad checkpoint") == 4
     assert "Traceback" not in logged
+
+
+@pytest.mark.parametrize("step", [2**62, 2**63 - 1])
+def test_a_step_that_no_training_reaches_is_bad(step, tmp_path, killed, opened, names):
+    """The next one would have no place in 64 bits."""
+    killed(tmp_path, 2)
+    forge_manifest(tmp_path / "ckpt-2", altered(global_step=step))
+    (tmp_path / "ckpt-2").rename(tmp_path / f"ckpt-{step}")
+    with opened(tmp_path) as session:
+        assert session.global_step == 1
+        session.run("train")
+    assert names(tmp_path) == ["ckpt-0", "ckpt-1", "ckpt-2", f"ckpt-{step}.bad"]
+
+
+def test_the_part_of_a_rank_is_checked_like_the_whole(tmp_path, killed):
+    """Each rank reads its own."""
+    killed(tmp_path, 2)
+    path = tmp_path / "ckpt-2"
+    (path / "rank-1").mkdir()
+    for name in ("state.json", "arrays.safetensors"):
+        (path / "rank-1" / name).write_bytes((path / name).read_bytes())
+    tree = json.loads((path / "state.json").read_text()) | {"tracked": 1}
+    content = json.dumps(tree).encode()
+    forge_manifest(path, lambda *given: store("rank-1/state.json", content, *given))
+    restored = read_checkpoint(path)
+    with pytest.raises(NoGoodCheckpointError, match="cannot be read: tracked is 1"):
+        for_rank(restored, 1, 2)
 
 
 @pytest.mark.parametrize(

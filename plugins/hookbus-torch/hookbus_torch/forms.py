@@ -19,7 +19,7 @@ _CHOICES = ("foreach", "fused", "capturable", "differentiable", "maximize")
 def faults_of_optimizer(
     name: str, optimizer: Optimizer, saved: Mapping[str, Any], names: str
 ) -> Iterator[str]:
-    """Yield what a state of an optimizer never has; *names* is the key of the names."""
+    """Yield the faults of a saved optimizer; *names* is the key of the names in it."""
     state, groups = saved["state"], saved["param_groups"]
     labels = saved.get(names, [])
     if (
@@ -43,7 +43,7 @@ def faults_of_optimizer(
 def faults_of_scheduler(
     name: str, here: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what a state of a scheduler never has."""
+    """Yield the faults of a saved scheduler."""
     for key in here.keys() & saved.keys():
         if not _is_alike(here[key], saved[key]):
             yield _told(f"{name}.{key}", saved[key], here[key])
@@ -52,11 +52,13 @@ def faults_of_scheduler(
 def _faults_of_states(
     path: str, optimizer: Optimizer, group: Mapping[str, Any], state: Mapping[Any, Any]
 ) -> Iterator[str]:
-    """Compare what is kept for the parameters of a group with what a first step makes."""
+    """Compare the states of the parameters of a group with those that a step makes."""
     kept = [(number, state[number]) for number in group["params"] if state.get(number)]
     made: dict[int, Mapping[str, Any] | None] = {}
     for number, each in kept:
-        axes = max((v.dim() for v in each.values() if isinstance(v, torch.Tensor)), default=0)
+        axes = max(
+            (v.dim() for v in each.values() if isinstance(v, torch.Tensor)), default=0
+        )
         if axes not in made:
             made[axes] = _first_state(optimizer, group, axes)
         for key, value in (made[axes] or {}).items():
@@ -69,7 +71,7 @@ def _faults_of_states(
 def _first_state(
     optimizer: Optimizer, group: Mapping[str, Any], axes: int
 ) -> Mapping[str, Any] | None:
-    """Return what an optimizer keeps for a small parameter; None if that is not known."""
+    """Return the state of a small parameter after a step; None if there is no such."""
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim."):
         return None
@@ -92,17 +94,19 @@ def _is_alike(here: Any, saved: Any) -> bool:
     if _is_number(here):
         return _is_number(saved)
     if isinstance(here, list | tuple):
-        both = isinstance(saved, list | tuple)
-        same = both and (isinstance(here, list) or len(here) == len(saved))
-        kinds = [*here][:1] * len(saved) if same and isinstance(here, list) else here
-        return same and all(map(_is_alike, kinds, saved))
+        if not isinstance(saved, list | tuple):
+            return False
+        if isinstance(here, tuple) and len(here) != len(saved):
+            return False
+        kinds = here if isinstance(here, tuple) else here[:1] * len(saved)
+        return all(map(_is_alike, kinds, saved))
     kinds_of = (torch.Tensor, Mapping, str)
     return all(isinstance(here, k) == isinstance(saved, k) for k in kinds_of)
 
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return value.dim() == 0
+        return bool(value.numel() == 1)
     return isinstance(value, int | float)
 
 

@@ -1,4 +1,4 @@
-"""Forges checkpoints of models and optimizers: the one before is used, or an error says why."""
+"""Forges checkpoints of models: the one before is used, or an error says why."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from random import Random
 
 import pytest
 import torch
+from hookbus_torch.library import TorchLibrary
 from torch.utils.data import DataLoader
 
 from hookbus import CheckpointError, Config, MonitoredTrainingSession, UsageError
+from hookbus.backend import Tracked
 from tests.support.forging import forge_state, mutate, places
 from tests.support.profiles import cases
 
@@ -94,3 +96,70 @@ def test_a_forged_part_does_no_more_than_make_a_checkpoint_bad(optimizer, seed, 
             raise AssertionError(f"{done} ends with {error!r}") from error
         assert isinstance(found, str) or found in (LAST - 1, LAST), done
         shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    ("forged", "told"),
+    [
+        (
+            {"state": []},
+            "'adam' is an optimizer here, and has no parts",
+        ),
+        ({"param_groups": [{}]}, "has no parts of one"),
+        ({"state": {0: 5}}, "has no parts of one"),
+        ({":parameters": [5]}, "has no parts of one"),
+        (
+            {"lr": "x"},
+            "'adam.param_groups.0.lr' is a str in the checkpoint",
+        ),
+        ({"betas": (0.9,)}, "'adam.param_groups.0.betas' is a tuple in the checkpoint"),
+        ({"exp_avg": None}, "'adam.state.0.exp_avg' is missing in the checkpoint"),
+        (
+            {"exp_avg": 1},
+            "'adam.state.0.exp_avg' is a int in the checkpoint",
+        ),
+        ({"step": "x"}, "'adam.state.0.step' is a str in the checkpoint and a Tensor here"),
+    ],
+    ids=str,
+)
+def test_a_state_that_no_optimizer_has_is_told_by_its_place(forged, told):
+    """PyTorch would load it, and fail in the next step."""
+    tracked = stepped()
+    state = tracked.get()
+    assert [*tracked.faults(state)] == []
+    ((key, value),) = forged.items()
+    if key in state:
+        state[key] = value
+    elif key in state["param_groups"][0]:
+        state["param_groups"][0][key] = value
+    elif value is None:
+        del state["state"][0][key]
+    else:
+        state["state"][0][key] = value
+    assert told in next(tracked.faults(state))
+
+
+def stepped() -> Tracked:
+    """Return an optimizer that has done a step, as it is tracked."""
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    adam = torch.optim.Adam([weight])
+    weight.sum().backward()
+    adam.step()
+    return TorchLibrary().tracked("adam", adam)
+
+
+def test_a_step_that_an_older_pytorch_counted_as_a_number_is_taken():
+    """PyTorch makes a tensor of it."""
+    tracked = stepped()
+    state = tracked.get()
+    state["state"][0]["step"] = 1
+    assert [*tracked.faults(state)] == []
+
+
+def test_a_scheduler_with_a_text_for_a_number_is_told():
+    """It would fail at the end of the epoch."""
+    adam = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+    tracked = TorchLibrary().tracked("steps", torch.optim.lr_scheduler.StepLR(adam, 2))
+    state = {**tracked.get(), "last_epoch": "x"}
+    told = "'steps.last_epoch' is a str in the checkpoint and a int here"
+    assert [*tracked.faults(state)] == [told]
