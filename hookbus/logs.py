@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hookbus.errors import text_of
 
@@ -65,37 +65,49 @@ class Stderr:
     """A file that writes to the current ``sys.stderr``.
 
     A progress bar replaces ``sys.stderr`` while it is drawn; lines that bypassed it would
-    break the bar. A line that cannot be written is dropped: a terminal that hung up must
-    not keep a session from saving.
+    break the bar. A line that cannot be written is dropped: no line may end a training.
+    A daemon or ``pythonw`` has no stderr, a program may close it, and a terminal may hang
+    up.
     """
 
     def write(self, text: str) -> int:
         """Write to the current ``sys.stderr``."""
+        stream = sys.stderr
         try:
-            sys.stderr.write(text)
-        except OSError as error:
-            _drop_line(error)
+            if stream is not None:
+                stream.write(text)
+        except Exception as error:  # the stream may be the program's own
+            _drop_line(stream, error)
         return len(text)
 
     def flush(self) -> None:
         """Flush the current ``sys.stderr``."""
+        stream = sys.stderr
         try:
-            sys.stderr.flush()
-        except OSError as error:
-            _drop_line(error)
+            if stream is not None:
+                stream.flush()
+        except Exception as error:
+            _drop_line(stream, error)
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
-        return sys.stderr.isatty()
+        try:
+            return sys.stderr is not None and sys.stderr.isatty()
+        except Exception:  # it is closed
+            return False
 
 
-def _drop_line(error: OSError) -> None:
+_NOBODY_READS = frozenset({errno.EIO, errno.EPIPE, errno.EBADF})
+"""The errors of a stream whose reader does not come back: the terminal, or the process."""
+
+
+def _drop_line(stream: TextIO, error: Exception) -> None:
     """Drop a line that cannot be written."""
-    if error.errno == errno.EIO:  # the terminal is gone
-        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+    if isinstance(error, OSError) and error.errno in _NOBODY_READS:
+        with contextlib.suppress(Exception), Path(os.devnull).open("wb") as nowhere:
             # Otherwise Python tries to write the line once more when it ends, and exits
             # with 120 in place of the program's code.
-            os.dup2(nowhere.fileno(), sys.stderr.fileno())
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def configure(log_format: str, level: int = LEVEL) -> None:
@@ -105,7 +117,7 @@ def configure(log_format: str, level: int = LEVEL) -> None:
         log_format: ``console`` for people, ``json`` for one JSON object a line.
         level: the lowest level to log, one of structlog's.
     """
-    colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    colors = Stderr().isatty() and not os.environ.get("NO_COLOR")
     structlog = _structlog()
     console = log_format == "console"
     utc = structlog.processors.TimeStamper(fmt="iso", utc=True)

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from hookbus.cli.output import columns, discard, report, report_interruption
+from hookbus.cli.output import columns, discard, flush_stdout, report, report_interruption
 from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, spelled
 
 COMMANDS = {
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed()
     try:
         code = _dispatch(words)
-        sys.stdout.flush()
+        flush_stdout()
         return code
     except HookbusError as error:
         return report(error)

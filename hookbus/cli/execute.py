@@ -27,7 +27,7 @@ from hookbus.errors import (
     culprit_of,
     text_of,
 )
-from hookbus.logs import configure, log
+from hookbus.logs import Stderr, configure, log
 from hookbus.plugin.selection import Selection, select
 
 _OWN = (str(Path(hookbus.__file__).parent) + os.sep, COMPILED)
@@ -67,7 +67,7 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
         code = report(error)
         place = _place(error, files)
         if place and code != ExitCode.USAGE:
-            print(f"  {place}", file=sys.stderr)
+            print(f"  {place}", file=Stderr())
         return _when(error, config, code)
     except BaseException as error:
         _print_traceback(error, whole=config.log_level <= LOG_LEVELS["debug"])
@@ -165,7 +165,8 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
         frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
     }
     if COMPILED in files and sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(error)  # the other does not find its lines before 3.13
+        # The other does not find its lines before 3.13.
+        traceback.print_exception(error, file=Stderr())
     else:  # the script may have set its own
         sys.excepthook(type(error), error, error.__traceback__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from hookbus.errors import ExitCode, PluginError, UsageError, escaped, text_of
+from hookbus.logs import Stderr
 
 _WIDEST_NAME = 26
 
@@ -19,12 +21,19 @@ def discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def flush_stdout() -> None:
+    """Write out what was printed; a program may have closed or removed ``sys.stdout``."""
+    if sys.stdout is not None:
+        with contextlib.suppress(ValueError):  # it is closed
+            sys.stdout.flush()
+
+
 def report(error: BaseException, text: str = "") -> int:
     """Print an error for the user, as *text* if given, and return its exit code."""
     kind = "PLUGIN ERROR" if isinstance(error, PluginError) else "ERROR"
     # A text of the user in it, or of a library, may hold what a terminal acts on.
     lines = f"{kind}: {text or text_of(error)}".split("\n")
-    print("\n".join(map(escaped, lines)), file=sys.stderr)
+    print("\n".join(map(escaped, lines)), file=Stderr())
     _print_notes(error)
     if isinstance(error, UsageError):
         return ExitCode.USAGE
@@ -33,14 +42,14 @@ def report(error: BaseException, text: str = "") -> int:
 
 def report_interruption(error: KeyboardInterrupt) -> int:
     """Print that the user interrupted the command, and where; return the exit code."""
-    print("interrupted", file=sys.stderr)
+    print("interrupted", file=Stderr())
     _print_notes(error)
     return ExitCode.INTERRUPTED
 
 
 def _print_notes(error: BaseException) -> None:
     for note in getattr(error, "__notes__", ()):
-        print("\n".join(map(escaped, f"  {note}".split("\n"))), file=sys.stderr)
+        print("\n".join(map(escaped, f"  {note}".split("\n"))), file=Stderr())
 
 
 def width() -> int:

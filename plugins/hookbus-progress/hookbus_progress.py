@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TextIO
 from weakref import WeakSet
 
 import attrs
@@ -82,7 +82,7 @@ class ProgressHook(SessionRunHook):
         self._first = (now, session.global_step)
         if self._bar is not None:
             return
-        if sys.stderr.isatty():
+        if _is_terminal(sys.stderr):
             self._bar = _bar()
             self._task = self._bar.add_task(
                 "training",
@@ -182,6 +182,14 @@ class ProgressHook(SessionRunHook):
         return (step - first) / (now - start) if now > start else 0.0
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal; it may be closed, or be missing."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
 def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
@@ -193,7 +201,7 @@ def _bar() -> Progress:
         console=Console(stderr=True),
         # Prints lines above the bar, where they do not tear it.
         redirect_stderr=True,
-        redirect_stdout=sys.stdout.isatty(),
+        redirect_stdout=_is_terminal(sys.stdout),
         # Else a thread draws, and a program with a second thread should not fork.
         auto_refresh=False,
     )

@@ -371,3 +371,11 @@ def test_time_left_is_never_negative(lines, clock):
             session.run("train")
     assert progress_lines(lines)[-1]["step"] == 4
     assert progress_lines(lines)[-1]["secs_left"] == 0
+
+
+@pytest.mark.parametrize("end", ["sys.stderr.close(); break", "sys.stderr = None; break"])
+def test_a_bar_whose_terminal_is_closed_ends_no_training(show, end):
+    """The script closes the stream below the bar; the session ends well all the same."""
+    shown = show(script(end) + "\nprint('behind', session.outcome.kind)", stdout_too=False)
+    assert shown.code == 0
+    assert shown.stdout == "behind completed\n"
