@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
-from PIL import Image
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.graph_pb2 import GraphDef
-from tensorboardX.proto.node_def_pb2 import NodeDef
-from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.record_writer import masked_crc32c
-from tensorboardX.summary import make_histogram, text
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
 
 import hookbus
 from hookbus import Graph, UsageError
@@ -130,7 +131,10 @@ def check_there(path: Path) -> None:
 
 
 def _checksum(data: bytes) -> bytes:
-    return struct.pack("<I", masked_crc32c(data))
+    """Return the checksum of a part of a record, masked as in all files of records."""
+    crc = crc32c(data)
+    masked = (crc >> 15 | crc << 17) + 0xA282EAD8
+    return struct.pack("<I", masked & 0xFFFFFFFF)
 
 
 def _scalar(name: str, value: Any) -> Iterator[Summary.Value]:
@@ -145,12 +149,29 @@ def _histogram(name: str, value: Any) -> Iterator[Summary.Value]:
     values = _array("histogram", name, value).astype(np.float64).reshape(-1)
     finite = values[np.isfinite(values)]
     if finite.size:
-        with np.errstate(over="ignore", invalid="ignore"):  # sums may be infinite
-            yield Summary.Value(tag=name, histo=make_histogram(finite, _limits(finite)))
+        yield Summary.Value(tag=name, histo=_bins_of(finite))
     if finite.size < values.size:
         left_out = values.size - finite.size
         hookbus.log.warning(
             "left out values that are not finite", histogram=name, values=left_out
+        )
+
+
+def _bins_of(values: NDArray[np.float64]) -> HistogramProto:
+    """Return the histogram of finite values, without the empty bins at its ends."""
+    with np.errstate(over="ignore", invalid="ignore"):  # sums may be infinite
+        counts, limits = np.histogram(values, _limits(values))
+        filled = np.flatnonzero(counts)
+        first, last = filled[0], filled[-1]
+        return HistogramProto(
+            min=values.min(),
+            max=values.max(),
+            num=values.size,
+            sum=values.sum(),
+            sum_squares=values.dot(values),
+            # A record has the right limits only, so an empty bin has the leftmost one.
+            bucket_limit=limits[first : last + 2],
+            bucket=[0, *counts[first : last + 1]],
         )
 
 
@@ -191,9 +212,15 @@ def _text(name: str, value: Any) -> Iterator[Summary.Value]:
     words = [p.decode(errors="replace") if isinstance(p, bytes) else p for p in parts]
     if not all(isinstance(word, str) for word in words):
         raise _misfit("text", name, value, "give a str, or a sequence of them")
-    (shown,) = text(name, "\n\n".join(words)).value
-    shown.tag = name  # the declared name, without what the library adds
-    yield shown
+    yield Summary.Value(
+        tag=name,
+        metadata=SummaryMetadata(plugin_data={"plugin_name": "text"}),
+        tensor=TensorProto(
+            dtype=DT_STRING,
+            string_val=["\n\n".join(words).encode()],
+            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+        ),
+    )
 
 
 _SHOWN: Mapping[str, Callable[[str, Any], Iterator[Summary.Value]]] = {
@@ -225,6 +252,8 @@ def _pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _encoded(pixels: NDArray[np.uint8]) -> Summary.Image:
+    from PIL import Image  # imported late: most trainings show no images
+
     height, width, channels = pixels.shape
     file = io.BytesIO()
     Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels).save(file, "PNG")

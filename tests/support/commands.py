@@ -38,7 +38,7 @@ FILES = (
     "numpy",
     "numpy.typing",
     "safetensors.numpy",
-    "tensorboardX",
+    "tensorboard.compat.proto.event_pb2",
     "PIL.Image",
     "rich.progress",
 )
