@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from hookbus.config import files
+from hookbus.config.declared import is_switch
 from hookbus.config.files import ConfigFile
 from hookbus.config.keys import Entry, value_of
 from hookbus.config.parser import ParsedFlags, Precedence, Switch, parse_switch, read_flags
@@ -269,7 +270,7 @@ def _with_addopts(places: Sequence[ParsedFlags]) -> list[ParsedFlags]:
 
 def _addopts(place: ParsedFlags) -> ParsedFlags:
     flags, source = place.keys["addopts"]
-    added = read_flags(flags, place.place, source)
+    added = read_flags(flags, place.place, source, is_switch=is_switch)
     if added.rest:
         raise UsageError(
             f"{source}: addopts has {spelled(added.rest[0])}, which is not a flag"

@@ -73,24 +73,41 @@ def read(path: Path, named: bool = False) -> ConfigFile | None:
     Raises:
         UsageError: it cannot be read or is invalid.
     """
-    text = _text(path)
-    if not named and not _OURS.search(text) and path.name != OWN:
+    text, fault = _text(path)
+    if not named and path.name != OWN and not ("hookbus" in text and _OURS.search(text)):
         return None  # a mistake in it is not for hookbus to report
+    if fault:
+        raise _unreadable(path, f"{fault}; save it as UTF-8")
     sections = _loader(path)(text, path)
     if sections is None and named:
         raise UsageError(f"-c {shown(path)}: the file has no section for hookbus")
     return None if sections is None else _file(path, text, sections)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path) -> tuple[str, str]:
+    """Return the text of a file, and why it is not UTF-8.
+
+    If it is not, its letters are guessed: they tell whether it has a section for hookbus.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     try:
         content = path.read_bytes()
-        if path.name != OWN and not _OURS.search(content.decode("latin-1")):
-            return content.decode("latin-1")
-        return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot read the config file {shown(path)}: {why}") from None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    fault = "it has null bytes, like UTF-16" if b"\0" in content else ""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fault = fault or str(error)
+    if fault:
+        text = content.replace(b"\0", b"").lstrip(b"\xff\xfe").decode("latin-1")
+    return text, fault
+
+
+def _unreadable(path: Path, why: str) -> UsageError:
+    return UsageError(f"cannot read the config file {shown(path)}: {why}")
 
 
 def _is_there(path: Path) -> bool:

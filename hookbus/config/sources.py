@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hookbus.config.declared import declared_settings, longest, owner_of
+from hookbus.config.declared import declared_settings, is_switch, longest, owner_of
 from hookbus.config.keys import FLAGS, Entry, arguments, boolean, listed
 from hookbus.config.parser import (
     NO_FLAGS,
@@ -47,7 +47,7 @@ def _environment_addopts(environ: Mapping[str, str]) -> ParsedFlags:
         flags = arguments(environ.get(ADDOPTS, ""))
     except ValueError as error:
         raise UsageError(f"{ADDOPTS}={spelled(environ[ADDOPTS])}: {error}") from None
-    parsed = read_flags(flags, Precedence.ENVIRONMENT, ADDOPTS)
+    parsed = read_flags(flags, Precedence.ENVIRONMENT, ADDOPTS, is_switch=is_switch)
     if parsed.rest:
         raise UsageError(f"{ADDOPTS} has {spelled(parsed.rest[0])}, which is not a flag")
     return parsed

@@ -124,6 +124,26 @@ def test_a_boolean_setting_in_other_places(install, hookbus, script):
 
 
 @pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ("--no-loud-loud -p stop-at-step --stop-at-step 3", "False -"),
+        ("--loud-loud -o stop-at-step.last_step=3", "True -"),
+        ("--loud -q --stop-at-step 3", "True -"),
+    ],
+)
+def test_a_flag_behind_a_boolean_one_is_not_its_value(
+    flags, value, install, hookbus, script
+):
+    """In a variable and in a file, as on the command line."""
+    install("loud", BOOLEAN, "LoudHook")
+    told = f"loud {value}\nsteps 3\n"
+    assert hookbus("run", *flags.split(), script()).stdout == told
+    assert hookbus("run", script(), HOOKBUS_ADDOPTS=flags).stdout == told
+    Path("hookbus.toml").write_text(f"addopts = '{flags}'\n")
+    assert hookbus("run", script()).stdout == told
+
+
+@pytest.mark.parametrize(
     ("flag", "message"),
     [
         ("--loud-text", "--loud-text needs a value after it"),

@@ -211,3 +211,37 @@ def test_every_key_is_found_in_its_line(sections, data):
     Path("hookbus.toml").write_text("\n".join(lines), "utf-8")
     file = found()
     assert {(e.plugin, e.key): int(e.source.split(":")[1]) for e in file.entries} == places
+
+
+OTHERS = {
+    "in UTF-16": "[tool.black]\nline-length = 88  # é\n".encode("utf-16"),
+    "in UTF-16 without a mark": "[tool]\nblack.name = 'a'\n".encode("utf-16-le"),
+    "in Latin-1": '[tool]\nblack.name = "é"\n'.encode("latin-1"),
+    "broken": b"[tool]\nblack.name =\n",
+    "with a null byte": b"[tool]\nblack.name = 'a\0'\n",
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_mistake_in_the_file_of_another_tool_is_not_told(case):
+    """A file without a section for hookbus is not read, whatever is wrong with it."""
+    Path("pyproject.toml").write_bytes(OTHERS[case])
+    assert find(Path().absolute()) is None
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_that_is_not_in_utf_8_is_not_lost(name, coding):
+    """The settings in it would have no effect, so the message says how to save them."""
+    Path(name).write_bytes(SECTIONS[name].encode(coding))
+    told = f"cannot read the config file {name}: it has null bytes, like UTF-16; save it as"
+    with pytest.raises(UsageError, match=told):
+        find(Path().absolute())
+
+
+def test_a_section_in_latin_1_is_told_too():
+    """The place of the first letter that is not UTF-8 is in the message."""
+    Path("hookbus.toml").write_bytes(b'plugins = ["\xe4"]')
+    told = "^cannot read .*hookbus.toml: .* in position 12: .*; save it as UTF-8$"
+    with pytest.raises(UsageError, match=told):
+        find(Path().absolute())
