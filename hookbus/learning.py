@@ -27,7 +27,7 @@ from hookbus.session.monitored import MonitoredSession
 from hookbus.session.training import UNSET, MonitoredTrainingSession, Unset
 from hookbus.slim.checkpoints import wait_for_step
 from hookbus.slim.hooks import TRAIN_CALL, TrainStep
-from hookbus.validation import check_directory, check_number, check_seconds
+from hookbus.validation import backend_of, check_directory, check_number, check_seconds
 
 TrainStepFn: TypeAlias = Callable[
     [MonitoredSession, Node, Node, Mapping[str, Any]], tuple[Any, Any]
@@ -228,14 +228,16 @@ def train(
     return last
 
 
-def learning_rate_variable(session: Session, name: str | None, plugin: str) -> str:
+def learning_rate_variable(
+    session: Session | MonitoredSession, name: str | None, plugin: str
+) -> str:
     """Return the name of the variable that is the learning rate.
 
     In a custom loop, call it in the first step at the earliest: before, the loop may still
     track more.
 
     Args:
-        session: the backend session, as hooks have it.
+        session: the backend session, as hooks have it, or a monitored session.
         name: the value of the plugin's setting ``variable``. None looks for the only
             variable called ``lr`` or ``learning_rate``, even inside something that is
             tracked, like ``optimizer.lr``.
@@ -250,7 +252,8 @@ def learning_rate_variable(session: Session, name: str | None, plugin: str) -> s
     >>> learning_rate_variable(create_session(graph), None, "reduce-lr-on-plateau")
     'lr'
     """
-    variables = session.variables()
+    given: Session = backend_of(session, "learning_rate_variable")
+    variables = given.variables()
     if name in variables:
         return name
     found = [each for each in variables if each.rpartition(".")[2] in _RATES]

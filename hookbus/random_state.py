@@ -14,6 +14,7 @@ import attrs
 from hookbus.errors import STATE_ERRORS, Undo, refused_state
 from hookbus.library import RandomSource, libraries, on_host
 from hookbus.logs import log
+from hookbus.validation import backend_of
 
 
 def _forked_python() -> Any:
@@ -153,7 +154,17 @@ class HasInputs(Protocol):
         """Move the named inputs to positions."""
 
 
-def undisturbed(session: HasInputs | None = None) -> AbstractContextManager[None]:
+class HasBackendInputs(Protocol):
+    """A session with hooks, whose backend session has inputs."""
+
+    @property
+    def backend_session(self) -> HasInputs:
+        """The backend session."""
+
+
+def undisturbed(
+    session: HasInputs | HasBackendInputs | None = None,
+) -> AbstractContextManager[None]:
     """Restore random generators and inputs after a block.
 
     Restores the process's random generators (Python's, and if they were loaded before,
@@ -163,7 +174,11 @@ def undisturbed(session: HasInputs | None = None) -> AbstractContextManager[None
     again, and values are skipped or its iterator gets its position.
 
     Args:
-        session: the backend session whose inputs are restored; None restores no input.
+        session: the backend session whose inputs are restored, as hooks have it, or a
+            monitored session. None restores no input.
+
+    Raises:
+        ArgumentTypeError: it is no session.
 
     >>> import random
     >>> random.seed(1)
@@ -174,12 +189,13 @@ def undisturbed(session: HasInputs | None = None) -> AbstractContextManager[None
     """
     generators = capture()
     # A copy: an iterator may return the very state that it goes on changing.
-    positions = {} if session is None else copy.deepcopy(session.positions())
+    given = None if session is None else backend_of(session, "undisturbed")
+    positions = {} if given is None else copy.deepcopy(given.positions())
 
     def undo() -> None:
         try:
-            if session is not None:
-                _seek(session, positions)
+            if given is not None:
+                _seek(given, positions)
         finally:
             restore(generators)  # last: an input may draw on its way back
 

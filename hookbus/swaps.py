@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hookbus.backend.protocol import Session
-from hookbus.errors import Undo, UsageError, WriteConflictError
+from hookbus.errors import ArgumentTypeError, Undo, UsageError, WriteConflictError
 from hookbus.graph.node import Node
+from hookbus.validation import backend_of
 
 
 @attrs.define(eq=False)
@@ -61,6 +62,7 @@ def swapped(
         values: node or name of each variable to its value in the block.
 
     Raises:
+        ArgumentTypeError: it is no session, or the values are no dict.
         WriteConflictError: one of the variables is swapped already.
         UsageError: the block trained, or wrote a variable: the session has lost that.
         UnknownNodeError, GraphError: as :meth:`SessionRunContext.assign`.
@@ -76,6 +78,10 @@ def swapped(
     1.0
     """
     session = _backend_of(session)
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError(
+            f"swapped() takes a dict from variable to value, not a {type(values).__name__}"
+        )
     swaps = swaps_of(session)
     who = swaps.asker()
     named = {session.graph.variable_named(node, who): v for node, v in values.items()}
@@ -125,8 +131,7 @@ def unswapped(session: Session) -> Iterator[None]:
 
 
 def _backend_of(session: Session | HasBackendSession) -> Session:
-    found: Any = getattr(session, "backend_session", session)
-    backend: Session = found
+    backend: Session = backend_of(session, "swapped")
     return backend
 
 

@@ -177,6 +177,25 @@ def check_name(argument: str, name: str | None) -> None:
         )
 
 
+def backend_of(session: Any, function: str) -> Any:
+    """Return the backend session of a session with hooks; a backend session is its own.
+
+    Args:
+        session: what the caller of a public function gave it.
+        function: its name, for the message.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    found = getattr(session, "backend_session", session)
+    if not hasattr(found, "positions"):
+        raise ArgumentTypeError(
+            f"{function}() takes a MonitoredSession, or the session that hooks get as "
+            f"run_context.session, not a {type(session).__name__}"
+        )
+    return found
+
+
 def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the parameters of a model; an empty dict for None.
 

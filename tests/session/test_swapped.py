@@ -16,8 +16,9 @@ from hookbus import (
     hookimpl,
 )
 from hookbus.checkpoint.reader import read_checkpoint
-from hookbus.errors import SessionClosedError, WriteConflictError
-from hookbus.evaluating import swapped
+from hookbus.errors import ArgumentTypeError, SessionClosedError, WriteConflictError
+from hookbus.evaluating import swapped, undisturbed
+from hookbus.learning import learning_rate_variable
 
 OFF = Config(autoload=False)
 
@@ -78,6 +79,37 @@ def test_a_monitored_session_can_be_swapped_from_outside():
             session.run("train")
         assert session.run("w").tolist() == [1, 1]
     with pytest.raises(SessionClosedError), swapped(session, {"w": np.zeros(2)}):
+        pass
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda session: swapped(session, {"w": np.zeros(2)}).__enter__(),
+        undisturbed,
+        lambda session: learning_rate_variable(session, "w", "mine"),
+    ],
+)
+def test_what_takes_a_session_takes_any_session_and_refuses_all_else(function):
+    """The message of a mistake says what to give."""
+    with MonitoredSession(graph_of(), config=OFF) as session:
+        function(session.backend_session)
+    with MonitoredSession(graph_of(), config=OFF) as session:
+        function(session)
+    for thing in (graph_of(), "session"):
+        with pytest.raises(
+            ArgumentTypeError, match=r"\(\) takes a MonitoredSession, or the"
+        ):
+            function(thing)
+
+
+def test_the_values_of_a_swap_are_a_dict():
+    """Names alone are no values."""
+    with (
+        MonitoredSession(graph_of(), config=OFF) as session,
+        pytest.raises(ArgumentTypeError, match=r"^swapped\(\) takes a dict from variable"),
+        swapped(session, ["w"]),
+    ):
         pass
 
 
