@@ -52,6 +52,7 @@ def tracked(name: str, module: Module) -> Tracked:
         for key in here:
             here[key] = sharded.restored(here[key], state[_plain(key, names)])
         module.load_state_dict(here)
+        torch.clear_autocast_cache()  # as after a write
         return module
 
     for key, value in get().items():

@@ -272,6 +272,7 @@ def write(name: str, tensor: torch.Tensor, value: Any) -> None:
         raise GraphError(f"{name!r} is {form_of(tensor)}, and cannot take {form_of(given)}")
     with torch.no_grad():
         tensor.copy_(given)
+    torch.clear_autocast_cache()  # of torch.autocast: it has weights in half precision
 
 
 def faults(path: str, here: Any, saved: Any) -> Iterator[str]:
