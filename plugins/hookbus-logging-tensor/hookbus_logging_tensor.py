@@ -26,6 +26,9 @@ from hookbus.evaluating import undisturbed
 from hookbus.validation import numeric
 
 _SETTING = "the setting tensors of logging-tensor"
+_MOST_NUMBERS = 16
+"""The most numbers of an array, or parts of a list, that a line has one by one."""
+_MOST_LEVELS = 8
 _NOTHING = (
     "logging-tensor has nothing to log: the graph has neither 'loss' nor 'accuracy' nor a "
     "scalar summary; name nodes with --logging-tensor NAME,NAME"
@@ -36,7 +39,8 @@ _NOTHING = (
 class LoggingTensorHook(SessionRunHook):
     """Logs values of nodes in the first run, then periodically.
 
-    The other runs do not compute the values.
+    The other runs do not compute the values. Of an array with more than 16 numbers, a line
+    has the shape, the dtype, and the least, mean and greatest finite number.
 
     Args:
         tensors: the nodes to log, by name; by default ``loss``, ``accuracy`` and the
@@ -188,10 +192,34 @@ def _tagged(
     return {tag: graph.resolve(node, _SETTING).name for tag, node in pairs}
 
 
-def _readable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn arrays into plain numbers and lists, which every renderer can show."""
-    readable = {}
-    for tag, value in values.items():
-        plain = value.tolist() if hasattr(value, "tolist") else value
-        readable[tag] = float(f"{plain:.6g}") if isinstance(plain, float) else plain
-    return readable
+def _readable(value: Any, level: int = 0) -> Any:
+    """Return a value as numbers, lists and dicts, which every renderer can show.
+
+    A big array or list becomes a dict that describes it.
+    """
+    if isinstance(value, Mapping) and level < _MOST_LEVELS:
+        return {key: _readable(part, level + 1) for key, part in value.items()}
+    if isinstance(value, list | tuple) and level < _MOST_LEVELS:
+        if len(value) > _MOST_NUMBERS:
+            return {"type": type(value).__name__, "length": len(value)}
+        return [_readable(part, level + 1) for part in value]
+    if math.prod(getattr(value, "shape", ())) > _MOST_NUMBERS:
+        return _described(value)
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    return float(f"{plain:.6g}") if isinstance(plain, float) else plain
+
+
+def _described(array: Any) -> dict[str, Any]:
+    """Return shape and dtype of an array, and the range and mean of its finite numbers."""
+    described = {"shape": [*array.shape], "dtype": str(array.dtype)}
+    if not any(kind in described["dtype"] for kind in ("float", "int", "bool")):
+        return described
+    numbers = array.astype("float64")
+    finite = numbers[abs(numbers) < math.inf]
+    if finite.size:
+        mean = (finite / finite.size).sum()  # the sum alone may be infinite
+        found = {"min": finite.min(), "mean": mean, "max": finite.max()}
+        described |= {name: float(f"{number:.6g}") for name, number in found.items()}
+    if finite.size < numbers.size:
+        described["not_finite"] = numbers.size - finite.size
+    return described

@@ -160,10 +160,20 @@ def _signs(values: Iterable[tuple[str, Any]]) -> Signs:
         the part itself if it is one number, and otherwise with a flag in a list.
     """
     return {
-        place: part if _is_number(part) else [_has_nan(part)]
+        place: _sign_of(part)
         for name, value in values
         for place, part in _leaves(name, value)
     }
+
+
+def _sign_of(part: Any) -> Any:
+    """Return a part that is one number, and otherwise a flag in a list."""
+    try:
+        return part if _is_number(part) else [_has_nan(part)]
+    except (RuntimeError, TypeError, ValueError):
+        # A library cannot compare all that it has, like sparse tensors; NumPy can.
+        (array,) = on_host([part])
+        return [_has_nan(array)]
 
 
 def _first(signs: Signs) -> str | None:

@@ -31,9 +31,11 @@ from hookbus import (
     SessionRunHook,
     SessionRunValues,
 )
-from hookbus.validation import numeric
+from hookbus.validation import number_in, numeric
 
 _REDRAW_SECS = 0.1
+_WIDEST = 40
+"""The most characters of a value that is not a number."""
 
 
 @attrs.define(eq=False)
@@ -243,7 +245,12 @@ def _names(fetches: Any) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    try:
-        return f"{float(value):.4g}"
-    except (TypeError, ValueError):
-        return str(value)
+    """Return a value in few characters: of an array, its dtype and shape."""
+    number = number_in(value)
+    if number is not None:
+        return f"{number:.4g}"
+    if getattr(value, "shape", ()):
+        return f"{value.dtype}{[*value.shape]}"
+    plain = value.item() if hasattr(value, "item") else value
+    text = f"{plain:.4g}" if isinstance(plain, complex) else " ".join(str(plain).split())
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."

@@ -20,6 +20,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.backend import on_host
 from hookbus.validation import number_in, numeric
 
 
@@ -100,8 +101,7 @@ class SpikeRollbackHook(SessionRunHook):
     def veto_save(self, values: Mapping[str, Any]) -> str | None:
         """Refuse weights that hold NaN: the loss shows it one step too late."""
         for name, value in values.items():
-            differs = value != value  # as only NaN does
-            if bool(getattr(differs, "any", lambda found=differs: found)()):
+            if _has_nan(value):
                 return f"variable {name} holds NaN"
         return None
 
@@ -119,3 +119,14 @@ class SpikeRollbackHook(SessionRunHook):
         self._losses.clear()
         if self._watched.fits(state.get("watched"), "spike-rollback"):
             self._losses.extend(state["losses"])
+
+
+def _has_nan(value: Any) -> bool:
+    """Return whether a value holds NaN, which alone differs from itself."""
+    try:
+        differs = value != value
+    except (RuntimeError, TypeError, ValueError):
+        # A library cannot compare all that it has, like sparse tensors; NumPy can.
+        (array,) = on_host([value])
+        differs = array != array
+    return bool(getattr(differs, "any", lambda: differs)())

@@ -392,3 +392,58 @@ def test_values_over_all_ranks_take_all_of_them():
     everywhere = LoggingTensorHook("loss", every_n_iter=1, reduce="mean").options
     assert (everywhere.ranks, everywhere.can_wait) == ("all", False)
     assert everywhere.exclusive_settings == LoggingTensorHook.options.exclusive_settings
+
+
+HUGE = np.full(20, 1.7e308)
+BIG = {
+    "floats": (
+        np.arange(20.0).reshape(4, 5),
+        {"shape": [4, 5], "dtype": "float64", "min": 0.0, "mean": 9.5, "max": 19.0},
+    ),
+    "integers": (
+        np.arange(17, dtype=np.uint8),
+        {"shape": [17], "dtype": "uint8", "min": 0.0, "mean": 8.0, "max": 16.0},
+    ),
+    "some not finite": (
+        np.array([np.nan, np.inf, -np.inf, *[1.0] * 20], np.float32),
+        {"shape": [23], "dtype": "float32", "min": 1, "mean": 1, "max": 1, "not_finite": 3},
+    ),
+    "none finite": (
+        np.full(20, np.nan),
+        {"shape": [20], "dtype": "float64", "not_finite": 20},
+    ),
+    "huge": (
+        HUGE,
+        {
+            "shape": [20],
+            "dtype": "float64",
+            "min": 1.7e308,
+            "mean": 1.7e308,
+            "max": 1.7e308,
+        },
+    ),
+    "no numbers": (np.array(["word"] * 20), {"shape": [20], "dtype": "<U4"}),
+    "complex": (np.ones(20, complex), {"shape": [20], "dtype": "complex128"}),
+    "a list": ([0.5] * 1000, {"type": "list", "length": 1000}),
+    "inside a dict": ({"a": [np.zeros(99), 1]}, {"a": [{"shape": [99]}, 1]}),
+    "small": (np.ones((2, 2)), [[1.0, 1.0], [1.0, 1.0]]),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", BIG)
+def test_a_line_describes_an_array_that_it_would_be_filled_by(case, lines):
+    """Other hooks get the array itself."""
+    value, told = BIG[case]
+    graph, listener = model(), Listener()
+    graph.op(lambda: value, name="big")
+    hooks = [LoggingTensorHook("big", every_n_iter=1), listener]
+    with MonitoredSession(graph, hooks=hooks, config=QUIET) as session:
+        session.run("train")
+    (report,) = reports(lines)
+    found = report["values"]["big"]
+    if case == "inside a dict":
+        assert found["a"][0].pop("dtype") == "float64"
+        assert {found["a"][0].pop(name) for name in ("min", "mean", "max")} == {0.0}
+    assert found == told
+    assert listener.heard[0][1]["big"] is value

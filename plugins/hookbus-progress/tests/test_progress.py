@@ -6,6 +6,7 @@ import json
 import re
 import sys
 
+import numpy as np
 import pytest
 from hookbus_progress import ProgressHook
 from hookbus_stop_at_step import StopAtStepHook
@@ -379,3 +380,25 @@ def test_a_bar_whose_terminal_is_closed_ends_no_training(show, end):
     shown = show(script(end) + "\nprint('behind', session.outcome.kind)", stdout_too=False)
     assert shown.code == 0
     assert shown.stdout == "behind completed\n"
+
+
+SHOWN = {
+    "complex": (np.complex64(1 + 2j), "x 1+2j"),
+    "an array": (np.zeros((2, 3)), "x float64[2, 3]"),
+    "one number": (np.array([0.25]), "x 0.25"),
+    "words": ("a\nb", "x a b"),
+    "many words": ("word " * 99, "x word word word word word word word wo..."),
+    "a huge number": (10**400, f"x 1{'0' * 36}..."),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", SHOWN)
+def test_a_value_that_is_no_number_is_short(case, lines):
+    """Whatever another hook logs fits beside the bar, and warns of nothing."""
+    value, shown = SHOWN[case]
+    hook = ProgressHook(every_secs=0)
+    with MonitoredSession(toy(), hooks=[hook], config=QUIET) as session:
+        hook.logged({"x": value})
+        session.run("train")
+    assert progress_lines(lines)[0]["last"] == shown
