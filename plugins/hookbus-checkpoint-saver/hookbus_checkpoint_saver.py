@@ -268,7 +268,10 @@ class CheckpointSaverHook(SessionRunHook):
         self._compares_anew = not self._best.watched.fits(state["watched"], NAME)
 
     @hookbus.hookimpl
-    def finished(self, session: hookbus.Session) -> None:
+    def finished(self, session: hookbus.Session, outcome: hookbus.Outcome) -> None:
         """Notify the listeners that the session is over and its last checkpoint written."""
+        best = self._best
+        if best is not None and best.lacks_evaluation and not hookbus.resumes(outcome.kind):
+            hookbus.log.warning("no evaluation came", best_metric=best.metric, by=NAME)
         for listener in self.listeners:
             listener.end(session, session.global_step)

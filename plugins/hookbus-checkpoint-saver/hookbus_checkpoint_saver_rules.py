@@ -102,6 +102,11 @@ class Best:
             )
         return {self.name: number} if math.isfinite(number) else {}
 
+    @property
+    def lacks_evaluation(self) -> bool:
+        """Whether it compares by evaluations, and none has come."""
+        return bool(self.evaluation) and not self._evaluations
+
     def evaluated(self, metrics: Mapping[str, Any], name: str | None) -> dict[str, float]:
         """Return the value of an evaluation; nothing if it has none that counts.
 

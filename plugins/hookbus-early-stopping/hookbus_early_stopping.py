@@ -68,12 +68,12 @@ class EarlyStoppingHook(SessionRunHook):
         should_stop_fn: a function without arguments that decides instead of the metric.
         run_every_secs: seconds between two checks of the node or the function. The first
             check is in the first run.
-        run_every_steps: global steps between two checks. In code, also give
-            ``run_every_secs=None``.
+        run_every_steps: global steps between two checks. Without either period, every run
+            is checked.
         reduce: the value to watch in a training run of several processes: ``"none"`` for
             that of each process, so that any of them can stop the training; ``"mean"``,
-            ``"sum"`` or ``"max"`` of all. A reduction needs a node and *run_every_steps*,
-            because the ranks must ask in the same runs.
+            ``"sum"`` or ``"max"`` of all. A reduction needs a node, and no
+            *run_every_secs*, because the ranks must ask in the same runs.
 
     Raises:
         UsageError: settings contradict each other or are missing, the value is not a
@@ -91,7 +91,7 @@ class EarlyStoppingHook(SessionRunHook):
     threshold: float | None = attrs.field(default=None, validator=numeric())
     min_steps: int = attrs.field(default=0, validator=numeric())
     should_stop_fn: Callable[[], Any] | None = None
-    run_every_secs: float | None = attrs.field(default=60.0, validator=numeric(above=0))
+    run_every_secs: float | None = attrs.field(default=None, validator=numeric(above=0))
     run_every_steps: int | None = attrs.field(default=None, validator=numeric(above=0))
     reduce: Literal["none", "mean", "sum", "max"] = "none"
     _timer: SecondOrStepTimer = attrs.field(init=False)
@@ -104,13 +104,16 @@ class EarlyStoppingHook(SessionRunHook):
     _due: bool = attrs.field(default=False, init=False)
     _evaluations: list[str | None] = attrs.field(factory=list, init=False)
     _why: str | None = attrs.field(default=None, init=False)
+    _first_check: int | None = attrs.field(default=None, init=False)
+    _checks: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._check_periods()
         self._check_reduction()
-        named = "run_every_secs and run_every_steps of early-stopping"
-        periods = self.run_every_secs, self.run_every_steps
-        self._timer = SecondOrStepTimer(*periods, named=named)
+        every_run = 1 if self.run_every_secs is None else None
+        self._timer = SecondOrStepTimer(
+            self.run_every_secs, self.run_every_steps or every_run
+        )
         if self.should_stop_fn is not None:
             self._check_function()
             return
@@ -125,6 +128,7 @@ class EarlyStoppingHook(SessionRunHook):
         """Look the node up, and forget the values of an earlier session."""
         self._forget()
         self._evaluations = []
+        self._first_check, self._checks = None, 0
         self._source = self._find_source(graph)
         if self.should_stop_fn is None and not self._source.evaluation:
             self._request = SessionRunArgs(self._node(graph), reduce=self.reduce)
@@ -157,6 +161,9 @@ class EarlyStoppingHook(SessionRunHook):
         """Check the value, and ask to stop if there is a reason."""
         if self._due:
             self._timer.update_last_triggered_step(run_context.global_step)
+            if self._first_check is None:
+                self._first_check = run_context.global_step
+            self._checks += 1
             self._check(run_values)
         if self._why is not None:
             self._ask(run_context, self._why)
@@ -188,11 +195,22 @@ class EarlyStoppingHook(SessionRunHook):
         self._run = None
 
     @hookbus.hookimpl
-    def finished(self) -> None:
-        """Warn if no evaluation came, unless there was a reason to stop already."""
-        if self._source.evaluation and not self._evaluations and self._why is None:
+    def finished(self, session: Session, outcome: hookbus.Outcome) -> None:
+        """Warn if no evaluation came, or no second check, without which nothing stops."""
+        if self._why is not None or hookbus.resumes(outcome.kind):
+            return
+        if self._source.evaluation and not self._evaluations:
             hookbus.log.warning(
-                "no evaluation came", from_evaluations=self._source.evaluation
+                "no evaluation came", from_evaluations=self._source.evaluation, by=NAME
+            )
+        first = self._first_check
+        steps = 0 if first is None else session.global_step - first
+        if self._checks == 1 and steps > 1:
+            period = {"run_every_secs": self.run_every_secs}
+            if self.run_every_secs is None:
+                period = {"run_every_steps": self.run_every_steps}
+            hookbus.log.warning(
+                "only the first step was checked", steps=steps, **period, by=NAME
             )
 
     state_form: ClassVar[Any] = {
@@ -312,10 +330,10 @@ class EarlyStoppingHook(SessionRunHook):
 
     def _check_reduction(self) -> None:
         nodes = self.should_stop_fn is None and not self.from_evaluations
-        if self.reduce != "none" and not (nodes and self.run_every_steps is not None):
+        if self.reduce != "none" and not (nodes and self.run_every_secs is None):
             raise UsageError(
-                f"reduce={self.reduce!r} needs a node to watch and run_every_steps (in "
-                "code, with run_every_secs=None): all ranks ask in the same runs."
+                f"reduce={self.reduce!r} needs a node to watch, and a period in steps "
+                "instead of run_every_secs: all ranks ask in the same runs."
             )
 
     def _check_function(self) -> None:
@@ -343,6 +361,15 @@ def _default_mode(metric: str) -> str:
     raise UsageError(f"mode is required for the metric {metric!r}: {' or '.join(MODES)}.")
 
 
+def _check_one_period(secs: float | None, steps: int | None) -> None:
+    """Check the periods of a function of TensorFlow, which have no other default."""
+    if secs is None and steps is None:
+        raise UsageError(
+            "Either every_secs or every_steps should be provided. Give one of "
+            "run_every_secs and run_every_steps."
+        )
+
+
 def make_early_stopping_hook(
     should_stop_fn: Callable[[], Any],
     run_every_secs: float | None = 60,
@@ -351,6 +378,7 @@ def make_early_stopping_hook(
     """Return a hook that stops when a function returns true."""
     if should_stop_fn is None:
         raise ArgumentTypeError("`should_stop_fn` must be callable.")
+    _check_one_period(run_every_secs, run_every_steps)
     return EarlyStoppingHook(
         should_stop_fn=should_stop_fn,
         run_every_secs=run_every_secs,
@@ -368,6 +396,7 @@ def stop_if_higher_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric is above a threshold."""
+    _check_one_period(run_every_secs, run_every_steps)
     limits = (None, threshold, min_steps, None)
     return EarlyStoppingHook(
         metric_name, from_evaluations, "higher", *limits, run_every_secs, run_every_steps
@@ -384,6 +413,7 @@ def stop_if_lower_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric is below a threshold."""
+    _check_one_period(run_every_secs, run_every_steps)
     limits = (None, threshold, min_steps, None)
     return EarlyStoppingHook(
         metric_name, from_evaluations, "lower", *limits, run_every_secs, run_every_steps
@@ -400,6 +430,7 @@ def stop_if_no_increase_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric does not rise for that many steps."""
+    _check_one_period(run_every_secs, run_every_steps)
     limits = (max_steps_without_increase, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,
@@ -421,6 +452,7 @@ def stop_if_no_decrease_hook(
     from_evaluations: bool | str = False,
 ) -> EarlyStoppingHook:
     """Return a hook that stops when a metric does not fall for that many steps."""
+    _check_one_period(run_every_secs, run_every_steps)
     limits = (max_steps_without_decrease, None, min_steps, None)
     return EarlyStoppingHook(
         metric_name,

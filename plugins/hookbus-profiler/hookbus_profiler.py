@@ -73,6 +73,7 @@ class ProfilerHook(SessionRunHook):
     _run: float | None = attrs.field(default=None, init=False)
     _saved: Timeline | None = attrs.field(default=None, init=False)
     _increment: int = attrs.field(default=1, init=False)
+    _has_saved: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         named = "save_secs and save_steps of profiler"
@@ -87,6 +88,7 @@ class ProfilerHook(SessionRunHook):
         """Create the directory, and forget an earlier session."""
         self._stop()
         self._run = self._saved = None
+        self._has_saved = False
         self._timer.reset()
         self._directory = Path(
             self.output_dir
@@ -141,6 +143,16 @@ class ProfilerHook(SessionRunHook):
         self._complete(time.perf_counter())
         self._stop()
 
+    @hookbus.hookimpl
+    def finished(self, outcome: hookbus.Outcome) -> None:
+        """Warn if the session was over before the first timeline."""
+        ran = self._timer.last_triggered_step() is not None
+        if not ran or self._has_saved or hookbus.resumes(outcome.kind):
+            return
+        periods = {"save_steps": self.save_steps, "save_secs": self.save_secs}
+        given = {name: period for name, period in periods.items() if period is not None}
+        hookbus.log.warning("no timeline was saved", by="profiler", **given)
+
     def on_exception(self) -> None:
         """Complete the last timeline."""
         self.end()
@@ -173,7 +185,7 @@ class ProfilerHook(SessionRunHook):
 
     def _save(self, timeline: Timeline) -> None:
         path = self._write(timeline, self._spans)
-        self._saved = timeline
+        self._saved, self._has_saved = timeline, True
         hookbus.log.info(
             "timeline saved",
             step=timeline.step,

@@ -53,6 +53,7 @@ class ReduceLROnPlateauHook(SessionRunHook):
     _request: SessionRunArgs | None = field(default=None, init=False)
     _session: Session | None = field(default=None, init=False)
     _run: hookbus.SessionRunContext | None = field(default=None, init=False)
+    _checks: int | None = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._timer = hookbus.SecondOrStepTimer(every_steps=self.every_n_steps)
@@ -62,6 +63,7 @@ class ReduceLROnPlateauHook(SessionRunHook):
         rule = self.higher_is_better, self.patience, self.threshold, self.cooldown
         self._plateau = Plateau(*rule)
         self._session = self._run = None
+        self._checks = 0
         self._timer.reset()
         name, direction = self.metric, "max" if self.higher_is_better else "min"
         if self.evaluation is None:
@@ -100,6 +102,8 @@ class ReduceLROnPlateauHook(SessionRunHook):
             self._check(metrics, global_step)
 
     def _check(self, metrics: Mapping[str, Any], step: int) -> None:
+        if self._checks is not None:
+            self._checks += 1
         is_plateau = self._plateau.take(metric_in(metrics, self.metric))
         if is_plateau and self._session is not None:
             self._lower(self._session, step)
@@ -113,6 +117,18 @@ class ReduceLROnPlateauHook(SessionRunHook):
         write = session.write if run is None or run.is_over else run.assign
         write({name: lower})
         hookbus.log.info("learning rate reduced", step=step, lr=lower, by=NAME)
+
+    @hookbus.hookimpl
+    def finished(self, outcome: hookbus.Outcome) -> None:
+        """Warn if the session had too few checks to reduce the rate."""
+        checks = self._checks  # None in a resumed session: there were others before
+        if checks is None or checks > self.patience or hookbus.resumes(outcome.kind):
+            return
+        if self.evaluation is not None and not checks:
+            hookbus.log.warning("no evaluation came", evaluation=self.evaluation, by=NAME)
+        elif checks:
+            given = {"checks": checks, "patience": self.patience}
+            hookbus.log.warning("the learning rate was not reduced", **given, by=NAME)
 
     state_form: ClassVar[Any] = {
         "plateau": {"best": float, "bad": int, "cooling": int},
@@ -132,5 +148,6 @@ class ReduceLROnPlateauHook(SessionRunHook):
         """Go on from there, unless the state is about another value."""
         if not self._watched.fits(state.get("watched"), NAME):
             return
+        self._checks = None
         self._plateau.load_state_dict(state["plateau"])
         self._timer.load_state_dict(state["timer"], ended)

@@ -50,6 +50,7 @@ class ThroughputHook(SessionRunHook):
     _increment: int = attrs.field(default=1, init=False)
     _left: float | None = attrs.field(default=None, init=False)
     _entered: float = attrs.field(default=0.0, init=False)
+    _is_measured: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         if (self.every_n_steps is None) == (self.every_n_secs is None):
@@ -92,6 +93,7 @@ class ThroughputHook(SessionRunHook):
         elif self._is_next:
             values = self._measured(now, run_values)
             shown = {name: float(f"{value:.4g}") for name, value in values.items()}
+            self._is_measured = True
             hookbus.log.info("throughput", step=step, **shown)
             named = {f"throughput/{name}": value for name, value in values.items()}
             run_context.emit("measured", values=named, global_step=step)
@@ -104,6 +106,15 @@ class ThroughputHook(SessionRunHook):
     def after_save(self) -> None:
         """Forget when the last run ended: the time of a save is not waited for input."""
         self._left = None
+
+    @hookbus.hookimpl
+    def finished(self, outcome: hookbus.Outcome) -> None:
+        """Warn if the session was over before the first measurement."""
+        if self._last is None or self._is_measured or hookbus.resumes(outcome.kind):
+            return
+        periods = {"every_n_steps": self.every_n_steps, "every_n_secs": self.every_n_secs}
+        given = {name: period for name, period in periods.items() if period is not None}
+        hookbus.log.warning("nothing was measured", by="throughput", **given)
 
     def _measured(self, now: float, run_values: SessionRunValues) -> dict[str, float]:
         assert self._last is not None

@@ -58,14 +58,17 @@ class WeightAverageHook(SessionRunHook):
     variables: Sequence[str] = ()
     averages: dict[str, Any] = attrs.field(factory=dict, init=False)
     _updates: int = attrs.field(default=0, init=False)
+    _first: int | None = attrs.field(default=None, init=False)
 
     def begin(self) -> None:
         """Forget the averages of an earlier session."""
-        self.averages, self._updates = {}, 0
+        self.averages, self._updates, self._first = {}, 0, None
 
     @hookbus.hookimpl
     def next_due(self, global_step: int) -> Due:
         """Wait for the next update."""
+        if self._first is None:
+            self._first = global_step
         done = self._periods(global_step)
         return Due(step=self.start_step + (done + 1) * self.every_n_steps)
 
@@ -86,6 +89,14 @@ class WeightAverageHook(SessionRunHook):
             _check_shape(name, average, here[name])
         with swapped(session, shown):
             yield
+
+    @hookbus.hookimpl
+    def finished(self, session: Session, outcome: hookbus.Outcome) -> None:
+        """Warn if a training was over before the first update."""
+        has_trained = self._first is not None and session.global_step > self._first
+        if has_trained and not self._updates and not hookbus.resumes(outcome.kind):
+            given = {"start_step": self.start_step, "every_n_steps": self.every_n_steps}
+            hookbus.log.warning("no average was made", by="weight-average", **given)
 
     state_form: ClassVar[Any] = {"updates": int, "averages": {str: _is_number}}
 

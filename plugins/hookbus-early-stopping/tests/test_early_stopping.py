@@ -144,7 +144,7 @@ def test_it_looks_every_so_many_seconds(clock):
     graph = Graph()
     graph.op(lambda global_step: looked.append(global_step) or 1.0, name="loss")
     graph.train_op(lambda: None, name="train")
-    hook = EarlyStoppingHook(patience=100)
+    hook = EarlyStoppingHook(patience=100, run_every_secs=60)
     config = Config(autoload=False)
     with MonitoredSession(graph, hooks=[hook], config=config) as session:
         for _ in range(8):
@@ -257,13 +257,15 @@ def test_an_unknown_name_lists_close_matches():
         ({"mode": "min", "patience": 2}, "invalid mode='min'; expected no_decrease or no_"),
         ({"patience": -1}, "invalid patience=-1."),
         ({"mode": "lower", "threshold": NAN}, "invalid threshold=nan."),
-        ({"patience": 2, "run_every_steps": 5}, "Only one of `run_every_secs` and `run_"),
+        (
+            {"patience": 2, "run_every_secs": 5, "run_every_steps": 5},
+            "Only one of `run_every_secs` and `run_",
+        ),
         ({"patience": 2, "run_every_secs": 0}, "invalid run_every_secs=0."),
         (
             {"patience": 2, "run_every_secs": None, "run_every_steps": 0},
             "invalid run_every_steps=0.",
         ),
-        ({"patience": 2, "run_every_secs": None}, "Either every_secs or every_steps sho"),
         (
             {"should_stop_fn": bool, "metric": "loss", "patience": 1},
             "should_stop_fn decides alone: remove metric, patience.",
@@ -474,9 +476,9 @@ def test_a_hook_object_that_is_used_again_starts_anew():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"patience": 3},
+        {"patience": 3, "run_every_secs": 60},
         {"from_evaluations": True, "patience": 3},
-        {"should_stop_fn": lambda: False, "run_every_secs": None, "run_every_steps": 1},
+        {"should_stop_fn": lambda: False, "run_every_steps": 1},
     ],
 )
 def test_a_value_over_all_ranks_is_a_node_and_has_a_period_in_steps(settings):
@@ -484,6 +486,39 @@ def test_a_value_over_all_ranks_is_a_node_and_has_a_period_in_steps(settings):
     with pytest.raises(UsageError) as raised:
         EarlyStoppingHook(reduce="mean", **settings)
     assert str(raised.value) == (
-        "reduce='mean' needs a node to watch and run_every_steps (in code, with "
-        "run_every_secs=None): all ranks ask in the same runs."
+        "reduce='mean' needs a node to watch, and a period in steps instead of "
+        "run_every_secs: all ranks ask in the same runs."
     )
+
+
+def test_it_looks_at_every_run_by_default():
+    """In code as by flags: a short training stops where its patience ends."""
+    steps = run_steps(EarlyStoppingHook(patience=2), values={"loss": [3.0, 4.0, 5.0, 1.0]})
+    assert (steps.outcome.who, steps.outcome.step) == ("early-stopping", 3)
+
+
+@pytest.mark.parametrize(
+    ("period", "told"),
+    [
+        ({"run_every_secs": 60}, {"run_every_secs": 60}),
+        ({"run_every_steps": 9}, {"run_every_steps": 9}),
+        ({}, None),
+        ({"run_every_steps": 2}, None),
+    ],
+)
+def test_a_period_that_is_longer_than_the_training_is_told(period, told, lines):
+    """One check stops nothing, so a line at the end names the period."""
+    run_steps(
+        EarlyStoppingHook(patience=9, **period), values={"loss": [3.0, 4.0, 5.0, 1.0]}
+    )
+    found = [line for line in lines if line["event"] == "only the first step was checked"]
+    assert len(found) == (told is not None)
+    for line in found:
+        assert told.items() <= line.items()
+        assert (line["steps"], line["by"]) == (4, "early-stopping")
+
+
+def test_a_single_step_needs_no_second_check(lines):
+    """A training of one step is checked whole."""
+    run_steps(EarlyStoppingHook(patience=9, run_every_secs=60), values={"loss": [3.0]})
+    assert "only the first step was checked" not in [line["event"] for line in lines]

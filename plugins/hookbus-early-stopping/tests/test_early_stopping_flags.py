@@ -86,20 +86,28 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_flags(flags, said):
-    """Steps in flags take the place of the seconds that are the default."""
+    """Each of the settings has one, and the file takes the same names."""
     done = run_script(*flags)
     assert done.stdout == f"stopped {said}\n", done.stderr
 
 
-def test_by_default_it_looks_every_minute():
-    """Within one it only looks at the first run."""
-    assert run_script("--early-stopping-patience", "4").stdout == "completed 20\n"
-
-
-def test_steps_in_a_file_take_the_place_of_seconds_as_well():
-    """The default is weaker than any place."""
-    Path("hookbus.toml").write_text("[early-stopping]\nrun_every_steps = 1\n", "utf-8")
+def test_by_default_it_looks_at_every_run():
+    """A training that is over in a moment is stopped, too."""
     assert run_script("--early-stopping-patience", "4").stdout == "stopped 9\n"
+
+
+def test_a_period_that_is_longer_than_the_run_is_told():
+    """The flag had no effect, so the last lines say why."""
+    flags = "--early-stopping-patience=4", "--early-stopping-run-every-secs=60"
+    done = run_script(*flags)
+    assert done.stdout == "completed 20\n"
+    assert "only the first step was checked steps=20 run_every_secs=60.0" in done.stderr
+
+
+def test_steps_in_flags_take_the_place_of_seconds_in_a_file():
+    """Giving one of the two clears the other from weaker places."""
+    Path("hookbus.toml").write_text("[early-stopping]\nrun_every_secs = 60\n", "utf-8")
+    assert run_script("--early-stopping-patience=4", f"{STEPS}=1").stdout == "stopped 9\n"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,11 @@ def test_steps_in_a_file_take_the_place_of_seconds_as_well():
             "Only one of `run_every_secs` and `run_every_steps` must be set.",
         ),
         (
-            ["--early-stopping-patience=4", "--early-stopping-reduce=mean"],
+            [
+                "--early-stopping-patience=4",
+                "--early-stopping-reduce=mean",
+                "--early-stopping-run-every-secs=1",
+            ],
             "ERROR: early-stopping: reduce='mean' needs a node",
         ),
         (["--early-stopping", "accuracy"], "mode is required for the metric 'accuracy'"),
