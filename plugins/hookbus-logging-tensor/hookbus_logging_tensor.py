@@ -218,7 +218,7 @@ def _described(array: Any) -> dict[str, Any]:
     finite = numbers[abs(numbers) < math.inf]
     if finite.size:
         mean = (finite / finite.size).sum()  # the sum alone may be infinite
-        found = {"min": finite.min(), "mean": mean, "max": finite.max()}
+        found: dict[str, Any] = {"min": finite.min(), "mean": mean, "max": finite.max()}
         described |= {name: float(f"{number:.6g}") for name, number in found.items()}
     if finite.size < numbers.size:
         described["not_finite"] = numbers.size - finite.size
