@@ -343,14 +343,15 @@ class ReportSession(EmbeddedSession):
         if self.last is self._nothing:
             near = did_you_mean(name, tracked)
             return (
-                f"{name!r} is not reported yet{near}{';' if near else ':'} no step has "
-                "ended; read it in after_run() or after the first step"
+                f"{name!r} is not reported yet: no step has ended; read it in after_run() "
+                f"or after the first step{near}"
             )
         reported = sorted(feeds - _COLLECTED)
+        near = did_you_mean(name, [*reported, *tracked])
         return (
-            f"{name!r} is not reported{did_you_mean(name, [*reported, *tracked])}; the "
-            f"step reports {', '.join(map(repr, reported)) or 'nothing'}: "
-            f"{_reporting(name)}"
+            f"{name!r} is not reported; the step reports "
+            f"{', '.join(map(repr, reported)) or 'nothing'}"
+            f"{f'{near} If not' if near else ''}: {_reporting(name)}"
         )
 
     def take_reports(self, reports: Any) -> None:

@@ -209,11 +209,13 @@ class Planner:
             if needs(graph, graph.resolve(name), error.node, fed):
                 first = askers[0]
                 without = (
-                    f"; without that hook it runs as kind='aux', or with -p no:{first}"
+                    f"; to run without that hook: -p no:{first}, or kind='aux' for a run "
+                    "that is no step of the training"
                 )
+                told = str(error)
                 found = type(error)(
-                    f"{error}. {name!r} is fetched by {', '.join(askers)}"
-                    f"{'' if first == CALLER else without}",
+                    f"{told}{'' if told.endswith('?') else '.'} {name!r} is fetched by "
+                    f"{', '.join(askers)}{'' if first == CALLER else without}",
                     error.node,
                 )
                 blame_asker(found, first)

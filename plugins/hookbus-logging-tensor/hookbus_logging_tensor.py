@@ -74,6 +74,7 @@ class LoggingTensorHook(SessionRunHook):
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)
     _runs: int = attrs.field(default=0, init=False, on_setattr=attrs.setters.NO_OP)
 
     def __attrs_post_init__(self) -> None:
@@ -135,11 +136,22 @@ class LoggingTensorHook(SessionRunHook):
         """Log the values if they are due."""
         if run_values.results is not None and self._timer is not None:
             seconds, _ = self._timer.update_last_triggered_step(self._runs)
-            self._report(run_values.results, run_values.global_step, seconds)
-            run_context.emit(
-                "logged", values=run_values.results, global_step=run_values.global_step
-            )
+            if run_values.results:
+                self._report(run_values.results, run_values.global_step, seconds)
+                run_context.emit(
+                    "logged", values=run_values.results, global_step=run_values.global_step
+                )
+            else:
+                self._warn_of_nothing()
         self._runs += 1
+
+    def _warn_of_nothing(self) -> None:
+        """Warn, once, that the steps report nothing of what is logged by default."""
+        if not self._has_warned:
+            self._has_warned = True
+            why = "the steps report neither 'loss' nor 'accuracy'"
+            hint = "name values with --logging-tensor NAME,NAME"
+            hookbus.log.warning("nothing to log", why=why, hint=hint, by="logging-tensor")
 
     def end(self, session: hookbus.Session) -> None:
         """Log a last time, if ``at_end`` is set."""
@@ -211,14 +223,14 @@ def _readable(value: Any, level: int = 0) -> Any:
 
 def _described(array: Any) -> dict[str, Any]:
     """Return shape and dtype of an array, and the range and mean of its finite numbers."""
-    described = {"shape": [*array.shape], "dtype": str(array.dtype)}
+    described: dict[str, Any] = {"shape": [*array.shape], "dtype": str(array.dtype)}
     if not any(kind in described["dtype"] for kind in ("float", "int", "bool")):
         return described
     numbers = array.astype("float64")
     finite = numbers[abs(numbers) < math.inf]
     if finite.size:
         mean = (finite / finite.size).sum()  # the sum alone may be infinite
-        found: dict[str, Any] = {"min": finite.min(), "mean": mean, "max": finite.max()}
+        found = {"min": finite.min(), "mean": mean, "max": finite.max()}
         described |= {name: float(f"{number:.6g}") for name, number in found.items()}
     if finite.size < numbers.size:
         described["not_finite"] = numbers.size - finite.size

@@ -21,6 +21,7 @@ from hookbus import (
     UsageError,
 )
 from hookbus.backend import on_host
+from hookbus.errors import UnfedPlaceholderError
 
 _PLAIN = (float, int, str)
 _SEVERAL = (dict, type(None))
@@ -100,7 +101,7 @@ class NanTensorHook(SessionRunHook):
             results = {self._only: results}
         for name, signs in results.items():
             if signs is None:
-                raise UsageError(_NOTHING)
+                raise UsageError(_missing_in(run_context.session))
             if signs.__class__ is dict:
                 place = _first(signs)
             else:
@@ -134,6 +135,18 @@ class NanTensorHook(SessionRunHook):
         hookbus.log.warning("NaN found", why=reason, by="nan-tensor")
         if run_context is not None:
             run_context.request_stop(reason)
+
+
+def _missing_in(session: hookbus.Session) -> str:
+    """Return the message about a step that reports nothing that is watched by default."""
+    try:
+        session.run("loss")
+    except UnfedPlaceholderError as error:  # it has the values that the step reports
+        return (
+            f"nan-tensor has nothing to watch: {error}. Name other values with "
+            "--nan-tensor NAME,NAME"
+        )
+    return _NOTHING
 
 
 def _watched(graph: Graph, node: Node, is_dict: bool = False) -> str:

@@ -106,7 +106,8 @@ def test_a_missing_value_is_blamed_on_the_hook_that_fetches_it(
     assert error == (
         "NoValueYetError",
         "the cell has no gradient in this step. 'cell.gradient' is fetched by actor-2; "
-        "without that hook it runs as kind='aux', or with -p no:actor-2",
+        "to run without that hook: -p no:actor-2, or kind='aux' for a run that is no step "
+        "of the training",
         "hookbus: plugin 'actor-2' asked for it in before_run()",
     )
     assert len(results_in(log, 1)) == steps + 1

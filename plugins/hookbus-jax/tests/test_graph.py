@@ -360,7 +360,7 @@ def test_a_training_killed_behind_its_last_save_is_read_without_hooks(donate, tm
             raise AssertionError("there is no step left")
         assert resumed.global_step == 2
         assert resumed.run("w", kind="aux").tolist() == [3, 3]
-        with pytest.raises(NoValueYetError, match=r"'loss' has no value.*as kind='aux'"):
+        with pytest.raises(NoValueYetError, match=r"'loss' has no value.*or kind='aux'"):
             resumed.run("w")
 
 

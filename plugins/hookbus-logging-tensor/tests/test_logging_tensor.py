@@ -447,3 +447,15 @@ def test_a_line_describes_an_array_that_it_would_be_filled_by(case, lines):
         assert {found["a"][0].pop(name) for name in ("min", "mean", "max")} == {0.0}
     assert found == told
     assert listener.heard[0][1]["big"] is value
+
+
+def test_a_loop_that_reports_nothing_to_log_is_told_once(lines):
+    """Lines without values would say nothing, so there are none."""
+    hook = LoggingTensorHook(every_n_iter=1)
+    with MonitoredTrainingSession(hooks=[hook], config=QUIET) as session:
+        for _ in range(3):
+            with session.step() as step:
+                step.report(los=1.0)
+    assert reports(lines) == []
+    (warning,) = [line for line in lines if line["event"] == "nothing to log"]
+    assert warning["hint"] == "name values with --logging-tensor NAME,NAME"

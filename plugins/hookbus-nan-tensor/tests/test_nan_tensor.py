@@ -307,3 +307,25 @@ def test_flags(flags, code, says):
     done = commands.run([*command, "script.py"])
     assert done.returncode == code, done.stderr
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("reports", "told"),
+    [
+        ({"los": 1.0}, "the step reports 'los'; did you mean 'los'? If not: step.report("),
+        ({}, "the step reports nothing: step.report(loss=...). Name other values with"),
+    ],
+)
+def test_a_step_without_a_loss_is_told_what_it_reports(reports, told):
+    """Around a loop there is no graph, so the message does not speak of one."""
+    with (
+        pytest.raises(UsageError) as caught,
+        MonitoredTrainingSession(hooks=[NanTensorHook()], config=QUIET) as session,
+        session.step() as step,
+    ):
+        step.report(**reports)
+    said = str(caught.value)
+    assert said.startswith("nan-tensor has nothing to watch: 'loss' is not reported; ")
+    assert told in said
+    assert said.endswith("Name other values with --nan-tensor NAME,NAME")
+    assert "graph" not in said

@@ -136,8 +136,8 @@ def test_a_missing_gradient_is_blamed_on_the_hook_that_fetches_it(form, fetch, w
     with pytest.raises(NoValueYetError) as caught:
         FORMS[form](Model(without=without), hooks)
     assert str(caught.value).endswith(
-        f"{fetch!r} is fetched by asks-2; without that hook it runs as kind='aux', or with "
-        "-p no:asks-2"
+        f"{fetch!r} is fetched by asks-2; to run without that hook: -p no:asks-2, or "
+        "kind='aux' for a run that is no step of the training"
     )
     (note,) = caught.value.__notes__
     assert note == "hookbus: plugin 'asks-2' asked for it in before_run()"

@@ -124,8 +124,9 @@ def test_the_error_of_a_hook_that_wants_what_is_not_reported_names_it(own, fetch
         step.report(loss=1.0, rate=0.1)
 
     assert str(caught.value).startswith(
-        "'los' is not reported; did you mean 'loss'?; the step reports 'loss', 'rate': "
-        "step.report(los=...). 'los' is fetched by fetch"
+        "'los' is not reported; the step reports 'loss', 'rate'; did you mean 'loss'? If "
+        "not: step.report(los=...). 'los' is fetched by fetch; to run without that hook: "
+        "-p no:fetch, or kind='aux' for a run that is no step of the training"
     )
     assert session.outcome.who == "fetch"
 

@@ -303,5 +303,7 @@ def test_the_error_of_a_name_that_is_not_reported_lists_no_names_of_our_own(own,
         step = session.step().__enter__()
         step.report(loss=1.0)
         step.summary.scalar("x", 1)
-        with pytest.raises(UnfedPlaceholderError, match=r"the step reports 'loss': step"):
+        with pytest.raises(
+            UnfedPlaceholderError, match=r"reports 'loss'; did you mean 'loss'"
+        ):
             step.__exit__(None, None, None)
