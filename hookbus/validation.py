@@ -223,8 +223,8 @@ def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]
             parameter.VAR_KEYWORD,
         ):
             raise UsageError(
-                f"{argument} has a parameter {parameter.name!r}"
-                f"{did_you_mean(parameter.name, known)}; it may have {', '.join(known)}"
+                f"{argument} has a parameter {parameter.name!r}; it may have "
+                f"{', '.join(known)}{did_you_mean(parameter.name, known)}"
             )
     return tuple(names)
 

@@ -158,9 +158,9 @@ class ReportGraph(Graph):
             states = (each for state in self.states.values() for each in state.values())
             near = did_you_mean(name, [*self.live_variables, *states])
             raise GraphError(
-                f"{asker} writes {name!r}, which is not a variable{near}; the "
-                "variables of a custom loop are the numbers and arrays inside the objects "
-                "that it tracks"
+                f"{asker} writes {name!r}, which is not a variable; the variables of a "
+                "custom loop are the numbers and arrays inside the objects that it "
+                f"tracks{near}"
             )
         return super().variable_named(name, asker)
 

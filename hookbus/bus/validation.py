@@ -167,8 +167,8 @@ def _faults_of_parameters(found: HookFunction, known: tuple[str, ...]) -> Iterat
             )
         if name not in known and _is_needed(parameter):
             yield (
-                f"{found.name}() takes {name!r}, which {found.event!r} does not have"
-                f"{did_you_mean(name, known)}; it has {', '.join(known) or 'no argument'}"
+                f"{found.name}() takes {name!r}, which {found.event!r} does not have; "
+                f"it has {', '.join(known) or 'no argument'}{did_you_mean(name, known)}"
             )
 
 

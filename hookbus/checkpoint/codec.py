@@ -136,9 +136,10 @@ def load_exporting_codec(suffix: str) -> ExportingCodec:
     if suffix not in known:
         hint = did_you_mean(suffix, {DEFAULT, *known} - {suffix})
         raise UsageError(
-            f"no codec for files with the suffix '.{suffix}' is installed{hint}; a file "
+            f"no codec for files with the suffix '.{suffix}' is installed; a file "
             f"'.{DEFAULT}' needs hookbus-checkpoint-saver (pip install "
             f"hookbus-checkpoint-saver); installed codecs: {', '.join(known) or 'none'}"
+            f"{hint}"
         )
     codec = load_codec(suffix)[1]
     if not hasattr(codec, "export"):

@@ -418,4 +418,4 @@ def _no_value(directory: str | Path, name: str, known: set[str]) -> UsageError:
         )
     listed = ", ".join(map(repr, sorted(known)))
     hint = did_you_mean(str(name), known)
-    return UsageError(f"{what}{hint}; the values there are {listed}")
+    return UsageError(f"{what}; the values there are {listed}{hint}")

@@ -35,9 +35,8 @@ def choose_predictions(predictions: Any, keys: Sequence[str] | str | None) -> An
     for key in wanted:
         if key not in predictions:
             raise UsageError(
-                f"predict_keys has {key!r}, which is not a prediction"
-                f"{did_you_mean(key, predictions)}; there are "
-                f"{', '.join(map(repr, predictions))}"
+                f"predict_keys has {key!r}, which is not a prediction; there are "
+                f"{', '.join(map(repr, predictions))}{did_you_mean(key, predictions)}"
             )
     return {key: predictions[key] for key in wanted}
 

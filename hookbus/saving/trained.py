@@ -114,8 +114,8 @@ def _not_tracked(restored: Restored, name: str, tracked: Iterable[str]) -> Usage
     if not tracked and variables:
         has = f"the variables {_listed(variables)} of a graph (hookbus export --variables)"
     return UsageError(
-        f"the checkpoint {shown(restored.path)} has no tracked object {spelled(name)}"
-        f"{did_you_mean(name, tracked)}; it has {has}"
+        f"the checkpoint {shown(restored.path)} has no tracked object {spelled(name)}; it "
+        f"has {has}{did_you_mean(name, tracked)}"
     )
 
 

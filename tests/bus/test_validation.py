@@ -90,8 +90,8 @@ class Both:
         (MisspeltElsewhere, "'befor_run' is not an event; did you mean 'before_run'"),
         (
             Foreign,
-            r"after_run\(\) takes 'values', which 'after_run' does not have; did you mean "
-            "'run_values'.; it has run_context, run_values",
+            r"after_run\(\) takes 'values', which 'after_run' does not have; it has "
+            "run_context, run_values; did you mean 'run_values'.",
         ),
         (Keyword, r"before_run\(\) takes 'run_context' by keyword only"),
         (Old, r"before_run\(\) is an old-style hookwrapper; use @hookimpl\(wrapper=True"),

@@ -81,8 +81,8 @@ def test_any_hook_may_have_recorded_the_value():
 def test_an_unknown_name_lists_the_known_ones():
     train([0.9, 0.2], RatesHook(), **keeping(2))
     told = (
-        r"no checkpoint in 'runs' has a value 'val/los'; did you mean 'val/loss'\?; the "
-        r"values there are 'rate', 'val/loss'$"
+        r"no checkpoint in 'runs' has a value 'val/los'; the values there are "
+        r"'rate', 'val/loss'; did you mean 'val/loss'\?$"
     )
     with pytest.raises(UsageError, match=told):
         best_checkpoint(RUNS, "val/los")

@@ -142,7 +142,7 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
         (
             ["--output=-", "--predict-keys=lrage"],
             4,
-            "mean 'large'?; there are 'y', 'large'",
+            "there are 'y', 'large'; did you mean 'large'",
         ),
         (
             ["--output=-", "--predict-keys=a,y"],

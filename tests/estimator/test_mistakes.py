@@ -52,7 +52,7 @@ def test_a_model_fn_with_a_wrong_parameter_is_refused_when_the_estimator_is_made
     def model_fn(feature, labels):
         """Never run."""
 
-    with pytest.raises(UsageError, match=r"model_fn .*'feature'; did you mean 'features'"):
+    with pytest.raises(UsageError, match=r"'feature'; it may have .*mean 'features'\?$"):
         Estimator(model_fn)
     with pytest.raises(UsageError, match="features, labels, mode, params, config"):
         Estimator(lambda x: x)
@@ -321,7 +321,9 @@ def test_an_unknown_key_is_refused_before_the_session_begins():
     """With the one that was meant, and those that there are."""
     made = estimator(predictions={"classes": "tenfold", "scores": "features"})
     made.train(numbers(1))
-    with pytest.raises(UsageError, match=r"'class'.*did you mean 'classes'.*'scores'"):
+    with pytest.raises(
+        UsageError, match=r"'class'.*there are .*'scores'; did you mean 'classes'"
+    ):
         next(made.predict(numbers(1), "class"))
 
 

@@ -134,8 +134,8 @@ def test_without_a_checkpoint_it_is_an_error():
 def test_a_name_that_is_not_there_lists_those_that_are():
     train()
     told = (
-        r"^the checkpoint runs/ckpt-4 has no tracked object 'modl'; did you mean 'model'\?"
-        r"; it has the tracked objects 'model', 'rate'$"
+        r"^the checkpoint runs/ckpt-4 has no tracked object 'modl'; it has the tracked "
+        r"objects 'model', 'rate'; did you mean 'model'\?$"
     )
     with pytest.raises(UsageError, match=told):
         load_tracked(RUNS, "modl")

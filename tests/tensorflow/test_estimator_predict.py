@@ -149,7 +149,7 @@ def test_keys_are_for_a_dict():
 def test_an_unknown_key_is_an_error():
     """Though another one is known; the message lists those that there are."""
     both = predicting(predictions={"first": "tenfold", "second": "features"})
-    with pytest.raises(ValueError, match=r"'frist'.*'first'.*there are 'first', 'second'"):
+    with pytest.raises(ValueError, match=r"'frist'.*'second'; did you mean 'first'"):
         next(both.predict(numbers(1), ["second", "frist"]))
 
 

@@ -250,9 +250,9 @@ WRONG = [
         dict,
         "model.weigth",
         2.0,
-        "hook 'assigns' writes 'model.weigth', which is not a variable; did you mean "
-        "'model.weight'?; the variables of a custom loop are the numbers and arrays inside "
-        "the objects that it tracks",
+        "hook 'assigns' writes 'model.weigth', which is not a variable; the variables "
+        "of a custom loop are the numbers and arrays inside the objects that it tracks; "
+        "did you mean 'model.weight'?",
     ),
 ]
 
