@@ -259,12 +259,12 @@ def learning_rate_variable(
     found = [each for each in variables if each.rpartition(".")[2] in _RATES]
     if name is None and len(found) == 1:
         return found[0]
-    missing = ""
+    missing = near = ""
     if name is not None:
-        missing = f"there is no variable {name!r}{did_you_mean(name, variables)}; "
+        missing, near = f"there is no variable {name!r}; ", did_you_mean(name, variables)
     raise UsageError(
         f"{plugin}: {missing}{' and '.join(found) or 'no variable'} can be the learning "
-        f"rate; name it with --{plugin}-variable"
+        f"rate; name it with --{plugin}-variable{near}"
     )
 
 

@@ -270,7 +270,7 @@ def check_ends(call: str, graph: Graph, fetches: Any) -> None:
     if not inputs_of(graph, graph.resolve_all(fetches, call)):
         raise UsageError(
             f"{call} would never end: none of the nodes that the model_fn gave it reads "
-            "features or labels"
+            "features or labels; let one of them read these"
         )
 
 
