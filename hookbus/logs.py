@@ -65,7 +65,7 @@ class Stderr:
     """A file that writes to the current ``sys.stderr``.
 
     A progress bar replaces ``sys.stderr`` while it is drawn; lines that bypassed it would
-    break the bar. A line that cannot be written is dropped: no line may end a training.
+    break the bar. A line that cannot be written is dropped: none may end the session.
     A daemon or ``pythonw`` has no stderr, a program may close it, and a terminal may hang
     up.
     """

@@ -87,7 +87,7 @@ def read(path: Path, named: bool = False) -> ConfigFile | None:
 def _text(path: Path) -> tuple[str, str]:
     """Return the text of a file, and why it is not UTF-8.
 
-    If it is not, its letters are guessed: they tell whether it has a section for hookbus.
+    If it is not, its letters are guessed, to see if it has a section for hookbus.
 
     Raises:
         UsageError: it cannot be read.

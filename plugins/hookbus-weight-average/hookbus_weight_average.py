@@ -92,7 +92,7 @@ class WeightAverageHook(SessionRunHook):
 
     @hookbus.hookimpl
     def finished(self, session: Session, outcome: hookbus.Outcome) -> None:
-        """Warn if a training was over before the first update."""
+        """Warn if the session was over before the first update."""
         has_trained = self._first is not None and session.global_step > self._first
         if has_trained and not self._updates and not hookbus.resumes(outcome.kind):
             given = {"start_step": self.start_step, "every_n_steps": self.every_n_steps}
