@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from weakref import WeakSet
 
 from hookbus.bus.caller import Caller
+from hookbus.bus.clock import TrainingClock
 from hookbus.bus.costs import HookCosts
 from hookbus.bus.error_policy import ErrorGuard, FailureLog
 from hookbus.bus.observers import Observers
@@ -59,6 +61,7 @@ class Bus:
     ) -> None:
         self.kind = kind
         self.current = CurrentHook()
+        self.clock = TrainingClock()
         self._members: dict[str, Registration] = {}
         self._hints: dict[str, OrderHints] = {}
         self._guards: dict[str, ErrorGuard] = {}
@@ -310,7 +313,14 @@ class Bus:
         ...     print("evaluated on the validation data")
         evaluated on the validation data
         """
-        return self.caller(event).around(*self._ordered(event, arguments))
+        block = self.caller(event).around(*self._ordered(event, arguments))
+        return self._aside(block) if event == "evaluating" else block
+
+    @contextlib.contextmanager
+    def _aside(self, block: AbstractContextManager[None]) -> Iterator[None]:
+        """Do a block that is no training, during which the clock stands still."""
+        with self.clock.paused(), block:
+            yield
 
     def _ordered(self, event: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the arguments of an event in its order."""

@@ -63,7 +63,7 @@ class SessionRunHook:
     # method here takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """``begin(graph, checkpoints, kind, rank)``: the last chance to add nodes."""
+        """``begin(graph, checkpoints, kind, rank, clock)``: the last chance for nodes."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
         """``after_create_session(session, coord)``: the backend session exists."""

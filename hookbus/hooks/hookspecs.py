@@ -21,7 +21,7 @@ loop has gone through its input once; ``evaluating`` around each evaluation; ``l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +65,20 @@ def configure(options: Mapping[str, Any]) -> None:
 
 
 @hookspec
-def begin(graph: Graph, checkpoints: Checkpoints, kind: Kind, rank: int) -> None:
+def begin(
+    graph: Graph,
+    checkpoints: Checkpoints,
+    kind: Kind,
+    rank: int,
+    clock: Callable[[], float],
+) -> None:
     """Called first, once per session, before the graph is finalized.
 
     This is the last chance to add nodes to *graph*. *checkpoints* holds whether and where
     the session saves; a saver switches saving on here. *kind* is the purpose of the
     session: ``train``, ``eval`` or ``predict``. *rank* is the number of this process among
-    several that train together; 0 is the chief, or the only process.
+    several that train together; 0 is the chief, or the only process. *clock* returns
+    seconds of training: it stands still during evaluations, saves and runs of another kind.
     """
 
 

@@ -146,7 +146,7 @@ class SecondOrStepTimer:
 
         Args:
             state: the result of :meth:`state_dict`. A period in seconds counts the time
-                of training, without the pause between two sessions.
+                of sessions, evaluations included, without the pause between two of them.
             ended: the argument ``ended`` of the hook's ``load_state_dict``.
         """
         if self._last_step is None and state["step"] is not None and resumes(ended):

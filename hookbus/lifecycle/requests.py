@@ -432,11 +432,12 @@ def save(
         return
     state.backend.stepper.flush_idle()
     write = _write if bus.costs is None else bus.costs.timed(request.who, _write)
-    with unswapped(session):
-        path = write(state, request, context)
-    if path is None:
-        return
-    answers = bus.caller("after_save").collect(session, step, path)
+    with bus.clock.paused():
+        with unswapped(session):
+            path = write(state, request, context)
+        if path is None:
+            return
+        answers = bus.caller("after_save").collect(session, step, path)
     if not answers:
         return
     who, reason = answers[0]

@@ -390,6 +390,7 @@ def _call_begin(state: SessionState) -> None:
         state.saver.checkpoints,
         state.kind,
         state.options.rank,
+        state.bus.clock.seconds,
     )
 
     def args_of(name: str) -> tuple[Any, ...]:

@@ -86,6 +86,7 @@ class Evaluation:
         backend = state.usable("aux")
         self._sums, self.metrics, self._repeats = {}, {}, position.resuming
         with ExitStack() as inside:
+            inside.enter_context(state.bus.clock.paused())
             inside.enter_context(state.contents.tracking.aside())
             if not self._repeats:
                 session, name = backend.session, self.name

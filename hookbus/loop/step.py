@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from hookbus.backend.reports import Reports
@@ -202,3 +203,21 @@ class Step:
         state.loop.last_context = context
         if state.requests.pending or state.ending.signals.received:
             apply_after_run(state, context)
+
+
+class StepAside(Step):
+    """A step of another kind than the session's, during which the clock stands still."""
+
+    __slots__ = ("_pause",)
+
+    def __enter__(self) -> StepAside:
+        with ExitStack() as pause:
+            pause.enter_context(self._state.bus.clock.paused())
+            super().__enter__()
+            self._pause = pause.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._open is not None:
+            with self._pause:
+                super().__exit__(kind, error, trace)

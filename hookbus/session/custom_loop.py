@@ -11,7 +11,7 @@ from hookbus.hooks.outcome import NOBODY
 from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import Passes, Values, track, wrapping
-from hookbus.loop.step import Step
+from hookbus.loop.step import Step, StepAside
 from hookbus.validation import check_name
 
 T = TypeVar("T")
@@ -164,7 +164,10 @@ class CustomLoop:
         if step is None or kind is not None or state.phase is not RUNNING:
             self._check_custom_loop("step()")
             check_kind(kind)
-            step = Step(state, kind or state.kind)
+            if kind is not None and kind != state.kind:
+                step = StepAside(state, kind)
+            else:
+                step = Step(state, state.kind)
             if kind is None:
                 self._step = step
         if state.bus.current.name is not NOBODY:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -251,6 +252,12 @@ class MonitoredSession(CustomLoop):
                 return self._read(fetches, feed_dict)
             if kind is not None:
                 check_kind(kind)
+                clock = state.bus.clock
+                if kind != state.kind and not clock.is_paused:
+                    with clock.paused():
+                        return self.run(
+                            fetches, feed_dict, options, run_metadata, kind=kind
+                        )
             self._refuse_inside_event()
             stepper = state.usable(kind).stepper
         done: Done | None = None
@@ -310,9 +317,11 @@ class MonitoredSession(CustomLoop):
                 self._refuse_inside_event()
                 current = state.usable(kind)  # a roll-back may have replaced the first
                 kind = kind or state.kind
-                return self._run_on(
-                    current, fetches, feed_dict, options, run_metadata, kind
-                )
+                is_aside = kind != state.kind
+                with state.bus.clock.paused() if is_aside else nullcontext():
+                    return self._run_on(
+                        current, fetches, feed_dict, options, run_metadata, kind
+                    )
 
             return step_fn(StepContext(backend.session, run_with_hooks))
 

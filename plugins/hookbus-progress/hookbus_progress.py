@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 from weakref import WeakSet
 
@@ -67,12 +67,13 @@ class ProgressHook(SessionRunHook):
     _total: int | None = attrs.field(default=None, init=False)
     _metrics: Node | None = attrs.field(default=None, init=False)
     _sources: set[str] = attrs.field(factory=set, init=False)
-    _first: tuple[float, int] = attrs.field(default=(0.0, 0), init=False)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, init=False)
+    _first: tuple[float, float, int] = attrs.field(default=(0.0, 0.0, 0), init=False)
     _next: float = attrs.field(default=0.0, init=False)
 
-    def begin(self, graph: Graph) -> None:
+    def begin(self, graph: Graph, clock: Callable[[], float]) -> None:
         """Look up the reports of a custom loop, and the nodes that come with the loss."""
-        self._sources = {"loss"}
+        self._clock, self._sources = clock, {"loss"}
         if "loss" in graph and graph.resolve("loss").kind == "output":
             self._sources.update(graph.resolve("loss").reads)
         # In a graph, fetching the metrics may read an input; a report is there anyway.
@@ -81,7 +82,7 @@ class ProgressHook(SessionRunHook):
     def after_create_session(self, session: hookbus.Session) -> None:
         """Start the clock, and draw the bar if stderr is a terminal."""
         now = time.monotonic()
-        self._first = (now, session.global_step)
+        self._first = (now, self._clock(), session.global_step)
         if self._bar is not None:
             return
         if _is_terminal(sys.stderr):
@@ -124,7 +125,7 @@ class ProgressHook(SessionRunHook):
             self.logged(run_values.results)
         if self._bar is not None:
             self._next = now + _REDRAW_SECS
-            self._draw(self._bar, run_values.global_step, run_context.last_step, now)
+            self._draw(self._bar, run_values.global_step, run_context.last_step)
         else:
             self._next = now + self.every_secs
             self._print(run_values.global_step, run_context.last_step, now)
@@ -141,7 +142,7 @@ class ProgressHook(SessionRunHook):
             if cut_short:
                 self._bar.update(self._task, description=outcome.kind)
             total = self._total if cut_short else step
-            self._draw(self._bar, step, total, time.monotonic())
+            self._draw(self._bar, step, total)
         self._stop()
 
     def on_exception(self, outcome: hookbus.Outcome) -> None:
@@ -156,31 +157,34 @@ class ProgressHook(SessionRunHook):
             _drawn.discard(self._bar)
             self._bar = None
 
-    def _draw(self, bar: Progress, step: int, total: int | None, now: float) -> None:
+    def _draw(self, bar: Progress, step: int, total: int | None) -> None:
         self._total = total
         bar.update(
             self._task,
             completed=step,
             total=total,
-            rate=f"{self._rate(step, now):.1f} steps/s",
+            rate=f"{self._rate(step):.1f} steps/s",
             values=self._values,
             refresh=True,
         )
 
     def _print(self, step: int, total: int | None, now: float) -> None:
-        rate = self._rate(step, now)
         extra: dict[str, Any] = {}
         if total is not None:
             extra["of"] = total
-            if rate > 0:
-                extra["secs_left"] = round(max(0, total - step) / rate)
+            began, _, first = self._first
+            if step > first:  # evaluations and saves will take their time, too
+                each = (now - began) / (step - first)
+                extra["secs_left"] = round(max(0, total - step) * each)
         if self._values:
             extra["last"] = self._values
-        hookbus.log.info("progress", step=step, steps_per_sec=float(f"{rate:.4g}"), **extra)
+        rate = float(f"{self._rate(step):.4g}")
+        hookbus.log.info("progress", step=step, steps_per_sec=rate, **extra)
 
-    def _rate(self, step: int, now: float) -> float:
-        """Return the steps per second of this session."""
-        start, first = self._first
+    def _rate(self, step: int) -> float:
+        """Return the steps per second of training in this session."""
+        _, start, first = self._first
+        now = self._clock()
         return (step - first) / (now - start) if now > start else 0.0
 
 

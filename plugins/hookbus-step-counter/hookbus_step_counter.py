@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import attrs
 
 import hookbus
@@ -21,7 +24,8 @@ _MOST_WARNINGS = 5
 class StepCounterHook(SessionRunHook):
     """Logs the steps per second, and emits them as ``measured`` for other hooks.
 
-    The first run only starts the clock.
+    The first run only starts the clock, which stands still during evaluations, saves and
+    runs of another kind.
 
     Args:
         every_n_steps: steps between two measurements.
@@ -42,6 +46,8 @@ class StepCounterHook(SessionRunHook):
     every_n_steps: int | None = attrs.field(default=100, validator=numeric(above=0))
     every_n_secs: float | None = attrs.field(default=None, validator=numeric(least=0))
     _timer: SecondOrStepTimer = attrs.field(init=False)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, init=False)
+    _measured: float = attrs.field(default=0.0, init=False)
     _ran: bool = attrs.field(default=False, init=False)
     _stands: bool = attrs.field(default=False, init=False)
     _warnings: int = attrs.field(default=0, init=False)
@@ -53,8 +59,9 @@ class StepCounterHook(SessionRunHook):
             )
         self._timer = SecondOrStepTimer(self.every_n_secs, self.every_n_steps)
 
-    def begin(self) -> None:
-        """Reset the clock, which measures this session only."""
+    def begin(self, clock: Callable[[], float]) -> None:
+        """Begin to measure this session only."""
+        self._clock = clock
         self._timer.reset()
 
     def after_create_session(self) -> None:
@@ -78,7 +85,9 @@ class StepCounterHook(SessionRunHook):
         self._ran = True
         if not self._timer.should_trigger_for_step(step):
             return
-        seconds, steps = self._timer.update_last_triggered_step(step)
+        now = self._clock()
+        _, steps = self._timer.update_last_triggered_step(step)
+        seconds, self._measured = now - self._measured, now
         if steps is None or not seconds:
             return
         rate = steps / seconds

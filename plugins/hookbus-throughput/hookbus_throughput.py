@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -23,7 +24,8 @@ class ThroughputHook(SessionRunHook):
     """Logs the speed of training, and emits it as ``measured`` for other hooks.
 
     A measurement takes two runs: the time between them, and in the inputs of the second
-    one, is the time waited for input. No other run is noticed.
+    one, is the time waited for input. No other run is noticed. The clock stands still
+    during evaluations, saves and runs of another kind.
 
     Args:
         every_n_steps: steps between two measurements.
@@ -45,7 +47,9 @@ class ThroughputHook(SessionRunHook):
     every_n_secs: float | None = attrs.field(default=None, validator=_LEAST_0)
     batch_size: int | str | None = None
     _request: SessionRunArgs = attrs.field(init=False)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, init=False)
     _last: tuple[float, int] | None = attrs.field(default=None, init=False)
+    _next: float = attrs.field(default=0.0, init=False)
     _is_next: bool = attrs.field(default=False, init=False)
     _increment: int = attrs.field(default=1, init=False)
     _left: float | None = attrs.field(default=None, init=False)
@@ -62,6 +66,10 @@ class ThroughputHook(SessionRunHook):
             _ABOVE_0(self, attrs.fields(type(self)).batch_size, self.batch_size)
         self._request = SessionRunArgs(named, options=hookbus.RunOptions(trace_level=1))
 
+    def begin(self, clock: Callable[[], float]) -> None:
+        """Take the clock of the session."""
+        self._clock = clock
+
     def after_create_session(self) -> None:
         """Start the clock with the next run."""
         self._last, self._left, self._is_next = None, None, False
@@ -72,24 +80,24 @@ class ThroughputHook(SessionRunHook):
         if self._last is None or self._is_next:
             return hookbus.Due(runs=1)
         if self.every_n_steps is None:
-            return hookbus.Due(time=self._last[0] + (self.every_n_secs or 0.0))
+            return hookbus.Due(time=self._next)
         return hookbus.Due(self._last[1] + self.every_n_steps - self._increment)
 
     def before_run(self) -> SessionRunArgs | None:
         """Ask for the record of a measured run, which tells how long its inputs took."""
-        self._entered = time.monotonic()
+        self._entered = self._clock()
         return self._request if self._is_next else None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Start the clock, or note when the next run begins to wait, or measure."""
-        now, step = time.monotonic(), run_values.global_step
+        now, step = self._clock(), run_values.global_step
         if step == run_context.global_step:
             return  # it has not trained
         self._increment = step - run_context.global_step
         if self._last is None:
-            self._last = now, step
+            self._start(step)
         elif self._is_next:
             values = self._measured(now, run_values)
             shown = {name: float(f"{value:.4g}") for name, value in values.items()}
@@ -97,15 +105,15 @@ class ThroughputHook(SessionRunHook):
             hookbus.log.info("throughput", step=step, **shown)
             named = {f"throughput/{name}": value for name, value in values.items()}
             run_context.emit("measured", values=named, global_step=step)
-            self._last = time.monotonic(), step
-        self._left, self._is_next = time.monotonic(), False
+            self._start(step)
+        self._left, self._is_next = self._clock(), False
         due = self.next_due()
-        self._is_next = step >= due.step or self._left >= due.time
+        self._is_next = step >= due.step or time.monotonic() >= due.time
 
-    @hookbus.hookimpl
-    def after_save(self) -> None:
-        """Forget when the last run ended: the time of a save is not waited for input."""
-        self._left = None
+    def _start(self, step: int) -> None:
+        """Begin the next measurement."""
+        self._last = self._clock(), step
+        self._next = time.monotonic() + (self.every_n_secs or 0.0)
 
     @hookbus.hookimpl
     def finished(self, outcome: hookbus.Outcome) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -62,6 +63,7 @@ class TimeLimitHook(SessionRunHook):
     margin: str | float | None = None
     _seconds: float = attrs.field(init=False)
     _kept_free: float | None = attrs.field(init=False)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, init=False)
     _began: float = attrs.field(default=0.0, init=False)
     _trained: tuple[float, int] | None = attrs.field(default=None, init=False)
     _step_time: float = attrs.field(default=0.0, init=False)
@@ -81,13 +83,13 @@ class TimeLimitHook(SessionRunHook):
             )
 
     @hookbus.hookimpl(tryfirst=True)
-    def begin(self) -> None:
-        """Start the clock."""
-        self._began = time.monotonic()
+    def begin(self, clock: Callable[[], float]) -> None:
+        """Start the time, and take the clock that measures steps."""
+        self._clock, self._began = clock, time.monotonic()
 
     def after_create_session(self, session: hookbus.Session) -> None:
         """Measure steps from here, at the start and after a recovery."""
-        self._trained = time.monotonic(), session.global_step
+        self._trained = self._clock(), session.global_step
 
     @hookbus.hookimpl
     def next_due(self) -> hookbus.Due:
@@ -98,11 +100,10 @@ class TimeLimitHook(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Ask to stop if the next step and a checkpoint would not fit in."""
-        now = time.monotonic()
         if self._trained is not None and run_values.global_step > self._trained[1]:
             since, step = self._trained
-            self._step_time = (now - since) / (run_values.global_step - step)
-        if now >= self._end():
+            self._step_time = (self._clock() - since) / (run_values.global_step - step)
+        if time.monotonic() >= self._end():
             run_context.request_stop(f"the time limit of {self.limit} is near", self.kind)
 
     @hookbus.hookimpl(tryfirst=True)

@@ -135,7 +135,10 @@ def test_in_a_module_only_decorated_functions_count() -> None:
     module.before_run, module.begin = before_run, begin
     made = bus(module)
     assert called(made) == ["p0"]
-    assert made.emit("begin", graph=None, checkpoints=None, kind="train", rank=0) == []
+    assert (
+        made.emit("begin", graph=None, checkpoints=None, kind="train", rank=0, clock=float)
+        == []
+    )
 
 
 def test_a_class_is_refused_with_the_remedy() -> None:

@@ -135,6 +135,10 @@ def test_a_custom_loop_waits_between_its_steps():
             if run_values.global_step == 3:
                 run_context.request_save("now")
 
+        @hookbus.hookimpl
+        def before_save(self) -> None:
+            time.sleep(30)
+
     hooks = [ThroughputHook(3, batch_size="size"), heard, Saves()]
     with MonitoredSession(hooks=hooks, config=QUIET) as session:
         for _ in range(8):
@@ -143,11 +147,10 @@ def test_a_custom_loop_waits_between_its_steps():
                 time.sleep(0.005)
                 step.report(size=16)
     assert heard.steps == [4, 7]
-    saved, values = heard.values
-    assert "input_wait" not in saved
-    assert values["input_wait"] == pytest.approx(0.75)
-    assert values["steps_per_sec"] == pytest.approx(50)
-    assert values["examples_per_sec"] == pytest.approx(800)
+    for values in heard.values:
+        assert values["input_wait"] == pytest.approx(0.75)
+        assert values["steps_per_sec"] == pytest.approx(50)
+        assert values["examples_per_sec"] == pytest.approx(800)
 
 
 def test_a_library_tells_how_much_memory_its_devices_hold(monkeypatch, tmp_path):
