@@ -15,6 +15,15 @@ from hookbus.estimator.run_config import RunConfig
 from hookbus.plugin.roster import ImpliedPlugin
 
 _SAVER = "checkpoint-saver"
+_RETENTION = {
+    "keep_every_steps": "keep_checkpoint_every_n_steps",
+    "keep_every_hours": "keep_checkpoint_every_n_hours",
+    "keep_best": "keep_checkpoint_best",
+    "best_metric": "best_metric",
+    "best_from_evaluations": "best_from_evaluations",
+    "best_mode": "best_mode",
+}
+"""The field of a RunConfig for each setting of the saver about checkpoints that stay."""
 
 
 def training_plugins(
@@ -67,6 +76,8 @@ def _saver(
             )
         return []
     configured["max_to_keep"] = "keep_checkpoint_max"
+    kept = {n: f for n, f in _RETENTION.items() if getattr(config, f) not in (None, False)}
+    configured |= kept
     fixed = {"listeners": tuple(listeners)} if listeners else {}
     return [_implied(_SAVER, config, configured, fixed, required=True)]
 

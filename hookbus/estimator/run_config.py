@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -13,6 +13,11 @@ from hookbus.logs import log
 from hookbus.validation import check_directory, numeric
 
 _WHOLE = numeric(least=0, whole=True)
+_PAIRS = (
+    ("save_checkpoints_steps", "save_checkpoints_secs"),
+    ("keep_checkpoint_every_n_steps", "keep_checkpoint_every_n_hours"),
+)
+"""The settings of which at most one is given."""
 
 
 @attrs.frozen
@@ -26,6 +31,18 @@ class RunConfig:
         save_checkpoints_secs: seconds between checkpoints; 600 if neither is given. None
             or 0 for both saves none.
         keep_checkpoint_max: how many checkpoints to keep; 0 or None keeps all.
+        keep_checkpoint_every_n_hours: keep for good the first checkpoint, and then each
+            that is written so many hours after the last one that is kept for good.
+        keep_checkpoint_every_n_steps: keep for good the first checkpoint at or after each
+            multiple of this number of global steps.
+        keep_checkpoint_best: the number of checkpoints to keep because their value is the
+            best. It and the next three are settings of the plugin checkpoint-saver.
+        best_metric: the node with that value, or a metric of evaluations; by default
+            ``loss``.
+        best_from_evaluations: use a metric of evaluations; give the name of the evaluation
+            if there are several.
+        best_mode: whether the ``lowest`` or the ``highest`` value is the best; a metric
+            other than ``loss`` needs it.
         log_step_count_steps: steps between lines with loss and speed; None logs none.
         is_chief: whether this process initializes, restores and saves.
         session_creation_timeout_secs: how many seconds a process that is not chief waits.
@@ -34,7 +51,8 @@ class RunConfig:
             trains returns, and a call without a result raises SessionInterruptedError.
 
     Raises:
-        UsageError: a number is too small, or both periods of checkpoints are given.
+        UsageError: a number is too small, or both periods of checkpoints, or of those that
+            stay, are given.
         ArgumentTypeError: a setting is of the wrong type.
 
     >>> RunConfig().save_checkpoints_secs
@@ -48,6 +66,18 @@ class RunConfig:
     save_checkpoints_steps: int | None = attrs.field(default=None, validator=_WHOLE)
     save_checkpoints_secs: float | None = attrs.field(validator=numeric(least=0))
     keep_checkpoint_max: int | None = attrs.field(default=5, validator=_WHOLE)
+    keep_checkpoint_every_n_hours: float | None = attrs.field(
+        default=None, validator=numeric(above=0)
+    )
+    keep_checkpoint_every_n_steps: int | None = attrs.field(
+        default=None, validator=numeric(above=0, whole=True)
+    )
+    keep_checkpoint_best: int | None = attrs.field(
+        default=None, validator=numeric(above=0, whole=True)
+    )
+    best_metric: str | None = None
+    best_from_evaluations: bool | str = False
+    best_mode: Literal["lowest", "highest"] | None = None
     log_step_count_steps: int | None = attrs.field(
         default=100, validator=numeric(above=0, whole=True)
     )
@@ -63,13 +93,12 @@ class RunConfig:
 
     def __attrs_post_init__(self) -> None:
         check_directory("RunConfig: model_dir", self.model_dir)
-        if None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
-            raise UsageError(
-                "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
-            )
+        for one, other in _PAIRS:
+            if None not in (getattr(self, one), getattr(self, other)):
+                raise UsageError(f"`{one}` and `{other}` cannot be both set.")
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Return a copy with changed settings; one period of checkpoints clears the other.
+        """Return a copy with changed settings; one setting of a pair clears the other.
 
         Raises:
             UsageError: a setting is unknown.
@@ -78,8 +107,7 @@ class RunConfig:
         for name in changes:
             if name not in known:
                 raise UsageError(f"RunConfig has no {name!r}{did_you_mean(name, known)}")
-        pair = ("save_checkpoints_steps", "save_checkpoints_secs")
-        for name, other in (pair, pair[::-1]):
+        for name, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
             if changes.get(name) is not None:
                 changes.setdefault(other, None)
         return attrs.evolve(self, **changes)

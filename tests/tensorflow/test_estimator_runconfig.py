@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from hookbus import Estimator, RunConfig
+from hookbus import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
 from tests.support.estimating import RUN, model, numbers, saved
 
 DEFAULTS = {
@@ -18,8 +18,16 @@ DEFAULTS = {
     "is_chief": True,
     "session_creation_timeout_secs": 7200,
 }
-OWN = {"exit_on_signal": True}
-"""The settings that TensorFlow does not have."""
+OWN = {
+    "exit_on_signal": True,
+    "keep_checkpoint_every_n_hours": None,
+    "keep_checkpoint_every_n_steps": None,
+    "keep_checkpoint_best": None,
+    "best_metric": None,
+    "best_from_evaluations": False,
+    "best_mode": None,
+}
+"""The settings that TensorFlow does not have, or has with another default."""
 
 
 def test_the_defaults_are_those_of_tensorflow():
@@ -48,6 +56,9 @@ def test_both_periods_of_checkpoints_are_a_value_error(steps, secs):
         ("save_checkpoints_steps", -1, 0),
         ("save_checkpoints_secs", -0.5, 0),
         ("keep_checkpoint_max", -1, 0),
+        ("keep_checkpoint_every_n_hours", 0, 0.5),
+        ("keep_checkpoint_every_n_steps", 0, 1),
+        ("keep_checkpoint_best", 0, 1),
         ("log_step_count_steps", 0, 1),
         ("session_creation_timeout_secs", 0, 0.5),
     ],
@@ -77,6 +88,46 @@ def test_as_many_checkpoints_as_it_says_are_kept():
     config = RunConfig(save_checkpoints_steps=1, keep_checkpoint_max=2)
     Estimator(model(), RUN, config).train(numbers(8))
     assert saved() == [7, 8]
+
+
+KEPT = [
+    # The newest one, of step 8, stays in any case.
+    ({"keep_checkpoint_every_n_steps": 3}, [3, 6, 8]),
+    ({"keep_checkpoint_every_n_hours": 1e9}, [0, 8]),
+    ({"keep_checkpoint_best": 2, "best_metric": "done", "best_mode": "highest"}, [7, 8]),
+    ({"keep_checkpoint_best": 2, "best_metric": "done", "best_mode": "lowest"}, [1, 2, 8]),
+]
+
+
+@pytest.mark.parametrize(("fields", "kept"), KEPT)
+def test_what_it_says_of_checkpoints_that_stay_reaches_the_saver(fields, kept):
+    """Beside the newest one, those that stay for good, or because they are the best."""
+    config = RunConfig(save_checkpoints_steps=1, keep_checkpoint_max=1, **fields)
+    Estimator(model(), RUN, config).train(numbers(8))
+    assert saved() == kept
+
+
+def test_the_best_by_an_evaluation_stay():
+    """The evaluations are those of train_and_evaluate; each is of a checkpoint."""
+    config = RunConfig(
+        save_checkpoints_steps=2,
+        keep_checkpoint_max=1,
+        keep_checkpoint_best=1,
+        best_from_evaluations=True,
+        best_metric="done",
+        best_mode="lowest",
+    )
+    made = Estimator(model(eval_metric_ops={"done": ("done", "loss")}), RUN, config)
+    evaluation = EvalSpec(numbers(1), throttle_secs=0, start_delay_secs=0)
+    train_and_evaluate(made, TrainSpec(numbers(8), max_steps=8), evaluation)
+    assert saved() == [2, 8]
+
+
+def test_both_periods_of_checkpoints_that_stay_are_a_value_error():
+    """As of those that are written."""
+    pair = "`keep_checkpoint_every_n_steps` and `keep_checkpoint_every_n_hours`"
+    with pytest.raises(ValueError, match=f"{pair} cannot be both set"):
+        RunConfig(keep_checkpoint_every_n_steps=5, keep_checkpoint_every_n_hours=5)
 
 
 def test_replace_returns_another_config():
