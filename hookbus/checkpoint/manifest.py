@@ -29,6 +29,7 @@ _MOST_STEPS = 2**62
 """Nobody trains for so many, and there is room for further ones in 64 bits."""
 _LARGEST = 2**24
 """The most bytes that a manifest may have."""
+_LARGEST_PARAMS = 2**20
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib")
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -97,6 +98,8 @@ class Manifest:
         saved_at: when it was saved, in seconds since the epoch.
         kept: why it is never pruned, by the name of the hook that asked for that.
         values: the numbers that hooks have recorded for its step, by name.
+        params: the hyperparameters that the program has recorded; None if they are too
+            long, or an older hookbus wrote it. The files of the checkpoint have them, too.
         format: the version of this layout.
     """
 
@@ -113,6 +116,9 @@ class Manifest:
     saved_at: float = attrs.field(default=0.0, validator=_one_of(float))
     kept: Mapping[str, str] = attrs.field(factory=dict, validator=_names_to(str))
     values: Mapping[str, float] = attrs.field(factory=dict, validator=_names_to(float))
+    params: Mapping[str, Any] | None = attrs.field(
+        default=None, validator=_one_of(dict, type(None))
+    )
     format: int = attrs.field(default=FORMAT, validator=_fits(is_count))
 
     def text(self) -> str:
@@ -198,6 +204,11 @@ class Manifest:
         for name, record in self.files.items() if contents else ():
             if FileRecord.of(directory / name) != record:
                 raise NoGoodCheckpointError(f"its file {name} was altered (hash differs)")
+
+
+def short_params(params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return hyperparameters for a manifest; None if they would make it too long."""
+    return params if len(json.dumps(params, indent=2)) <= _LARGEST_PARAMS else None
 
 
 def _check_no_pickle(directory: Path, listed: Collection[str]) -> None:

@@ -79,6 +79,21 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     return _first_good(store.directory, store.found, describe, lambda *_: None)
 
 
+def newest_manifest(directory: str | Path) -> tuple[Path, Manifest] | None:
+    """Return the path and the manifest of the checkpoint of :func:`latest_checkpoint`.
+
+    Raises:
+        CheckpointError: the directory cannot be read.
+        UsageError: another version of hookbus wrote the newest one.
+    """
+
+    def look(found: StoredCheckpoint) -> tuple[Path, Manifest]:
+        return found.path, found.manifest(contents=False)
+
+    store = Store(directory)
+    return _first_good(store.directory, store.found, look, lambda *_: None)
+
+
 def list_checkpoints(directory: str | Path) -> list[CheckpointInfo]:
     """Return the good checkpoints in *directory*, the oldest step first.
 

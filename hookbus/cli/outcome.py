@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoint.reader import latest_checkpoint, read_newest
+from hookbus.checkpoint.manifest import Manifest
+from hookbus.checkpoint.reader import newest_manifest, read_newest
 from hookbus.errors import CheckpointError, UsageError, summary_of
 from hookbus.hooks.outcome import OUTCOME_FILE
 from hookbus.logs import shown
@@ -23,14 +24,15 @@ def outcome_lines(directory: Path) -> Iterator[str]:
         UsageError: no training run has saved or ended there.
         CheckpointError: a file cannot be read.
     """
-    outcome, newest = _read_outcome(directory), latest_checkpoint(directory)
+    outcome, found = _read_outcome(directory), newest_manifest(directory)
+    path, newest = found or (None, None)
     if newest is None and outcome is None:
         raise UsageError(
             f"no training has ended or saved a checkpoint in {str(directory)!r}: give the "
             "checkpoint_dir of a session"
         )
     if newest is not None and (outcome is None or newest.global_step > outcome["step"]):
-        outcome = {"step": newest.global_step, "params": _params_in(directory)}
+        outcome = {"step": newest.global_step, "params": _params_in(directory, newest)}
         if newest.ended is not None:
             outcome["kind"] = newest.ended
     assert outcome is not None
@@ -42,8 +44,8 @@ def outcome_lines(directory: Path) -> Iterator[str]:
     for name, value in outcome.items():
         if name not in ("kind", "who", "step", "params"):
             yield f"  {name:13} {value}"
-    if newest is not None:
-        yield f"  {'checkpoint':13} {shown(newest.path)}"
+    if path is not None:
+        yield f"  {'checkpoint':13} {shown(path)}"
     for name, value in _flat(outcome.get("params", {})):
         yield f"  {'param':13} {name} = {value!r}"
 
@@ -68,8 +70,13 @@ def _read_outcome(directory: Path) -> dict[str, Any] | None:
     raise CheckpointError(f"cannot read {shown(path)}: {reason}")
 
 
-def _params_in(directory: Path) -> Mapping[str, Any]:
-    """Return the hyperparameters in the newest checkpoint."""
+def _params_in(directory: Path, newest: Manifest) -> Mapping[str, Any]:
+    """Return the hyperparameters of the newest checkpoint.
+
+    Its manifest has them, unless they are very long, or an older hookbus wrote it.
+    """
+    if newest.params is not None:
+        return newest.params
     restored = read_newest(directory)
     params: Mapping[str, Any] = restored.state.get("params", {}) if restored else {}
     return params

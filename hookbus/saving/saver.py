@@ -20,7 +20,12 @@ from hookbus.checkpoint.files import (
     sync,
 )
 from hookbus.checkpoint.lock import DirectoryLock
-from hookbus.checkpoint.manifest import RANK_FOLDER, FileRecord, Manifest
+from hookbus.checkpoint.manifest import (
+    RANK_FOLDER,
+    FileRecord,
+    Manifest,
+    short_params,
+)
 from hookbus.checkpoint.reader import (
     NewestIn,
     Restored,
@@ -377,6 +382,7 @@ class Saver:
             ended=ended,
             wraps=self.contents.graph.wraps,
             saved_at=time.time(),
+            params=short_params(self.contents.params),
         )
 
     def keep_last(self, request: SaveRequest) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hookbus_stop_at_step import StopAtStepHook
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
+from hookbus.checkpoint.manifest import Manifest
 from tests.support.in_process import run_here
 
 PARAMS = {"lr": 0.1, "layers": [64, 10], "data": {"name": "digits", "cut": {}}, "no": None}
@@ -97,6 +101,38 @@ def test_a_training_that_was_killed_has_not_ended():
         "runs has not ended at step 9: it is running, or was killed\n"
         "  checkpoint    runs/ckpt-9\n" + SHOWN
     )
+
+
+def test_of_a_training_that_was_killed_only_the_manifest_is_read():
+    """However large the checkpoint is, and whatever codec wrote it."""
+    train({})
+    train_killed(PARAMS)
+    for file in Path("runs/ckpt-9").iterdir():
+        if file.name != "manifest.json":
+            file.write_bytes(bytes(file.stat().st_size))
+    assert why("runs").endswith("  checkpoint    runs/ckpt-9\n" + SHOWN)
+
+
+def test_hyperparameters_that_are_too_long_for_a_manifest_are_read_elsewhere():
+    """A manifest stays short, and the checkpoint has them all the same."""
+    train({})
+    train_killed({"names": ["x" * 2**20]})
+    manifest = Path("runs/ckpt-9/manifest.json").read_text()
+    assert '"params": null' in manifest
+    assert len(manifest) < 10_000
+    assert "x" * 2**20 in why("runs")
+
+
+def test_a_checkpoint_of_an_older_hookbus_has_its_hyperparameters_elsewhere():
+    """Its manifest does not list them."""
+    train({})
+    train_killed(PARAMS)
+    path = Path("runs/ckpt-9")
+    content = attrs.asdict(Manifest.read(path))
+    del content["params"]
+    hashed = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps({**content, "sha256": hashed}))
+    assert why("runs").endswith(SHOWN)
 
 
 def test_a_checkpoint_tells_how_its_session_ended():
