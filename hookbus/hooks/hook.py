@@ -27,7 +27,8 @@ class SessionRunArgs:
             each process its own values; ``"mean"``, ``"sum"`` and ``"max"`` are over all
             processes. To combine values, a hook must take part in all processes
             (``ranks="all"``) and ask in the same steps. One collective serves all hooks of
-            a step. A single process keeps its values.
+            a step. In a dict, like ``graph.metrics``, single numbers are combined; other
+            values stay those of the process. A single process keeps its values.
 
     Raises:
         UsageError: there is no such reduction.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import attrs
@@ -93,7 +93,9 @@ def reduce_values(
 ) -> Mapping[str, Sequence[Any]]:
     """Return the values of a run as seen by each hook that asks for a reduction.
 
-    A number becomes a float, and an array one of float64. All ranks take part.
+    A number becomes a float, and an array one of float64. In a dict, like the value of
+    ``graph.metrics``, all that holds one number is reduced, and the rest is the rank's own.
+    All ranks take part.
 
     Args:
         agreement: the link to the other ranks.
@@ -125,11 +127,13 @@ def reduce_values(
 
 
 def _flat(value: Any, hook: Reduced) -> list[float]:
-    """Return the numbers of a value in C order.
+    """Return the numbers of a value in C order; those in a dict by their names.
 
     Raises:
         UsageError: it has none.
     """
+    if isinstance(value, Mapping):
+        return [*_numbers_in(value)]
     if getattr(value, "shape", ()):
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             flat: list[float] = value.astype("float64").ravel().tolist()
@@ -144,10 +148,37 @@ def _flat(value: Any, hook: Reduced) -> list[float]:
     return [number]
 
 
-def _shaped(value: Any, numbers: Any) -> Any:
+def _shaped(value: Any, numbers: Iterator[float]) -> Any:
     """Return the next numbers in the form of a value."""
+    if isinstance(value, Mapping):
+        return _with_numbers(value, numbers)
     if not getattr(value, "shape", ()):
         return next(numbers)
     whole = value.astype("float64")
     whole.flat[:] = [next(numbers) for _ in range(whole.size)]
     return whole
+
+
+def _numbers_in(values: Mapping[str, Any]) -> Iterator[float]:
+    """Yield the numbers in a dict and in the dicts in it, in the order of their names.
+
+    Each rank may have put them in there in another order.
+    """
+    for name in sorted(values):
+        if isinstance(values[name], Mapping):
+            yield from _numbers_in(values[name])
+        else:
+            number = number_in(values[name])
+            if number is not None:
+                yield number
+
+
+def _with_numbers(values: Mapping[str, Any], numbers: Iterator[float]) -> dict[str, Any]:
+    """Return a dict in which the next numbers replace its own."""
+    found = {**values}
+    for name in sorted(values):
+        if isinstance(values[name], Mapping):
+            found[name] = _with_numbers(values[name], numbers)
+        elif number_in(values[name]) is not None:
+            found[name] = next(numbers)
+    return found

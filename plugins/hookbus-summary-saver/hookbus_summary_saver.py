@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import attrs
 from hookbus_summary_events import EventFile, check_there
@@ -46,10 +46,15 @@ class SummarySaverHook(SessionRunHook):
         tensors: the scalars to write, by name; by default ``loss``, ``accuracy`` and every
             declared summary, if they exist. In code, also nodes. Summaries are declared
             with ``graph.summary`` or ``step.summary``.
+        reduce: the scalars to write in a training run of several processes: ``"none"`` for
+            those of rank 0, ``"mean"``, ``"sum"`` or ``"max"`` of all ranks. Histograms,
+            images and texts are those of rank 0. A reduction needs *save_steps*, because
+            the ranks must ask in the same steps.
 
     Raises:
         UsageError: neither or both periods are given, one is not above 0, the directory is
-            missing, or a value does not fit its kind of summary.
+            missing, a reduction has no *save_steps*, or a value does not fit its kind of
+            summary.
     """
 
     options = hookbus.HookOptions(
@@ -66,6 +71,7 @@ class SummarySaverHook(SessionRunHook):
     save_secs: float | None = attrs.field(default=None, validator=numeric(above=0))
     output_dir: str | None = None
     tensors: Sequence[Node | str] | Node | str = ()
+    reduce: Literal["none", "mean", "sum", "max"] = "none"
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _scalars: dict[str, str] | Node | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
@@ -76,16 +82,25 @@ class SummarySaverHook(SessionRunHook):
     _first_step: int = attrs.field(default=1, init=False)
     _increment: int = attrs.field(default=1, init=False, on_setattr=attrs.setters.NO_OP)
     _trains: bool = attrs.field(default=True, init=False)
+    _writes: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         named = "save_secs and save_steps of summary-saver"
         self._timer = SecondOrStepTimer(self.save_secs, self.save_steps, named=named)
         if not self.output_dir:
             raise UsageError("output_dir, the directory of the event files, must be given.")
+        if self.reduce != "none":
+            if self.save_steps is None:
+                raise UsageError(
+                    f"reduce={self.reduce!r} needs save_steps: all ranks ask in the same "
+                    "steps."
+                )
+            options = attrs.evolve(self.options, ranks="all", can_wait=False)
+            self.options = options  # type: ignore[misc]  # of this hook, not of its class
 
-    def begin(self, graph: Graph, kind: str) -> None:
+    def begin(self, graph: Graph, kind: str, rank: int) -> None:
         """Look the nodes up."""
-        self._trains = kind == "train"
+        self._trains, self._writes = kind == "train", rank == 0
         self._directory = Path(
             str(self.output_dir)
         ).absolute()  # the script may change directory
@@ -105,8 +120,9 @@ class SummarySaverHook(SessionRunHook):
         """Open the event file; all hooks have declared their summaries by now."""
         declared = None if self.tensors else session.graph.summaries
         wanted = {"scalars": self._scalars, "declared": declared}
-        self._request = SessionRunArgs({k: v for k, v in wanted.items() if v is not None})
-        if self._trains and "" not in self._kept:
+        fetches = {name: node for name, node in wanted.items() if node is not None}
+        self._request = SessionRunArgs(fetches, reduce=self.reduce)
+        if self._trains and self._writes and "" not in self._kept:
             # In a recovery the file stays, and what is in it counts.
             self._first_step = session.global_step + 1
             self._open(session.graph)
@@ -170,8 +186,9 @@ class SummarySaverHook(SessionRunHook):
     @hookbus.hookimpl
     def after_save(self, global_step: int, path: Path) -> None:
         """Write that a checkpoint was saved."""
-        with self._written(global_step) as file:
-            file.note_checkpoint(path, global_step)
+        if self._writes:
+            with self._written(global_step) as file:
+                file.note_checkpoint(path, global_step)
 
     state_form: ClassVar[Any] = {
         "timer": hookbus.SecondOrStepTimer.state_form,
@@ -189,6 +206,8 @@ class SummarySaverHook(SessionRunHook):
 
     def end(self) -> None:
         """Log where the event files are, if they are still there."""
+        if not self._writes:
+            return
         for path in self._kept.values():
             check_there(path)
         hookbus.log.info(
@@ -222,6 +241,8 @@ class SummarySaverHook(SessionRunHook):
     def _write(
         self, kinds: Mapping[str, Mapping[str, Any]], step: int, run: str = ""
     ) -> None:
+        if not self._writes:
+            return
         with self._written(step, run) as file:
             for kind, values in kinds.items():
                 for name, value in values.items():

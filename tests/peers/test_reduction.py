@@ -33,6 +33,29 @@ def test_each_hook_gets_its_values_in_its_own_way():
         assert seen["b"][1].dtype == np.float32
 
 
+def test_single_numbers_in_a_dict_are_reduced():
+    """Whatever their order; other values stay those of the rank."""
+
+    def ask(link: Agreement) -> Any:
+        rank = link.peers.rank
+        values = {
+            "loss": np.float32(rank),
+            "accuracy": 10 * rank,
+            "rows": np.ones(2) * rank,
+        }
+        if rank:
+            values = dict(reversed(values.items()))
+        kinds = {"scalar": values, "text": {"note": f"rank {rank}"}}
+        hooks = [Reduced("a", "mean", [0])]
+        return reduce_values(link, hooks, [kinds], 3)["a"][0]
+
+    for rank, seen in enumerate(together(2, ask)):
+        numbers = seen["scalar"]
+        assert (numbers["loss"], numbers["accuracy"]) == (0.5, 5.0)
+        assert numbers["rows"].tolist() == [rank, rank]
+        assert seen["text"] == {"note": f"rank {rank}"}
+
+
 @pytest.mark.parametrize("value", ["text", None, np.array(["a", "b"])])
 def test_a_value_without_numbers_cannot_be_reduced(value):
     def ask(link: Agreement) -> Any:
