@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import attrs
@@ -93,7 +93,11 @@ class Requests:
             from outside of any run, or one that an earlier run left over.
         values: the numbers that belong to the checkpoint of a step, by that step.
         skips: the number of updates that were skipped, by the plugin that asked.
+        skipped_at: the sum of the global steps at which they were.
         assigned: the number of values that hooks have assigned.
+        digest: returns a checksum of a value that a hook assigns to a variable; None if
+            nobody compares them.
+        digests: the sum of these checksums.
         stage: which requests are still accepted.
     """
 
@@ -101,7 +105,10 @@ class Requests:
     save: SaveRequest | None = None
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
     skips: Counter[str] = attrs.field(factory=Counter)
+    skipped_at: int = 0
     assigned: int = 0
+    digest: Callable[[str, Any], int] | None = None
+    digests: int = 0
     stage: Stage = "open"
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
@@ -196,6 +203,8 @@ class Requests:
                     )
                 asked.writes[name] = (who, value)
                 self.assigned += 1
+                if self.digest is not None:
+                    self.digests += self.digest(name, value)
 
     @signals_deferred
     def skip_update(self, who: str, run: AskedRun) -> None:

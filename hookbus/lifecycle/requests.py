@@ -229,7 +229,9 @@ def _exchange(
         int(min(boundary, NEVER)),
         signal=signals.noted or 0,
         skipped=requests.skips.total(),
+        skipped_at=requests.skipped_at,
         assigned=requests.assigned,
+        digests=requests.digests,
     )
     asked, signal = agreement.exchange(status, place, now=now)
     if signal:

@@ -23,7 +23,7 @@ from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
 from hookbus.hooks.requests import CurrentHook, Requests
-from hookbus.library import find_peers
+from hookbus.library import digest_of, find_peers
 from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
@@ -138,8 +138,11 @@ def new_session(
         config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
         raise
     # The ranks of a training exchange what they want after each run.
-    requests = Requests(pending=agreement is not None)
     given, tracking = creator.checkpoint_dir, Tracking()
+    requests = Requests(
+        pending=agreement is not None,
+        digest=None if agreement is None else _digest_of_assigned(tracking),
+    )
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
     # Without training, a custom loop tracks only some of the objects of a checkpoint.
@@ -189,6 +192,21 @@ def new_session(
         agreement,
         tracer,
     )
+
+
+def _digest_of_assigned(tracking: Tracking) -> Callable[[str, Any], int]:
+    """Return a function that gives a checksum of a value assigned to a variable.
+
+    It is 0 if each rank has a value of its own.
+    """
+
+    def digest(name: str, value: Any) -> int:
+        own = tracking.own_names()
+        if any(name == each or name.startswith(f"{each}.") for each in own):
+            return 0
+        return digest_of((name, value)) or 0
+
+    return digest
 
 
 def _resuming(one_call: bool, again: bool) -> Callable[[str | None], bool]:

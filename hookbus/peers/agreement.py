@@ -36,6 +36,12 @@ NEVER = 2**62
 """The next boundary of a rank none of whose hooks has chosen a step."""
 
 
+_ALIKE = (
+    ": give it HookOptions(ranks='all'), and let it decide by what all ranks have alike, "
+    "for example by a fetch with reduce='mean'"
+)
+
+
 @attrs.frozen
 class Status:
     """The numbers that a rank tells the others.
@@ -48,7 +54,9 @@ class Status:
         signal: the number of the signal that came; 0 for none.
         every: after how many steps to exchange again.
         skipped: the number of updates that hooks have skipped.
+        skipped_at: the sum of the global steps at which they have.
         assigned: the number of values that hooks have assigned.
+        digests: the sum of the checksums of these values.
     """
 
     step: int
@@ -58,7 +66,9 @@ class Status:
     signal: int = 0
     every: int = 0
     skipped: int = 0
+    skipped_at: int = 0
     assigned: int = 0
+    digests: int = 0
 
     def flags(self) -> list[int]:
         """Return the numbers, and their opposites: the greatest of both are extremes."""
@@ -296,6 +306,19 @@ class Agreement:
             raise _alone("skipped", "updates", least.skipped, most.skipped, most.step)
         elif most.assigned != least.assigned:
             raise _alone("assigned", "values", least.assigned, most.assigned, most.step)
+        elif most.skipped_at != least.skipped_at:
+            raise PeersDisagreeError(
+                "the ranks differ in the steps in which hooks have skipped updates until "
+                f"step {most.step}, so their models drift apart. A hook must do that on "
+                f"all ranks{_ALIKE}"
+            )
+        elif most.digests != least.digests:
+            raise PeersDisagreeError(
+                "the ranks differ in the values that hooks have assigned until step "
+                f"{most.step}, so their models drift apart. A hook must assign the same on "
+                f"all ranks{_ALIKE}. With --log-level debug each rank logs which variables "
+                "its hooks assign"
+            )
         else:
             return found
         raise PeersDisagreeError(
@@ -309,8 +332,7 @@ def _alone(did: str, what: str, least: int, most: int, step: int) -> PeersDisagr
     return PeersDisagreeError(
         f"the ranks differ in how often hooks have {did} {what} until step {step}: {least} "
         f"on some, {most} on others, so their models drift apart. A hook must do that on "
-        "all ranks: give it HookOptions(ranks='all'), and let it decide by what all ranks "
-        "have alike, for example by a fetch with reduce='mean'"
+        f"all ranks{_ALIKE}"
     )
 
 

@@ -294,6 +294,7 @@ class Stepper:
         asked, after = step.asked, self._session.global_step
         if skipped_by is not None:
             self._requests.skips[skipped_by] += 1
+            self._requests.skipped_at += step.began
             log.debug("update skipped", step=step.began, by=skipped_by)
         splits = plan.splits
         if asked.reductions:

@@ -145,6 +145,23 @@ def test_an_effect_on_the_model_of_one_rank_is_an_error(what):
         assert f"how often hooks have {what} {noun} until step 3: 0 on some, 2 on" in text
 
 
+OTHERWISE = {
+    "skipped_at": "in the steps in which hooks have skipped updates until step 3, so their",
+    "digests": "in the values that hooks have assigned until step 3, so their models drift",
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_another_effect_on_each_rank_is_an_error(what):
+    """Also if hooks act equally often."""
+
+    def train(link: Agreement) -> Any:
+        link.exchange(attrs.evolve(Status(3), **{what: 2 * link.peers.rank}), now=True)
+
+    for text in texts(together(2, train)):
+        assert text.startswith(f"the ranks differ {OTHERWISE[what]}")
+
+
 def test_ranks_compare_all_that_must_be_alike_in_one_exchange():
     def begin(link: Agreement) -> Any:
         rank = link.peers.rank

@@ -240,8 +240,8 @@ WITH_OTHERS = """
 --profiler-save-steps 5 --profiler-output-dir timelines --progress-every-secs 0.01
 --reduce-lr-on-plateau loss --spike-rollback loss --step-counter 5
 --stop-at-checkpoint-step 99 --stop-at-checkpoint-step-model-dir runs --stop-at-step 12
---summary-saver-save-steps 5 --summary-saver-reduce mean --throughput-every-n-steps 5 --time-limit 1h
---weight-average 0.9
+--summary-saver-save-steps 5 --summary-saver-reduce mean --throughput-every-n-steps 5
+--time-limit 1h --weight-average 0.9
 """
 ALONE = "--lr-finder-steps 8 --lr-finder-output-dir pictures"
 """It ends the training itself."""
