@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hookbus.backend.reports import ReportGraph
 from hookbus.checkpoint.reader import Restored
 from hookbus.errors import PluginError, SessionClosedError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
@@ -455,7 +456,9 @@ def save_failed(state: SessionState, why: str) -> None:
     """Write the checkpoint of a session that fails, if a hook asked for one.
 
     A custom loop has no state to save before its first step, or while it repeats its way
-    to the checkpoint that it resumes from.
+    to the checkpoint that it resumes from. Of several ranks the chief saves alone, because
+    after an error the others may not come to save; a model that is split over them is not
+    saved, because its part would be of no use.
 
     Raises:
         BaseException: the checkpoint cannot be written.
@@ -466,12 +469,27 @@ def save_failed(state: SessionState, why: str) -> None:
         return
     if state.is_abandoned or contents.position.resuming or not saver.is_chief:
         return
+    split = _split_over_ranks(state)
+    if split:
+        log.warning(
+            "the failed session is not saved",
+            why=f"each rank holds a part of {split!r}, and after an error the ranks cannot "
+            "save together",
+        )
+        return
     session = backend.session
     backend.stepper.flush_idle()
     with unswapped(session):
         snapshot = contents.snapshot(session)
         if not _is_refused(state, snapshot, None):
             saver.write_failed(session, snapshot, why)
+
+
+def _split_over_ranks(state: SessionState) -> str | None:
+    """Return the name of a value of which each rank holds a part; None without one."""
+    graph = state.creator.graph
+    live = graph.live if isinstance(graph, ReportGraph) else {}
+    return next((name for name, value in live.items() if value.is_shared), None)
 
 
 def _is_refused(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_stop_at_step import StopAtStepHook
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -43,6 +44,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1, help="batches of an update")
     parser.add_argument("--reads", default="", help="the ranks of a hook that reads")
     parser.add_argument("--assigns", action="store_true")
+    parser.add_argument("--fails-at", type=int, help="the step in which rank 0 fails")
     return parser.parse_args(arguments)
 
 
@@ -106,8 +108,12 @@ def train(options: argparse.Namespace) -> None:
     try:
         with MonitoredTrainingSession(
             checkpoint_dir=options.folder / "checkpoints",
-            hooks=[StopAtStepHook(last_step=options.steps), reads],
-            save_checkpoint_steps=3,
+            hooks=[
+                StopAtStepHook(last_step=options.steps),
+                CheckpointSaverHook(save_steps=3, save_on_failure=True),
+                reads,
+            ],
+            save_checkpoint_steps=None,
             save_checkpoint_secs=None,
             save_summaries_steps=None,
             log_step_count_steps=None,
@@ -117,6 +123,8 @@ def train(options: argparse.Namespace) -> None:
             for _ in session.iterate(range(options.steps)):
                 with session.step() as step:
                     begun += 1
+                    if RANK == 0 and session.global_step == options.fails_at:
+                        raise ZeroDivisionError
                     time.sleep(options.pause)
                     loss = net(torch.randn(8, 4, generator=generator)).square().mean()
                     done = session.global_step % options.accumulate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,20 @@ def test_parts_that_are_missing_are_an_error(saved):
         UsageError, match="'x' is sharded over 2 ranks, and the checkpoint "
     ):
         joined("x", [{KEY: {"ranks": 2}}])
+
+
+def test_a_failed_training_leaves_no_checkpoint_of_one_part(tmp_path):
+    """The ranks cannot save together after an error, and the part of rank 0 is no model."""
+    done = trained(2, tmp_path, "--fails-at", "4")
+    assert done.code
+    assert not [*(tmp_path / "checkpoints" / "failed").glob("ckpt-*")]
+    assert re.search(
+        r"the failed session is not saved why=.each rank holds a part of 'model\.0\.",
+        done.output,
+    )
+    again = trained(2, tmp_path / "whole", "--whole", "--fails-at", "4")
+    assert again.code
+    assert [*(tmp_path / "whole" / "checkpoints" / "failed").glob("ckpt-4")]
 
 
 def parts_of(placements, mesh, parts):
