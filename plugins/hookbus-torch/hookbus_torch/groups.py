@@ -39,6 +39,20 @@ def named(tracked: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return found
 
 
+def others_of(
+    optimizer: Optimizer, tracked: Mapping[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of an optimizer that are in no tracked module, by place.
+
+    Objects of the program hold them.
+    """
+    known = {id(parameter) for parameter in named(tracked).values()}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            if id(parameter) not in known:
+                yield f"{number}.{place}", parameter
+
+
 def names_in(optimizer: Optimizer, known: Names) -> list[list[str | None]]:
     """Return the names of the parameters in each group; None for one without a name."""
     names = {id(parameter): name for name, parameter in reversed([*known.items()])}

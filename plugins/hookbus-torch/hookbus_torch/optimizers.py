@@ -74,6 +74,7 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
         live=lambda: dict(_rates(name, optimizer)),
         introduce=introduce,
         is_alike=sharded.is_alike(p for g in optimizer.param_groups for p in g["params"]),
+        pending=gradients.pending(lambda: groups.others_of(optimizer, others)),
     )
 
 

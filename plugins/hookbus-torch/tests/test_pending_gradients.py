@@ -227,6 +227,66 @@ def test_a_training_that_rolls_back_has_the_gradients_of_the_checkpoint(tmp_path
     assert run(True) == (1, run(False)[1])
 
 
+class Holder:
+    """An object of the program that holds a model, of which PyTorch knows nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> Any:
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.model.load_state_dict(state)
+
+
+def weights_in(model: nn.Linear) -> dict[str, torch.Tensor]:
+    """Return tensors that share the memory of the parameters, and have no gradients."""
+    return {"weight": model.weight.data, "bias": model.bias.data}
+
+
+class GoesBack(SessionRunHook):
+    """Goes back once, after step 5."""
+
+    has_gone = False
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.global_step == 5 and not self.has_gone:
+            self.has_gone = True
+            run_context.request_rollback("once", skip_inputs=False)
+
+
+@pytest.mark.parametrize("held", [lambda model: model, Holder, weights_in])
+def test_no_gradient_from_behind_the_checkpoint_survives_a_roll_back(held, tmp_path):
+    """Whatever object holds the parameters; those that were pending come back."""
+
+    def run(folder: Path, *hooks: Any) -> Any:
+        torch.manual_seed(1)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        saves = {"checkpoint_dir": folder, "save_checkpoint_steps": 4, "config": QUIET}
+        seen, last = [], 0
+        with MonitoredTrainingSession(hooks=hooks, **saves) as session:
+            session.track(held=held(model), optimizer=optimizer)
+            for x in session.iterate(DATA[:8]):
+                if session.global_step < last:
+                    seen = [p.grad.clone() for p in model.parameters()]
+                with session.step():
+                    model(x).square().mean().backward()
+                    if session.global_step % 3 == 2:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                last = session.global_step
+                if last == 4 and not hooks:
+                    seen = [p.grad.clone() for p in model.parameters()]
+        return seen, model.weight.tolist()
+
+    pending, weight = run(tmp_path / "straight")
+    again, after = run(tmp_path / "back", GoesBack())
+    assert all(map(torch.equal, again, pending))
+    assert after == weight
+
+
 class Shown(SessionRunHook):
     """Keeps the names that a hook sees before a save."""
 
