@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import linecache
 import sys
+import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
@@ -26,10 +28,14 @@ Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Takes the feeds, runs and commits, and returns the values."""
 
 _NUMBERS = frozenset({bool, int, float, complex})
-FILE = "<hookbus, compiled>"
-"""The file that all generated source seems to come from."""
+FILES = "<hookbus, compiled"
+"""The beginning of the names of files that generated source seems to come from."""
 
-_lines: list[str] = []
+_lines: dict[str, list[str]] = {}
+"""The lines of each such file, as long as somebody may need them."""
+_numbers = itertools.count(1)
+_CODE = "<code>"
+"""The name under which a namespace keeps the code of its functions."""
 _MOST = 512
 
 
@@ -40,6 +46,7 @@ def define(source: str, namespace: dict[str, Any]) -> None:
     and looks for them anew in each call if functions with other globals share it.
     """
     code = _code_of(source)
+    namespace.setdefault(_CODE, []).append(code)
     exec(code, namespace)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -48,16 +55,25 @@ def define(source: str, namespace: dict[str, Any]) -> None:
 
 @functools.lru_cache(maxsize=_MOST)
 def _code_of(source: str) -> CodeType:
-    """Compile source, which gets lines of its own in the file."""
-    placed = "\n" * len(_lines) + source
-    _lines.extend(source.splitlines(keepends=True))
-    linecache.cache[FILE] = len(_lines), None, _lines, FILE
-    return compile(placed, FILE, "exec")
+    """Compile source, which gets a file of its own; the file goes with the code."""
+    file = f"{FILES} {next(_numbers)}>"
+    lines = _lines[file] = source.splitlines(keepends=True)
+    linecache.cache[file] = len(source), None, lines, file
+    code = compile(source, file, "exec")
+    weakref.finalize(code, _forget, file).atexit = False
+    return code
+
+
+def _forget(file: str) -> None:
+    """Forget the lines of a file whose functions are gone."""
+    del _lines[file]
+    linecache.cache.pop(file, None)
 
 
 def source_of(function: Any) -> str:
     """Return the source of a function that :func:`define` has defined."""
-    return "".join(inspect.getblock(_lines[function.__code__.co_firstlineno - 1 :]))
+    code = function.__code__
+    return "".join(inspect.getblock(_lines[code.co_filename][code.co_firstlineno - 1 :]))
 
 
 @attrs.frozen(eq=False)

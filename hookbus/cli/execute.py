@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import hookbus
-from hookbus.backend.codegen import FILE as COMPILED
+from hookbus.backend.codegen import FILES as COMPILED
 from hookbus.cli.output import report, report_interruption
 from hookbus.config.config import Config, SessionRecord, set_process_config
 from hookbus.config.keys import LOG_LEVELS
@@ -161,10 +161,9 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
         BaseException.with_traceback(error, trace)
     if not whole:
         _hide_own_frames(error, set())
-    files = {
-        frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
-    }
-    if COMPILED in files and sys.excepthook is sys.__excepthook__:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    is_in_compiled = any(f.f_code.co_filename.startswith(COMPILED) for f in frames)
+    if is_in_compiled and sys.excepthook is sys.__excepthook__:
         # The other does not find its lines before 3.13.
         traceback.print_exception(error, file=Stderr())
     else:  # the script may have set its own

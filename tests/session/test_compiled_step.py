@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import traceback
 from typing import Any
@@ -11,6 +12,7 @@ from hookbus_nan_tensor import NanTensorHook
 from hookbus_stop_at_step import StopAtStepHook
 
 from hookbus import Config, Due, Graph, MonitoredSession, SessionRunHook, hookimpl
+from hookbus.backend.codegen import FILES
 from tests.support.watching import lines as lines
 
 QUIET = Config(autoload=False, header=False)
@@ -164,7 +166,38 @@ def test_a_traceback_shows_the_line_of_the_compiled_step(event):
     (line,) = [
         after.strip()
         for before, after in zip(shown.splitlines(), shown.splitlines()[1:], strict=False)
-        if "<hookbus, compiled>" in before
+        if "<hookbus, compiled " in before
     ]
     assert line.startswith("answer = ")
     assert line in session.compiled_step
+
+
+def lines_kept() -> int:
+    """Return the number of lines of generated source that the process keeps."""
+    gc.collect()
+    files = [file for file in linecache.cache if file.startswith(FILES)]
+    return sum(len(linecache.getlines(file)) for file in files)
+
+
+def train_another(number: int) -> MonitoredSession:
+    """Train with source that no other session has; return the session."""
+    graph = Graph()
+    graph.train_op(lambda: None, name=f"train_{number}")
+    session = MonitoredSession(graph, config=QUIET)
+    with session:
+        for _ in range(4):
+            session.run(f"train_{number}")
+    return session
+
+
+def test_the_source_of_sessions_that_are_gone_is_forgotten():
+    """A process may open any number of sessions, and only some of the last ones stay."""
+    open_session = train_another(0)
+    shown = open_session.compiled_step
+    assert shown is not None
+    for number in range(1, 1200):
+        train_another(number)
+        if number == 599:
+            kept = lines_kept()
+    assert 0 < lines_kept() <= kept
+    assert open_session.compiled_step == shown
