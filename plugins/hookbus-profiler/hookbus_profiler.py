@@ -15,6 +15,7 @@ from hookbus_profiler_timeline import Span, Timeline
 import hookbus
 from hookbus import (
     Bus,
+    Checkpoints,
     HookCall,
     RunOptions,
     SecondOrStepTimer,
@@ -40,7 +41,8 @@ class ProfilerHook(SessionRunHook):
     Args:
         save_steps: global steps between two timelines.
         save_secs: seconds between two timelines.
-        output_dir: the directory of the files; by default the current one.
+        output_dir: the directory of the files; by default that of the checkpoints, or if
+            there is none, the current one.
         show_dataflow: whether to draw an arrow from each op to the ops that read its
             results.
         show_memory: whether to count the bytes of the values that the run reads and
@@ -84,15 +86,15 @@ class ProfilerHook(SessionRunHook):
         """Keep the bus, to observe the calls of hooks."""
         self._bus = bus
 
-    def begin(self) -> None:
+    @hookbus.hookimpl(trylast=True)  # a hook that saves may choose the directory in begin
+    def begin(self, checkpoints: Checkpoints) -> None:
         """Create the directory, and forget an earlier session."""
         self._stop()
         self._run = self._saved = None
         self._has_saved = False
         self._timer.reset()
-        self._directory = Path(
-            self.output_dir
-        ).absolute()  # the script may change directory
+        directory = Path(self.output_dir or checkpoints.directory or "")
+        self._directory = directory.absolute()  # the script may change directory
         _check_writable(self._directory)
 
     @hookbus.hookimpl

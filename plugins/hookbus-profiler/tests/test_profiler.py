@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_profiler import ProfilerHook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hookbus import (
     AbortedError,
     Graph,
     MonitoredSession,
+    MonitoredTrainingSession,
     SessionRunHook,
     UsageError,
     hookimpl,
@@ -314,7 +316,7 @@ def test_exactly_one_period_above_0_is_given(periods, message):
 
 
 def test_the_current_folder_is_the_default(timelines):
-    """It is that in which the session began, wherever the script goes then."""
+    """Without checkpoints; it is where the session began, wherever the script goes then."""
 
     class Leave(SessionRunHook):
         def after_create_session(self):
@@ -324,6 +326,23 @@ def test_the_current_folder_is_the_default(timelines):
     here = Path.cwd()
     run_steps(ProfilerHook(save_steps=2), Leave(), steps=2)
     assert [path.name for path in here.glob("*.json")] == ["timeline-2.json"]
+
+
+@pytest.mark.parametrize("chosen_by", ["the session", "a hook that begins later"])
+def test_timelines_are_beside_the_checkpoints_by_default(chosen_by, model):
+    """Several trainings of one script do not write over each other's."""
+    hooks, directory = [ProfilerHook(save_steps=2)], Path("runs/first")
+    if chosen_by == "the session":
+        session = MonitoredTrainingSession(model(), checkpoint_dir=directory, hooks=hooks)
+    else:
+        hooks.append(CheckpointSaverHook(str(directory), save_steps=5))
+        session = MonitoredSession(model(), hooks=hooks)
+    with session:
+        for _ in range(4):
+            session.run("train")
+    written = sorted(path.name for path in directory.glob("timeline*"))
+    assert written == ["timeline-2.json", "timeline-4.json"]
+    assert not [*Path().glob("*.json")]
 
 
 def test_a_directory_that_is_not_there_is_made(timelines):
