@@ -131,7 +131,10 @@ class Bus:
         for name, group in groups.items():
             member, hints = self._members[name], self._hints[name].pairs()
             because = tuple(f"{key}={n}" for key, n in hints if groups.get(n) == group)
-            found.append(OrderedHook(name, member.label, member.origin, group, because))
+            ranks = options_of(member.plugin).ranks
+            found.append(
+                OrderedHook(name, member.label, member.origin, group, because, ranks)
+            )
         return found
 
     def add_events(self, module_or_class: types.ModuleType | type) -> None:

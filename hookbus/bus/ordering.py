@@ -37,6 +37,7 @@ class OrderedHook:
         origin: why it takes part.
         group: one of the groups, like ``wrapper tryfirst``.
         because: the hints that decide its place, like ``after=nan-tensor``.
+        ranks: the processes in which it takes part: ``all`` or ``chief``.
     """
 
     plugin: str
@@ -44,6 +45,7 @@ class OrderedHook:
     origin: str
     group: str
     because: tuple[str, ...]
+    ranks: str
 
 
 @attrs.frozen

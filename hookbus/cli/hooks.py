@@ -19,12 +19,13 @@ from hookbus.plugin.roster import AUTOMATIC_ORDER, in_order
 from hookbus.plugin.selection import select
 
 SCHEMA = 1
-_COLUMNS = ("event", "call", "plugin", "group", "why")
+_COLUMNS = ("event", "call", "plugin", "group", "ranks", "why")
 _USAGE = """\
 usage: hookbus hooks [--json] [flags of hookbus run] [EVENT]
 
 List the hooks that each event of a training session calls, in calling order,
-and why. This imports the plugins that are on, and shows one that fails as
+and why; and whether a training of several processes calls them on all ranks or
+on the chief only. This imports the plugins that are on, and shows one that fails as
 broken.
 """
 _NOTE = f"""\
@@ -106,6 +107,7 @@ def _document(
             {
                 "plugin": called.plugin,
                 "group": called.group,
+                "ranks": called.ranks,
                 "why": called.origin,
                 "because": [*called.because],
             }
@@ -121,9 +123,9 @@ def _lines(
     orders: Mapping[str, Sequence[OrderedHook]], broken: Mapping[str, str]
 ) -> Iterator[str]:
     rows = [
-        (event, str(number), called.plugin, called.group or "-", _why(called))
+        (event, str(n), each.plugin, each.group or "-", each.ranks, _why(each))
         for event, order in orders.items()
-        for number, called in enumerate(order, 1)
+        for n, each in enumerate(order, 1)
     ]
     yield table(_COLUMNS, rows).rstrip("\n") if rows else "no plugin is called"
     yield from (printable(f"{name}: broken: {why}") for name, why in broken.items())

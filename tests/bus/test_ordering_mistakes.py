@@ -239,11 +239,11 @@ def test_the_order_is_told_with_its_reasons() -> None:
         first=First(before="plain"),
     )
     assert made.order("before_run") == [
-        Called("around", "'around' (hooks=)", "hooks=", "wrapper", ()),
-        Called("first", "'first' (hooks=)", "hooks=", "tryfirst", ()),
-        Called("wished", "'wished' (hooks=)", "hooks=", "", ()),
-        Called("plain", "'plain' (hooks=)", "hooks=", "", ("after=wished",)),
-        Called("last", "'last' (hooks=)", "hooks=", "trylast", ()),
+        Called("around", "'around' (hooks=)", "hooks=", "wrapper", (), "all"),
+        Called("first", "'first' (hooks=)", "hooks=", "tryfirst", (), "all"),
+        Called("wished", "'wished' (hooks=)", "hooks=", "", (), "all"),
+        Called("plain", "'plain' (hooks=)", "hooks=", "", ("after=wished",), "all"),
+        Called("last", "'last' (hooks=)", "hooks=", "trylast", (), "all"),
     ]
     assert made.order("after_run") == []
 
