@@ -99,7 +99,7 @@ class Manifest:
         kept: why it is never pruned, by the name of the hook that asked for that.
         values: the numbers that hooks have recorded for its step, by name.
         params: the hyperparameters that the program has recorded; None if they are too
-            long, or an older hookbus wrote it. The files of the checkpoint have them, too.
+            long, or an older hookbus wrote it. The files of the checkpoint also have them.
         format: the version of this layout.
     """
 

@@ -24,9 +24,9 @@ _USAGE = """\
 usage: hookbus hooks [--json] [flags of hookbus run] [EVENT]
 
 List the hooks that each event of a training session calls, in calling order,
-and why; and whether a training of several processes calls them on all ranks or
-on the chief only. This imports the plugins that are on, and shows one that fails as
-broken.
+and why. If several processes train together, a hook is called on all ranks, or
+on the chief only. This imports the plugins that are on, and shows one that
+fails as broken.
 """
 _NOTE = f"""\
 A script adds the hooks that it passes in hooks=, and those that checkpoint_dir=

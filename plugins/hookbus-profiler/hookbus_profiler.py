@@ -41,8 +41,8 @@ class ProfilerHook(SessionRunHook):
     Args:
         save_steps: global steps between two timelines.
         save_secs: seconds between two timelines.
-        output_dir: the directory of the files; by default that of the checkpoints, or if
-            there is none, the current one.
+        output_dir: the directory of the files; by default that of the checkpoints; the
+            current one if the session saves none.
         show_dataflow: whether to draw an arrow from each op to the ops that read its
             results.
         show_memory: whether to count the bytes of the values that the run reads and

@@ -1,4 +1,4 @@
-"""What summary-saver writes in a training of several ranks."""
+"""Tests the summaries of a training of several ranks."""
 
 from __future__ import annotations
 
