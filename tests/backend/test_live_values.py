@@ -252,7 +252,7 @@ def test_an_object_stops_keeping_it_when_the_step_fails():
 
 def test_a_value_that_was_never_kept_names_who_asks_for_it():
     """A run without a train op cannot have it, and the message names the hook."""
-    message = r"^'output' has no value yet\. 'output' is fetched by fetch; without"
+    message = r"^'output' has no value yet\. 'output' is fetched by fetch; to run without"
     with (
         pytest.raises(NoValueYetError, match=message),
         session_of(graph_of(Module()), Fetch("output")) as session,

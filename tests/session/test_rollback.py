@@ -789,12 +789,15 @@ def test_whatever_happens_the_training_is_that_of_a_plain_loop(run, plan):
 
 def in_passes(plan: Plan, passes: Sequence[Sequence[float]]) -> float:
     """Return the weights after a plain loop that cannot go back into an earlier pass."""
-    w, step, saved, at = 1.0, 0, (1.0, 0), (0, 0)
+    w, step, saved, at, goes_back = 1.0, 0, (1.0, 0), (0, 0), False
     for number, values in enumerate(passes):
+        if goes_back:  # once is enough to save before each further pass
+            saved, at = (w, step), (number, 0)
         for index, x in enumerate(values):
             if step == plan.last_step:
                 return w
             if x in plan.bad:
+                goes_back = True
                 if at[0] < number and at != (number - 1, len(passes[number - 1])):
                     (w, step), at = saved, (number, index + 1)  # it is saved again there
                 continue

@@ -43,6 +43,8 @@ def results_of(suite: str, *options: str) -> Results:
         kind = {"failure": "failed", "error": "failed", "skipped": "skipped"}
         tag = "passed" if verdict is None else kind[verdict.tag]
         message = "" if verdict is None else verdict.attrib["message"]
+        if tag == "failed":  # the attribute may lack the end of a long message
+            message = verdict.text or message
         found[name][tag][test] = message
     return dict(found)
 

@@ -81,7 +81,10 @@ def test_a_hook_assigns_a_value_in_the_object(own, fetch, model, number):
     ("name", "message"),
     [
         ("model_calls", "writes 'model.calls', which is not a variable but a native value"),
-        ("model_bias", "writes 'model.bias', which is not a variable; did you mean"),
+        (
+            "model_bias",
+            "writes 'model.bias', which is not a variable; the variables of a custom",
+        ),
     ],
 )
 def test_a_hook_assigns_only_variables(own, model, number, name, message):
