@@ -104,10 +104,13 @@ _NOBODY_READS = frozenset({errno.EIO, errno.EPIPE, errno.EBADF})
 def _drop_line(stream: TextIO, error: Exception) -> None:
     """Drop a line that cannot be written."""
     if isinstance(error, OSError) and error.errno in _NOBODY_READS:
-        with contextlib.suppress(Exception), Path(os.devnull).open("wb") as nowhere:
+        with contextlib.suppress(Exception):
             # Otherwise Python tries to write the line once more when it ends, and exits
             # with 120 in place of the program's code.
-            os.dup2(nowhere.fileno(), stream.fileno())
+            nowhere, lost = os.open(os.devnull, os.O_WRONLY), stream.fileno()
+            if nowhere != lost:  # not if the number was free: the stream has it now
+                os.dup2(nowhere, lost)
+                os.close(nowhere)
 
 
 def configure(log_format: str, level: int = LEVEL) -> None:
@@ -196,7 +199,8 @@ _QUOTED = re.compile(r"[ \t=\r\n\"']")
 
 def _without_style(_logger: Any, _method: str, event: dict[str, Any]) -> str:
     """Return the line of an event as text."""
-    line = f"{event.pop('timestamp')} [{event.pop('level'):<9}] {event.pop('event')}"
+    text = event.pop("event", "")  # structlog leaves out an event that is None
+    line = f"{event.pop('timestamp')} [{event.pop('level'):<9}] {text}"
     for key, value in event.items():
         quoted = not isinstance(value, str) or _QUOTED.search(value)
         line += f" {key}={value!r}" if quoted else f" {key}={value}"

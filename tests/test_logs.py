@@ -199,3 +199,11 @@ def test_any_value_can_be_logged_for_people(case, command, as_command, capsys):
     text = capsys.readouterr().err
     assert "there" in text
     assert "step=3" in text
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_line_without_an_event_is_written(log_format, as_command, capsys):
+    """Like that of a formatter of a hook that returns nothing."""
+    as_command(log_format)
+    log.info(None, step=3)
+    assert "step" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,9 @@ def train(command: list[str], before: str, within: str, end: str = "") -> int:
     """Train in a new process and return its exit code."""
     script = TRAIN.replace("LOSE_BEFORE", before).replace("LOSE_WITHIN", within)
     Path("script.py").write_text(script.replace("END", end))
-    done = subprocess.run([sys.executable, *command, "script.py"], capture_output=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}  # as a user's
+    words = [sys.executable, *command, "script.py"]
+    done = subprocess.run(words, capture_output=True, env=environment)
     assert done.stdout == b""
     return done.returncode
 
