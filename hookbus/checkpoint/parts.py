@@ -146,6 +146,7 @@ _PARTS: Mapping[str, Any] = {
     "pending": ({str: anything}, ...),
     "modes": ({str: anything}, ...),
     "hooks": ({str: anything}, ...),
+    "settings": ({str: {str: (str, int, float, bool, None)}}, ...),
     "inputs": ({str: _INPUT}, ...),
     "passes": (
         {**_BODY, "marks": (is_count, ...), "evaluated": ({str: is_count}, ...)},

@@ -54,6 +54,7 @@ from hookbus.saving.hook_state import (
     Stateful,
     load_evaluated,
     load_hooks,
+    saved_states,
     stateful,
     states_of,
 )
@@ -493,7 +494,8 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
     call_interruptibly(creator.prepare, session, restored is not None, hurry)
     # 3. The states of hooks.
     if restored is not None:
-        states, ended = restored.state.get("hooks", {}), restored.manifest.ended
+        states = saved_states(contents.hooks, restored.state)
+        ended = restored.manifest.ended
         if training:
             load_hooks(contents.hooks, states, ended)
             if state.first_step is None and resumes(ended):

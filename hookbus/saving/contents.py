@@ -154,6 +154,8 @@ class Contents:
         owners = {name: who for name, who in self._owners.items() if name in variables}
         state: dict[str, Any] = {"variables": variables, "owners": owners}
         state |= {"tracked": tracked, "hooks": states_of(self.hooks)}
+        settings = {name: each.settings for name, each in self.hooks.items()}
+        state["settings"] = {name: each for name, each in settings.items() if each}
         state |= {part: held for part, held in snapshot.beside.items() if held}
         if self.params:
             state["params"] = self.params

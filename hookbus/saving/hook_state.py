@@ -1,9 +1,12 @@
-"""Reads the states of hooks, and restores them."""
+"""Reads the states of hooks, and restores each one to the hook that it belongs to."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Collection, Mapping
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,6 +18,7 @@ from hookbus.checkpoint.forms import anything, fault_in
 from hookbus.errors import (
     STATE_ERRORS,
     CheckpointError,
+    CheckpointMismatchError,
     HookbusError,
     blame,
     refused_state,
@@ -22,6 +26,40 @@ from hookbus.errors import (
 from hookbus.hooks.hook_options import Kind
 from hookbus.logs import log
 from hookbus.validation import signature_of
+
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+
+
+@attrs.frozen
+class Identity:
+    """The features that tell a hook from others of its class.
+
+    Attributes:
+        watched: the value that its state is about; None if the state does not tell.
+        settings: the plain values that it was made with; empty if they are not known.
+    """
+
+    watched: Any
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, state: Any, settings: Mapping[str, Any]) -> Identity:
+        """Return the identity of a hook with a state."""
+        watched = state.get("watched") if isinstance(state, Mapping) else None
+        return cls(watched, settings)
+
+    def is_same(self, other: Identity) -> bool:
+        """Return whether the hooks have the same settings, and watch the same value."""
+        return bool(self.settings) and self == other
+
+    def has_settings_of(self, other: Identity) -> bool:
+        """Return whether the hooks have the same settings."""
+        return bool(self.settings) and self.settings == other.settings
+
+    def watches_value_of(self, other: Identity) -> bool:
+        """Return whether the states of the hooks are about the same value."""
+        return self.watched is not None and self.watched == other.watched
 
 
 @attrs.define(eq=False)
@@ -36,6 +74,7 @@ class Stateful:
     label: str
     hook: Any
     guard: ErrorGuard | None = None
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
     _last: tuple[Any, ...] = ()
     _refused: bool = False
 
@@ -58,6 +97,17 @@ class Stateful:
         """
         form = getattr(self.hook, "state_form", anything)
         return fault_in(state, form, f"hooks/{self.name}")
+
+    def identity(self, is_watching: bool) -> Identity:
+        """Return what tells the hook from others of its class.
+
+        *is_watching* is whether their states may tell the value that each watches.
+        """
+        state = None
+        if is_watching:
+            with contextlib.suppress(Exception):  # a save raises it
+                state = self.hook.state_dict()
+        return Identity.of(state, self.settings)
 
     @property
     def reads_in_evaluations(self) -> bool:
@@ -141,7 +191,13 @@ class Stateful:
 def stateful(bus: Bus) -> dict[str, Stateful]:
     """Return the hooks that have a state, by name."""
     return {
-        name: Stateful(name, member.label, member.plugin, bus.guard(name))
+        name: Stateful(
+            name,
+            member.label,
+            member.plugin,
+            bus.guard(name),
+            _settings_of(member.plugin),
+        )
         for name, member in bus.members.items()
         if hasattr(member.plugin, "state_dict")
         and hasattr(member.plugin, "load_state_dict")
@@ -151,6 +207,26 @@ def stateful(bus: Bus) -> dict[str, Stateful]:
 def states_of(hooks: Mapping[str, Stateful]) -> dict[str, Any]:
     """Return the known states of hooks, by name."""
     return {name: state for name, each in hooks.items() for state in each.state()}
+
+
+def saved_states(
+    hooks: Mapping[str, Stateful], restored: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the states of hooks in a checkpoint, by the names that the hooks have now.
+
+    Args:
+        hooks: the hooks that have a state, by name.
+        restored: the parts of the checkpoint.
+
+    Raises:
+        CheckpointMismatchError: it is not known which of several hooks of one class has
+            which state.
+    """
+    states, settings = restored.get("hooks", {}), restored.get("settings", {})
+    several = {n for names in _groups_of([*hooks, *states]).values() for n in names[1:]}
+    if not several:
+        return dict(states)
+    return _states_by_hook(states, settings, hooks)
 
 
 def load_hooks(
@@ -186,3 +262,129 @@ def load_evaluated(
     for name, each in hooks.items():
         if name in states and each.reads_in_evaluations:
             each.load(states[name], ended, kind)
+
+
+_MATCHES: Sequence[Callable[[Identity, Identity], bool]] = (
+    Identity.is_same,
+    Identity.watches_value_of,
+    Identity.has_settings_of,
+)
+"""From the surest evidence that a state belongs to a hook to the least sure."""
+
+
+def _settings_of(hook: Any) -> dict[str, Any]:
+    """Return the settings of a hook: plain values that its constructor took.
+
+    They are the attributes that have the name of a parameter, also behind an underscore. A
+    list or dict counts by its text.
+
+    >>> class Log:
+    ...     def __init__(self, names, every=10):
+    ...         self.names, self._every, self.calls = names, every, 0
+    >>> _settings_of(Log(["loss"]))
+    {'names': "['loss']", 'every': 10}
+    """
+    try:
+        names = [*signature_of(type(hook)).parameters]
+    except (TypeError, ValueError):  # a class without a signature
+        return {}
+    missing = object()
+    values = {n: getattr(hook, n, getattr(hook, f"_{n}", missing)) for n in names}
+    return {
+        name: value if isinstance(value, _PLAIN) else repr(value)
+        for name, value in values.items()
+        if _is_setting(value) and not _is_path(value)
+    }
+
+
+def _is_setting(value: Any) -> bool:
+    """Return whether a value is plain, or a container of plain values."""
+    if isinstance(value, _CONTAINERS):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return all(isinstance(part, _PLAIN) for part in parts)
+    return isinstance(value, _PLAIN)
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a text may be a path, which is another one when folders move."""
+    return isinstance(value, str) and os.sep in value
+
+
+def _groups_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of hooks by the name of the first one of their class.
+
+    >>> _groups_of(["log", "stop", "stop-2", "round-2"])
+    {'log': ['log'], 'stop': ['stop', 'stop-2'], 'round-2': ['round-2']}
+    """
+    every = [*names]
+    groups: dict[str, list[str]] = {}
+    for name in every:
+        numbered = re.fullmatch(r"(.+)-\d+", name)
+        first = numbered[1] if numbered and numbered[1] in every else name
+        groups.setdefault(first, []).append(name)
+    return groups
+
+
+def _states_by_hook(
+    states: Mapping[str, Any], saved: Mapping[str, Any], hooks: Mapping[str, Stateful]
+) -> dict[str, Any]:
+    """Return the states of a checkpoint by the names that the hooks have in this program.
+
+    Of several hooks of one class, the names only tell the order. So a state goes to the
+    hook that watches the same value, or has the same settings. The others keep their names.
+
+    Args:
+        states: the states by the names in the checkpoint.
+        saved: the settings by these names; an older checkpoint has none.
+        hooks: the hooks of this program, by name.
+
+    Raises:
+        CheckpointMismatchError: it is not known which state belongs to which hook.
+    """
+    found = dict(states)
+    for names in _groups_of(dict.fromkeys([*hooks, *states])).values():
+        there = {n: Identity.of(states[n], saved.get(n, {})) for n in names if n in states}
+        watching = any(each.watched is not None for each in there.values())
+        here = {n: hooks[n].identity(watching) for n in names if n in hooks}
+        if len(names) == 1 or not here or not there:
+            continue
+        for name in there:
+            del found[name]
+        places = _matched(here, there)
+        found |= {name: states[place] for name, place in places.items()}
+        gone = there.keys() - {*places.values()} - here.keys()
+        found |= {name: states[name] for name in gone}  # their hooks are not on
+    return found
+
+
+def _matched(here: Mapping[str, Identity], there: Mapping[str, Identity]) -> dict[str, str]:
+    """Return the name in the checkpoint of the state of each hook that has one.
+
+    Raises:
+        CheckpointMismatchError: it is not known for a hook and a state.
+    """
+    found: dict[str, str] = {}
+    for is_alike in _MATCHES:
+        for name, own in here.items():
+            left = [n for n in there if n not in found.values()]
+            alike = [n for n in left if is_alike(own, there[n])]
+            if name not in found and alike:
+                found[name] = name if name in alike else alike[0]
+    rest = [name for name in here if name not in found]
+    left = [name for name in there if name not in found.values()]
+    if not rest or not left or all(here[n].watched for n in rest):
+        return found
+    if len(here) == len(there) and not all(there[name].settings for name in left):
+        return found | dict(
+            zip(rest, left, strict=True)
+        )  # nothing speaks against the order
+    raise CheckpointMismatchError(
+        f"{_spelled(there)} of the checkpoint are hooks of one class, and so are "
+        f"{_spelled(here)} of this program: it is not known which of them goes on with the "
+        f"state of {_spelled(left)}. Give the hooks as before, with their settings and in "
+        "their order, or give another checkpoint_dir"
+    )
+
+
+def _spelled(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
