@@ -555,5 +555,5 @@ def _write(
     commit(state, asked)
     # This checkpoint also serves the requests that hooks have made meanwhile.
     request = united(request, requests.take_save(asked)) or request
-    saver.retention.add_values(requests.take_values())
+    record_values(state)  # before it is decided which checkpoints stay
     return saver.write(session, snapshot, request)

@@ -99,7 +99,7 @@ class Stateful:
         return fault_in(state, form, f"hooks/{self.name}")
 
     def identity(self, is_watching: bool) -> Identity:
-        """Return what tells the hook from others of its class.
+        """Return the features that tell the hook from others of its class.
 
         *is_watching* is whether their states may tell the value that each watches.
         """

@@ -93,7 +93,7 @@ class CheckpointSaverHook(SessionRunHook):
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
     _best: Best | None = attrs.field(default=None, init=False)
     _request: SessionRunArgs | None = attrs.field(default=None, init=False)
-    _value: tuple[int, Mapping[str, float]] | None = attrs.field(default=None, init=False)
+    _unrated: int | None = attrs.field(default=None, init=False)
     _saved: int | None = attrs.field(default=None, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _compares_anew: bool = attrs.field(default=False, init=False)
@@ -151,7 +151,8 @@ class CheckpointSaverHook(SessionRunHook):
         if self._best is not None and self._compares_anew:
             self._best.since, self._compares_anew = session.global_step, False
         self._checkpoints.request_save("start")
-        self._value = self._saved = None
+        self._saved = None
+        self._unrated = session.global_step
         if self._timer is not None:
             self._timer.update_last_triggered_step(session.global_step)
 
@@ -162,17 +163,19 @@ class CheckpointSaverHook(SessionRunHook):
             return None
         return hookbus.Due() if self._timer is None else self._timer.next_due()
 
-    def before_run(self) -> SessionRunArgs | None:
-        """Ask for the value by which checkpoints are compared."""
-        return self._request
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Ask for the value of the last checkpoint if this run has its weights."""
+        return self._request if run_context.global_step == self._unrated else None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Ask for a checkpoint when one is due."""
-        step = run_values.global_step
-        if self._best is not None and self._request is not None:
-            self._value = step, self._best.value(run_values.results)
+        step, began = run_values.global_step, run_context.global_step
+        if self._best is not None and self._request is not None and began == self._unrated:
+            assert self._checkpoints is not None
+            self._checkpoints.record_values(self._best.value(run_values.results), began)
+            self._unrated = None
         if self._timer is not None and self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             period = (
@@ -201,7 +204,7 @@ class CheckpointSaverHook(SessionRunHook):
     @hookbus.hookimpl
     def after_save(self, session: hookbus.Session, global_step: int) -> str | None:
         """Notify the listeners, and stop if one of them asks for it."""
-        stop, self._saved = None, global_step
+        stop, self._saved, self._unrated = None, global_step, global_step
         for listener in self.listeners:
             if listener.after_save(session, global_step):
                 stop = f"{type(listener).__name__} asked for it after a save"
@@ -230,7 +233,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._has_ended = True
 
     def _rate(self, step: int) -> None:
-        """Keep the checkpoint of a step for good if it is due, and note its value."""
+        """Keep the checkpoint of a step for good if it is due."""
         assert self._checkpoints is not None
         directory = self._checkpoints.directory
         periods = self.keep_every_steps, self.keep_every_hours
@@ -239,8 +242,6 @@ class CheckpointSaverHook(SessionRunHook):
             why = good_reason(stored, step, *periods)
             if why is not None:
                 self._checkpoints.request_save(why, keep=True)
-        if self._value is not None and self._value[0] == step:
-            self._checkpoints.record_values(self._value[1], step)
 
     state_form: ClassVar[Any] = {"watched": hookbus.Watched.state_form, "since": int}
 

@@ -145,13 +145,13 @@ def finding(site: Site, folder: Path) -> Sequence[Any]:
 
 
 def best(model: Model, batches: Sequence[Batch], _: Site) -> Mapping[str, Any]:
-    """Keep the three checkpoints with the lowest loss, and the last one."""
+    """Keep the three checkpoints whose weights have the lowest loss, and the last one."""
     losses: dict[int, float] = {}
     for number, batch in enumerate(batches, start=1):
-        loss = float(model.add_gradient(batch))
+        loss, saved = float(model.add_gradient(batch)), number - 1
         model.update()
-        if number % SAVED_EVERY == 0 or number == len(batches):
-            losses[number] = loss
+        if saved % SAVED_EVERY == 0:
+            losses[saved] = loss
     kept = {*sorted(losses, key=losses.__getitem__)[:3], len(batches)}
     return {**model.weights(), "kept": sorted(kept)}
 

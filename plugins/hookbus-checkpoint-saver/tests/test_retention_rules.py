@@ -64,8 +64,7 @@ def in_graph(hooks: list[Any], until: int, evaluates: bool) -> None:
 
     @graph.train_op(updates="w", outputs=["loss"])
     def train(w: np.ndarray, x: float) -> tuple[np.ndarray, dict[str, float]]:
-        w = stepped(w, x)
-        return w, {"loss": loss_of(w)}
+        return stepped(w, x), {"loss": loss_of(w)}
 
     with MonitoredSession(graph, hooks=hooks, config=OFF) as session:
         while session.global_step < until and not session.should_stop():
@@ -79,8 +78,8 @@ def in_loop(hooks: list[Any], until: int, evaluates: bool) -> None:
         session.track(w=w)
         for x in session.iterate(range(1, STEPS + 1)):
             with session.step() as step:
-                w[:] = stepped(w, float(x))
                 step.report(loss=loss_of(w))
+                w[:] = stepped(w, float(x))
             if evaluates and session.global_step % 3 == 0:
                 with session.evaluation() as evaluation:
                     evaluation.report(loss=loss_of(w))
@@ -129,10 +128,10 @@ def test_the_best_are_those_of_a_loop_by_hand(count, mode, train, evaluates, tmp
 
     killed_every_tenth_step(train, hooks, evaluates)
     every = rated(3)
-    if not evaluates or train is in_graph:  # in-memory-evaluator evaluates at the end, too
-        every[STEPS] = rated(1)[STEPS]
-    if evaluates and train is in_graph:  # and before the first step
+    if not evaluates or train is in_graph:  # in-memory-evaluator begins before any step
         every[0] = 0.0, np.zeros(3)
+    if evaluates and train is in_graph:  # and evaluates at the end, too
+        every[STEPS] = rated(1)[STEPS]
     sign = 1 if mode == "lowest" else -1
     best = sorted(every, key=lambda step: sign * every[step][0])[:count]
     left = {info.global_step: info for info in list_checkpoints(tmp_path)}
@@ -192,7 +191,7 @@ def test_what_several_rules_keep_stays():
     """The newest, those kept for good and the best; NaN and infinity never win."""
     losses = {3: float("nan"), 4: 0.5, 6: 0.25, 7: 0.125, 9: float("-inf")}
     rules = {"keep_every_steps": 5, "keep_best": 2, "max_to_keep": 2}
-    assert left(12, loss=lambda step: losses.get(step + 1, 9.0), **rules) == [
+    assert left(12, loss=lambda step: losses.get(step, 9.0), **rules) == [
         5,
         6,
         7,
@@ -207,8 +206,8 @@ def test_what_several_rules_keep_stays():
 def test_of_equals_the_first_stays():
     """A later one is not better."""
     assert left(9, loss=lambda step: step // 3 % 2, keep_best=2, best_mode="highest") == [
+        3,
         4,
-        5,
         9,
     ]
 
@@ -347,8 +346,8 @@ def test_of_several_evaluations_one_is_named():
 @pytest.mark.parametrize(
     ("other", "kept"),
     [
-        ({}, {1, 6}),
-        ({"best_mode": "highest"}, {4, 6}),
+        ({}, {0, 6}),
+        ({"best_mode": "highest"}, {5, 6}),
         ({"best_from_evaluations": True}, {5, 6}),
     ],
 )

@@ -43,11 +43,11 @@ class Parts:
 
 
 def by_hand() -> dict[int, tuple[float, torch.Tensor]]:
-    """Return the loss and the weights at each step of a plain loop."""
+    """Return the weights after each step of a plain loop, and their loss in the next."""
     parts, seen = Parts(), {}
-    for step in range(1, STEPS + 1):
-        loss = parts.step()
-        seen[step] = float(loss), parts.model.weight.detach().clone()
+    for step in range(STEPS):
+        weight = parts.model.weight.detach().clone()
+        seen[step] = float(parts.step()), weight
     return seen
 
 
