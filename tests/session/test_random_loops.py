@@ -26,8 +26,8 @@ from hookbus import (
 from tests.support.profiles import cases
 
 ALONE = Config(autoload=False, header=False)
-PARTS = range(cases(1, 24))
-MOST = cases(40, 900)
+PARTS = range(cases(1, 54))
+MOST = cases(40, 400)
 
 
 class Cut(Exception):
