@@ -20,6 +20,7 @@ with hookbus.MonitoredTrainingSession(graph, checkpoint_dir="run") as session:
         if session.global_step == 5:
             break
 standard = {*sys.stdlib_module_names, *sys.builtin_module_names}
+standard |= {"sitecustomize", "usercustomize"}  # Python imports them, where they are
 print(*sorted({name.partition(".")[0] for name in sys.modules} - standard))
 """
 OURS = ("hookbus", "__", "_")
