@@ -291,10 +291,16 @@ def _settings_of(hook: Any) -> dict[str, Any]:
     missing = object()
     values = {n: getattr(hook, n, getattr(hook, f"_{n}", missing)) for n in names}
     return {
-        name: value if isinstance(value, _PLAIN) else repr(value)
+        name: value if isinstance(value, _PLAIN) else _text(value)
         for name, value in values.items()
         if _is_setting(value) and not _is_path(value)
     }
+
+
+def _text(value: Any) -> str:
+    """Return the text of a container; that of a set does not depend on the process."""
+    is_set = isinstance(value, set | frozenset)
+    return repr(sorted(value, key=repr) if is_set else value)
 
 
 def _is_setting(value: Any) -> bool:

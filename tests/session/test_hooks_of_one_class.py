@@ -102,6 +102,19 @@ def test_a_state_goes_to_the_hook_with_its_settings(now, counts):
     assert [state["count"] for state in states] == counts
 
 
+def test_a_set_of_names_is_the_same_setting_in_each_process():
+    """Though a process has an order of its own for it."""
+
+    @attrs.define(eq=False)
+    class NamedHook(CountingHook):
+        names: frozenset[str] = frozenset()
+
+    first, second = frozenset("abcdefgh"), frozenset("hgfedcba" * 2)
+    train(NamedHook(1, first), NamedHook(10, frozenset("xyz")), steps=2)
+    states = train(NamedHook(10, frozenset("zyx")), NamedHook(1, second), steps=0)
+    assert [state["count"] for state in states] == [20, 2]
+
+
 @pytest.mark.parametrize("now", [[1, 7], [7, 8], [7]], ids=str)
 def test_a_state_that_may_be_that_of_another_hook_is_an_error(now):
     """The error names the hooks; nothing is restored."""
