@@ -27,7 +27,7 @@ from tests.support.profiles import cases
 
 ALONE = Config(autoload=False, header=False)
 PARTS = range(cases(1, 54))
-MOST = cases(40, 400)
+MOST = cases(20, 400)
 
 
 class Cut(Exception):

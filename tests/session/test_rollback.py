@@ -780,7 +780,7 @@ def run_custom(
 
 @pytest.mark.parametrize("run", [run_graph, run_custom])
 @given(plan=PLANS)
-@settings(max_examples=cases(15, 1000))
+@settings(max_examples=cases(10, 1000))
 def test_whatever_happens_the_training_is_that_of_a_plain_loop(run, plan):
     """Roll-backs, skipped updates, forks, swaps, preemptions, stops, signals, deaths."""
     with tempfile.TemporaryDirectory() as place:
@@ -791,7 +791,7 @@ def test_whatever_happens_the_training_is_that_of_a_plain_loop(run, plan):
 
 
 @given(plan=PLANS, ends=st.lists(st.integers(1, len(VALUES) - 1), max_size=3, unique=True))
-@settings(max_examples=cases(10, 1000))
+@settings(max_examples=cases(7, 1000))
 def test_in_several_passes_it_goes_back_in_the_open_one(plan, ends):
     """It never goes back over code between passes, so nothing of an earlier one is lost."""
     bounds = [0, *sorted(ends), len(VALUES)]

@@ -63,7 +63,7 @@ def test_a_training_may_be_cut_short_again_and_again(name, kind, straight, tmp_p
     assert (result, said) == (expected.result, expected.said)
 
 
-@pytest.mark.parametrize("name", list(TRAININGS)[:: cases(2, 1)])
+@pytest.mark.parametrize("name", list(TRAININGS)[:: cases(3, 1)])
 def test_a_finished_training_does_nothing_until_it_gets_more_epochs(
     name, straight, tmp_path: Path
 ):
