@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.errors import STATE_ERRORS, Undo, refused_state
+from hookbus.errors import StateRefused, Undo
 from hookbus.library import RandomSource, libraries, on_host
 from hookbus.logs import log
 from hookbus.validation import backend_of
@@ -82,10 +82,8 @@ class RandomGenerators:
         """
         for name, source in self.sources().items():
             if name in state:
-                try:
+                with StateRefused(f"the random generator {name!r}"):
                     source.restore(state[name])
-                except STATE_ERRORS as error:
-                    raise refused_state(f"the random generator {name!r}", error) from error
 
     def fork(self) -> dict[str, Any]:
         """Return states of separate streams that follow from the current states.

@@ -214,19 +214,33 @@ def saved_states(
 ) -> dict[str, Any]:
     """Return the states of hooks in a checkpoint, by the names that the hooks have now.
 
+    Of several hooks of one class, the names only tell the order. So a state goes to the
+    hook that watches the same value, or has the same settings. The others keep their names.
+
     Args:
         hooks: the hooks that have a state, by name.
-        restored: the parts of the checkpoint.
+        restored: the parts of the checkpoint. An older one has no settings of hooks.
 
     Raises:
         CheckpointMismatchError: it is not known which of several hooks of one class has
             which state.
     """
-    states, settings = restored.get("hooks", {}), restored.get("settings", {})
-    several = {n for names in _groups_of([*hooks, *states]).values() for n in names[1:]}
-    if not several:
-        return dict(states)
-    return _states_by_hook(states, settings, hooks)
+    states, saved = restored.get("hooks", {}), restored.get("settings", {})
+    found = dict(states)
+    for names in _groups_of(dict.fromkeys([*hooks, *states])).values():
+        there = {n: Identity.of(states[n], saved.get(n, {})) for n in names if n in states}
+        own = [name for name in names if name in hooks]
+        if len(names) == 1 or not own or not there:
+            continue
+        watching = any(each.watched is not None for each in there.values())
+        here = {name: hooks[name].identity(watching) for name in own}
+        for name in there:
+            del found[name]
+        places = _matched(here, there)
+        found |= {name: states[place] for name, place in places.items()}
+        gone = there.keys() - {*places.values()} - here.keys()
+        found |= {name: states[name] for name in gone}  # their hooks are not on
+    return found
 
 
 def load_hooks(
@@ -331,38 +345,6 @@ def _groups_of(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _states_by_hook(
-    states: Mapping[str, Any], saved: Mapping[str, Any], hooks: Mapping[str, Stateful]
-) -> dict[str, Any]:
-    """Return the states of a checkpoint by the names that the hooks have in this program.
-
-    Of several hooks of one class, the names only tell the order. So a state goes to the
-    hook that watches the same value, or has the same settings. The others keep their names.
-
-    Args:
-        states: the states by the names in the checkpoint.
-        saved: the settings by these names; an older checkpoint has none.
-        hooks: the hooks of this program, by name.
-
-    Raises:
-        CheckpointMismatchError: it is not known which state belongs to which hook.
-    """
-    found = dict(states)
-    for names in _groups_of(dict.fromkeys([*hooks, *states])).values():
-        there = {n: Identity.of(states[n], saved.get(n, {})) for n in names if n in states}
-        watching = any(each.watched is not None for each in there.values())
-        here = {n: hooks[n].identity(watching) for n in names if n in hooks}
-        if len(names) == 1 or not here or not there:
-            continue
-        for name in there:
-            del found[name]
-        places = _matched(here, there)
-        found |= {name: states[place] for name, place in places.items()}
-        gone = there.keys() - {*places.values()} - here.keys()
-        found |= {name: states[name] for name in gone}  # their hooks are not on
-    return found
-
-
 def _matched(here: Mapping[str, Identity], there: Mapping[str, Identity]) -> dict[str, str]:
     """Return the name in the checkpoint of the state of each hook that has one.
 
@@ -381,9 +363,8 @@ def _matched(here: Mapping[str, Identity], there: Mapping[str, Identity]) -> dic
     if not rest or not left or all(here[n].watched for n in rest):
         return found
     if len(here) == len(there) and not all(there[name].settings for name in left):
-        return found | dict(
-            zip(rest, left, strict=True)
-        )  # nothing speaks against the order
+        # Nothing speaks against the order.
+        return found | dict(zip(rest, left, strict=True))
     raise CheckpointMismatchError(
         f"{_spelled(there)} of the checkpoint are hooks of one class, and so are "
         f"{_spelled(here)} of this program: it is not known which of them goes on with the "

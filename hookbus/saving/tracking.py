@@ -208,8 +208,8 @@ class Tracking:
 
     def put_generators(self, saved: Mapping[str, Any]) -> None:
         """Give the random generators that are tracked by now their saved states."""
-        for name in self._sources().keys() & saved.keys():
-            self._tracked[name].put(saved[name])
+        states = {name: saved[name] for name in self._sources() if name in saved}
+        self.put_back(TrackedStates(states, pending=None))
 
     def put_back(self, saved: TrackedStates, resumes: bool = False) -> None:
         """Give all objects a saved state, in place.

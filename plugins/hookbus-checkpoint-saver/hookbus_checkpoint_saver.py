@@ -195,9 +195,9 @@ class CheckpointSaverHook(SessionRunHook):
 
     @hookbus.hookimpl
     def before_save(self, session: hookbus.Session, global_step: int) -> None:
-        """Rate the checkpoint, and notify the listeners that it will be written."""
+        """Keep the checkpoint if it is due, and tell the listeners that it comes."""
         if not self._has_ended:
-            self._rate(global_step)
+            self._keep_if_due(global_step)
         for listener in self.listeners:
             listener.before_save(session, global_step)
 
@@ -228,11 +228,11 @@ class CheckpointSaverHook(SessionRunHook):
         return None if self._best is None else self._best.reason(stored, global_step)
 
     def end(self, session: hookbus.Session) -> None:
-        """Rate the last checkpoint."""
-        self._rate(session.global_step)
+        """Keep the last checkpoint if it is due."""
+        self._keep_if_due(session.global_step)
         self._has_ended = True
 
-    def _rate(self, step: int) -> None:
+    def _keep_if_due(self, step: int) -> None:
         """Keep the checkpoint of a step for good if it is due."""
         assert self._checkpoints is not None
         directory = self._checkpoints.directory

@@ -104,7 +104,7 @@ class Best:
 
     @property
     def lacks_evaluation(self) -> bool:
-        """Whether it compares by evaluations, and none has come."""
+        """Whether it waits for the first evaluation."""
         return bool(self.evaluation) and not self._evaluations
 
     def evaluated(self, metrics: Mapping[str, Any], name: str | None) -> dict[str, float]:

@@ -12,12 +12,11 @@ from hookbus.errors import CheckpointMismatchError
 ALONE = Config(autoload=False, header=False)
 
 
-@attrs.define(eq=False)
-class CountingHook(SessionRunHook):
-    """Counts its steps; its state does not tell for what it is."""
+class PlainHook(SessionRunHook):
+    """Counts its steps, without any settings; its state does not tell for what it is."""
 
-    every: int = 1
-    count: int = attrs.field(default=0, init=False)
+    every = 1
+    count = 0
 
     def after_run(self):
         self.count += self.every
@@ -29,20 +28,11 @@ class CountingHook(SessionRunHook):
         self.count = state["count"]
 
 
-class PlainHook(SessionRunHook):
-    """Does the same without any settings."""
+@attrs.define(eq=False)
+class CountingHook(PlainHook):
+    """Does the same with a setting."""
 
-    def __init__(self):
-        self.count = 0
-
-    def after_run(self):
-        self.count += 1
-
-    def state_dict(self):
-        return {"count": self.count}
-
-    def load_state_dict(self, state):
-        self.count = state["count"]
+    every: int = 1
 
 
 def train(*hooks, steps=1):

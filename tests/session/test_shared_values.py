@@ -23,41 +23,48 @@ ALONE = Config(autoload=False, header=False)
 FETCHES = {"grad": "grad", "pair": "pair", "w": "w"}
 
 
-class Computing(SessionRunHook):
+class Getting(SessionRunHook):
+    """Gets results and the dicts of events."""
+
+    def before_run(self):
+        return SessionRunArgs(FETCHES)
+
+    def after_run(self, run_values):
+        self.take(run_values.results)
+
+    @hookimpl
+    def evaluated(self, metrics):
+        self.take(metrics)
+
+    @hookimpl
+    def measured(self, values):
+        self.take(values)
+
+    @hookimpl
+    def params_recorded(self, params):
+        self.take(params)
+
+
+class Computing(Getting):
     """Computes in place with all that it gets, as far as it can."""
 
     def __init__(self):
         self.refused = 0
 
-    def before_run(self):
-        return SessionRunArgs(FETCHES)
-
     def after_run(self, run_context, run_values):
-        self.spoil(run_values.results)
-        self.spoil(run_context.session.run(["pair", "w"]))
-        self.spoil(run_context.session.variables())
+        self.take(run_values.results)
+        self.take(run_context.session.run(["pair", "w"]))
+        self.take(run_context.session.variables())
 
     @hookimpl
     def veto_save(self, values):
-        self.spoil(values)
+        self.take(values)
 
-    @hookimpl
-    def evaluated(self, metrics):
-        self.spoil(metrics)
-
-    @hookimpl
-    def measured(self, values):
-        self.spoil(values)
-
-    @hookimpl
-    def params_recorded(self, params):
-        self.spoil(params)
-
-    def spoil(self, values):
+    def take(self, values):
         """Change values in place, and those inside."""
         for key, value in values.items() if isinstance(values, dict) else enumerate(values):
             if isinstance(value, dict | list):
-                self.spoil(value)
+                self.take(value)
             elif isinstance(value, np.ndarray):
                 self.tried(value.__imul__, 0)
             elif not isinstance(values, list):
@@ -70,31 +77,13 @@ class Computing(SessionRunHook):
             self.refused += 1
 
 
-class Seeing(SessionRunHook):
+class Seeing(Getting):
     """Keeps what it gets, as text."""
 
     def __init__(self):
         self.seen = []
 
-    def before_run(self):
-        return SessionRunArgs(FETCHES)
-
-    def after_run(self, run_values):
-        self.see(run_values.results)
-
-    @hookimpl
-    def evaluated(self, metrics):
-        self.see(metrics)
-
-    @hookimpl
-    def measured(self, values):
-        self.see(values)
-
-    @hookimpl
-    def params_recorded(self, params):
-        self.see(params)
-
-    def see(self, values):
+    def take(self, values):
         self.seen.append(json.dumps(values, default=np.ndarray.tolist))
 
 
