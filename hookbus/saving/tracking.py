@@ -180,7 +180,7 @@ class Tracking:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is tracked."""
+        """Whether the program tracks no object so far."""
         return not self._tracked
 
     def begin_anew(self) -> None:

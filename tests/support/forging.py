@@ -97,3 +97,37 @@ def mutate(tree: Any, where: Where, draw: Random) -> str:
         return f"{where} is another part: {str(other)[:200]}"
     above[key] = draw.choice(JUNK)
     return f"{where} is now {above[key]!r}"
+
+
+def mutate_state(directory: Path, where: Where, draw: Random) -> str:
+    """Change one part of the JSON of a checkpoint; return what was done."""
+    done: list[str] = []
+    forge_state(directory, lambda tree: done.append(mutate(tree, where, draw)))
+    return done[0]
+
+
+def mutate_manifest(directory: Path, draw: Random) -> str:
+    """Change one part of a manifest; return what was done."""
+    done: list[str] = []
+
+    def forge(_: Path, manifest: dict[str, Any]) -> None:
+        done.append(mutate(manifest, draw.choice([*places(manifest)]), draw))
+
+    forge_manifest(directory, forge)
+    return done[0]
+
+
+def check_outcome(train: Callable[[], str | int], last: int, done: str) -> None:
+    """Demand that a training uses a forged checkpoint, or the one before, or says why not.
+
+    Args:
+        train: returns the step at which it began, or the message of an error that it may
+            end with.
+        last: the step of the checkpoint.
+        done: what was done to it.
+    """
+    try:
+        found = train()
+    except BaseException as error:
+        raise AssertionError(f"{done} ends with {error!r}") from error
+    assert isinstance(found, str) or found in (last - 1, last), done

@@ -519,6 +519,6 @@ def test_a_period_that_is_longer_than_the_training_is_told(period, told, lines):
 
 
 def test_a_single_step_needs_no_second_check(lines):
-    """A training of one step is checked whole."""
+    """The first check has seen all that there is."""
     run_steps(EarlyStoppingHook(patience=9, run_every_secs=60), values={"loss": [3.0]})
     assert "only the first step was checked" not in [line["event"] for line in lines]

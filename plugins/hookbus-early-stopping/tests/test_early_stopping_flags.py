@@ -92,7 +92,7 @@ def test_flags(flags, said):
 
 
 def test_by_default_it_looks_at_every_run():
-    """A training that is over in a moment is stopped, too."""
+    """So it also stops a training that takes less than a second."""
     assert run_script("--early-stopping-patience", "4").stdout == "stopped 9\n"
 
 

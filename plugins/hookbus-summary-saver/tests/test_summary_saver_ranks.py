@@ -1,4 +1,4 @@
-"""Tests the summaries of a training of several ranks."""
+"""Tests the summaries of several ranks that train together."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def modes(model):
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_an_evaluation_leaves_every_mode_of_the_context_around_it(context):
-    """Whether it ends or fails; in it the context stays, without gradients and dropout."""
+    """It may end or fail. Inside, the context applies, without gradients and dropout."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout())
     model[1].eval()
     model[0].bias.requires_grad_(False)
