@@ -43,4 +43,4 @@ from hookbus.library import plugin_for as plugin_for
 from hookbus.peers.protocol import Peers as Peers
 from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.peers.protocol import Word as Word
-from hookbus.saving.layout import overlaps as overlaps
+from hookbus.tracking.layout import overlaps as overlaps

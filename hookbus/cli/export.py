@@ -18,8 +18,8 @@ from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import columns, printable
 from hookbus.errors import ExitCode, UsageError, spelled
 from hookbus.logs import shown
-from hookbus.saving.leaves import parts_of
 from hookbus.saving.trained import tracked_in, variables_in
+from hookbus.tracking.leaves import parts_of
 
 _USAGE = """\
 usage: hookbus export CHECKPOINT --tracked NAME FILE [flags]

@@ -26,7 +26,7 @@ from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Place, Status
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
-from hookbus.saving.leaves import Snapshot
+from hookbus.saving.contents import Snapshot
 from hookbus.swaps import unswapped
 from hookbus.validation import plain_params
 

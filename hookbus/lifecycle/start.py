@@ -60,7 +60,7 @@ from hookbus.saving.hook_state import (
 )
 from hookbus.saving.retention import Retention
 from hookbus.saving.saver import Saver
-from hookbus.saving.tracking import Tracking
+from hookbus.tracking.objects import Tracking
 
 T = TypeVar("T")
 Done: TypeAlias = tuple[Any, int]

@@ -19,9 +19,9 @@ from hookbus.passes.place import BEFORE_ALL
 from hookbus.passes.position import ProgramPosition
 from hookbus.random_state import RestoredGenerators
 from hookbus.saving.hook_state import Stateful, states_of
-from hookbus.saving.leaves import Snapshot
 from hookbus.saving.matching import compare, leave_out, report_dtypes
-from hookbus.saving.tracking import TrackedStates, Tracking
+from hookbus.tracking.leaves import leaves
+from hookbus.tracking.objects import TrackedStates, Tracking
 
 T = TypeVar("T")
 
@@ -38,6 +38,28 @@ def continues_input(ended: str | None) -> bool:
     caller left the loop. *ended* is how that session ended; None if it did not.
     """
     return ended not in ("completed", "end_of_input")
+
+
+@attrs.frozen(eq=False)
+class Snapshot:
+    """The values of one save, read once, and the version of the session at that time.
+
+    Attributes:
+        beside: the parts that hooks are not shown, like ``pending``, by the names that they
+            have in checkpoints.
+    """
+
+    variables: Mapping[str, Any]
+    tracked: Mapping[str, Any]
+    version: int
+    beside: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """Return each number and array in it, by name."""
+        values = dict(self.variables)
+        for name, state in self.tracked.items():
+            values.update(leaves(name, state))
+        return values
 
 
 @attrs.frozen(eq=False)

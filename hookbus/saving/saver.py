@@ -46,9 +46,8 @@ from hookbus.hooks.outcome import SaveRequest
 from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
 from hookbus.process.forks import ForkGuard
-from hookbus.saving.contents import Contents
+from hookbus.saving.contents import Contents, Snapshot
 from hookbus.saving.last_save import LastSave
-from hookbus.saving.leaves import Snapshot
 from hookbus.saving.retention import Retention
 
 _SECONDS_TO_APPEAR = 10.0

@@ -22,7 +22,7 @@ from hookbus.errors import (
 )
 from hookbus.library import library_name, library_named
 from hookbus.logs import shown
-from hookbus.saving.leaves import fitted, leaves, parts_of
+from hookbus.tracking.leaves import fitted, leaves, parts_of
 
 _MOST_NAMES = 8
 """The most names that a message lists."""

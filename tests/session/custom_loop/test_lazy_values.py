@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hookbus import SessionRunArgs, SessionRunHook, random_state
-from hookbus.saving import tracking
+from hookbus.tracking import objects
 from tests.support.dice import install_dice
 
 
@@ -135,7 +135,7 @@ def test_no_generator_is_captured_while_no_lazy_value_is_read(
         captured.append(1)
         return sources()
 
-    monkeypatch.setattr(tracking, "sources", counted)
+    monkeypatch.setattr(objects, "sources", counted)
     hook = fetch(fetched)
     with own(hook) as session:
         with session.step() as step:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
-from hookbus.checkpoint.codec import MOST_LEVELS, too_deep
-from hookbus.checkpoint.parts import is_numpy_state
+from hookbus.checkpoint.codec import too_deep
 from hookbus.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -20,98 +18,12 @@ from hookbus.errors import (
     UsageError,
 )
 from hookbus.graph.node import plain_name
-from hookbus.library import (
-    Beside,
-    Faults,
-    LiveValue,
-    RandomSource,
-    Tracked,
-    libraries,
-    library_of,
-    plugin_for,
-)
+from hookbus.library import Beside, LiveValue, RandomSource, Tracked, libraries
 from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
-from hookbus.saving.layout import overlaps
-from hookbus.saving.leaves import Leaves, changed, parts_of, put_in_place
-
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
-
-
-def tracked_as(name: str, thing: Any) -> Tracked:
-    """Return how to save and restore *thing*, which is tracked as *name*.
-
-    Raises:
-        UsageError: an object of its type cannot be tracked.
-    """
-    library = library_of(thing)
-    found = None if library is None else library.tracked(name, thing)
-    if found is not None:
-        return found
-    plugin = plugin_for(thing)
-    if plugin is not None:
-        raise UsageError(
-            f"cannot track {name!r}, which is of type {type(thing).__name__}, without the "
-            f"plugin for its library: pip install {plugin}"
-        )
-    stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-    if stateful and not isinstance(thing, type):
-        return Tracked(
-            thing.state_dict,
-            lambda state: _loaded(thing, state),
-            thing,
-            write=lambda writes: thing.load_state_dict(changed(thing.state_dict(), writes)),
-        )
-    if hasattr(thing, "bit_generator"):
-        return _generator(name, thing)
-    if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
-        get, put = thing
-        return Tracked(
-            get,
-            lambda state: (put(state), get())[1],
-            get(),
-            write=lambda writes: put(changed(get(), writes)),
-        )
-    if isinstance(thing, dict | list) or _is_array(thing):
-        _check_trackable(name, thing)
-        return Tracked(
-            lambda: _plain(thing),
-            lambda state: restored_in_place(thing, state),
-            thing,
-            lambda state: faults_of(name, thing, state),
-            write=lambda writes: put_in_place(thing, writes),
-        )
-    raise _untrackable(name, thing)
-
-
-def _generator(name: str, generator: Any) -> Tracked:
-    """Return how to save and restore a NumPy Generator."""
-
-    def restore(state: Any) -> None:
-        generator.bit_generator.state = state
-
-    def put(state: Any) -> Any:
-        restore(state)
-        return generator
-
-    def faults(state: Any) -> Faults:
-        here, saved = generator.bit_generator.state["bit_generator"], None
-        if isinstance(state, Mapping):
-            saved = state.get("bit_generator")
-        if here != saved:
-            yield f"{name!r} is a generator of the kind {here}, and was {saved}"
-        elif not is_numpy_state(state):
-            yield f"{name!r} has no state of a generator of the kind {here}"
-
-    def fork() -> Any:
-        bits = generator.bit_generator
-        before = bits.state
-        seed = [int(word) for word in generator.integers(2**32, size=4)]
-        bits.state = before
-        return type(bits)(seed).state
-
-    source = RandomSource(lambda: generator.bit_generator.state, restore, fork)
-    return Tracked(source.capture, put, generator, faults, source)
+from hookbus.tracking.kinds import tracked_as
+from hookbus.tracking.leaves import Leaves
+from hookbus.tracking.trees import is_all_plain
 
 
 @attrs.frozen(eq=False)
@@ -398,113 +310,6 @@ def _beside(parts: Mapping[str, Beside | None]) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each is not None}
 
 
-def restored_in_place(here: Any, saved: Any) -> Any:
-    """Return *saved* as *here*, whose arrays, dicts and lists stay the same objects.
-
-    Values that cannot be changed, like numbers, are replaced in their dict or list.
-    """
-    if _is_array(here) and _is_writable(here):
-        here[...] = saved
-        return here
-    if isinstance(here, dict):
-        for key, value in saved.items():
-            here[key] = restored_in_place(here[key], value) if key in here else value
-        return here
-    if isinstance(here, list | tuple) and isinstance(saved, list | tuple):
-        both = map(restored_in_place, here, saved)
-        items = [*both, *saved[len(here) :]]
-        if isinstance(here, tuple):
-            kind: Any = type(here)
-            return kind._make(items) if _is_named(here) else tuple(items)
-        here[:] = items
-        return here
-    library = library_of(saved)
-    return saved if library is None else library.placed(saved, here)
-
-
-def _plain(state: Any, levels: int = MOST_LEVELS) -> Any:
-    """Return a state with tuples in place of named ones, whose classes no codec knows.
-
-    Parts without named tuples stay the same objects, and so do parts that are too deep.
-    """
-    if not isinstance(state, dict | list | tuple) or not levels:
-        return state
-    if isinstance(state, dict):
-        parts = {key: _plain(part, levels - 1) for key, part in state.items()}
-        return parts if any(parts[key] is not state[key] for key in parts) else state
-    items = [_plain(part, levels - 1) for part in state]
-    if _is_named(state):
-        return tuple(items)
-    if not any(map(operator.is_not, items, state)):
-        return state
-    return tuple(items) if isinstance(state, tuple) else items
-
-
-def _is_named(part: Any) -> bool:
-    return hasattr(part, "_make") and isinstance(part, tuple)
-
-
-def faults_of(path: str, here: Any, saved: Any) -> Faults:
-    """Yield why *saved* cannot be restored into *here*.
-
-    Everything that is here must be in the checkpoint, with the same shape and dtype. A dict
-    or list may have grown during the training.
-    """
-    if _is_array(here):
-        if _form(here) != _form(saved):
-            yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
-    elif isinstance(here, dict | list | tuple):
-        kinds = (dict,) if isinstance(here, dict) else (list, tuple)
-        if not isinstance(saved, kinds):
-            yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
-            return
-        known = saved.keys() if isinstance(saved, dict) else range(len(saved))
-        for key, value in parts_of(here):
-            if key in known:
-                yield from faults_of(f"{path}.{key}", value, saved[key])
-            elif isinstance(here, dict) or not _is_plain(value):
-                yield f"'{path}.{key}' is not in the checkpoint"
-
-
-def _check_trackable(
-    name: str, thing: Any, path: str = "", inside: tuple[int, ...] = ()
-) -> None:
-    """Raise UsageError unless *thing* can be restored in place, with everything in it."""
-    if _is_array(thing):
-        if not inside and not _is_writable(thing):
-            raise _untrackable(name, thing, path)
-        if _is_writable(thing) and overlaps(thing.shape, thing.strides, thing.itemsize):
-            raise UsageError(
-                f"cannot track {name!r}: the elements of '{name}{path}' share memory, as "
-                "those of broadcast_to() do, so that a state cannot be written into it: "
-                "give a copy of the array"
-            )
-    elif isinstance(thing, dict | list | tuple) and id(thing) not in inside:
-        if len(inside) == MOST_LEVELS:
-            raise UsageError(
-                f"cannot track {name!r}: it has more than {MOST_LEVELS} levels"
-            )
-        for key, value in parts_of(thing):
-            _check_trackable(name, value, f"{path}.{key}", (*inside, id(thing)))
-    elif not inside or not _is_plain(thing):
-        raise _untrackable(name, thing, path)
-
-
-def _untrackable(name: str, thing: Any, path: str = "") -> UsageError:
-    what = f"{name!r}: '{name}{path}'" if path else f"{name!r}, which"
-    if isinstance(thing, dict | list):
-        why = "contains itself"
-    elif hasattr(getattr(thing, "flags", None), "writeable") and _is_array(thing):
-        why = "is a read-only array"
-    else:
-        why = f"is of type {type(thing).__name__}"
-    return UsageError(
-        f"cannot track {what} {why} and cannot be restored in place: give an array, a dict "
-        "or list of arrays and numbers, an object with state_dict and load_state_dict, a "
-        "NumPy Generator, or a pair of functions (get, set)"
-    )
-
-
 def _check_fit(added: Mapping[str, Tracked], saved: Mapping[str, Any]) -> None:
     """Check that tracked objects can take their saved states.
 
@@ -528,37 +333,5 @@ def _plain_values(things: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: copy.deepcopy(thing)
         for name, thing in things.items()
-        if isinstance(thing, dict | list) and _is_all_plain(thing)
+        if isinstance(thing, dict | list) and is_all_plain(thing)
     }
-
-
-def _is_all_plain(value: Any) -> bool:
-    """Return whether a dict or list holds numbers, strings and such, and no array."""
-    if isinstance(value, dict | list | tuple):
-        return all(_is_all_plain(part) for _, part in parts_of(value))
-    return isinstance(value, _PLAIN)
-
-
-def _is_array(value: Any) -> bool:
-    """Return whether *value* is an array of any library, not a scalar or a class."""
-    return all(hasattr(value, part) for part in ("dtype", "shape", "__setitem__"))
-
-
-def _is_writable(array: Any) -> bool:
-    return bool(getattr(getattr(array, "flags", None), "writeable", False))
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether *value* is a number, a string, or None: it has no parts."""
-    return isinstance(value, _PLAIN) or (hasattr(value, "dtype") and not _is_array(value))
-
-
-def _form(value: Any) -> str:
-    if _is_array(value):
-        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
-    return f"a {type(value).__name__}"
-
-
-def _loaded(thing: Any, state: Any) -> Any:
-    thing.load_state_dict(state)
-    return thing

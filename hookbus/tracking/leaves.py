@@ -33,28 +33,6 @@ def leaves(name: str, state: Any) -> Iterator[tuple[str, Any]]:
 
 
 @attrs.frozen(eq=False)
-class Snapshot:
-    """The values of one save, read once, and the version of the session at that time.
-
-    Attributes:
-        beside: the parts that hooks are not shown, like ``pending``, by the names that they
-            have in checkpoints.
-    """
-
-    variables: Mapping[str, Any]
-    tracked: Mapping[str, Any]
-    version: int
-    beside: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-
-    def values(self) -> dict[str, Any]:
-        """Return each number and array in it, by name."""
-        values = dict(self.variables)
-        for name, state in self.tracked.items():
-            values.update(leaves(name, state))
-        return values
-
-
-@attrs.frozen(eq=False)
 class Leaves:
     """The numbers and arrays inside a tracked object, which may come and go.
 
