@@ -155,7 +155,8 @@ def view(seen: Seen) -> Seen:
     """Return what hooks have seen of a program.
 
     After a roll-back a custom loop saves its place in the input again, and a graph, whose
-    backend session is a new one, does not.
+    backend session is a new one, does not. A custom loop that stops saves at once, because
+    the code behind it is no part of the checkpoint; a graph saves when hooks have ended.
     """
     log, back, saved = hooks_view(seen[0]), ("session", "created"), ("session", "saved")
     is_back = sum(entry[:2] == back for entry in log) > 1
@@ -167,6 +168,10 @@ def view(seen: Seen) -> Seen:
         if not is_save or entry != last:
             found.append(entry)
         last = entry if is_save else last
+    for place in range(len(found) - 1):
+        one, other = found[place : place + 2]
+        if other[:2] == ("session", "end") and one == (*saved, other[-1]):
+            found[place : place + 2] = other, one
     return found, []
 
 
