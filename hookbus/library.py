@@ -15,7 +15,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import attrs
 
@@ -138,6 +138,11 @@ class Tracked:
         modes: switches that the program sets between steps, like whether a module trains.
             All processes have the same. They come back when a program resumes. A roll-back
             leaves them as they are, because the program goes on from where it is.
+        rewinds: how much of the state programs draw and count with. While a resumed program
+            goes through its passes again, that part is as it was when the program was there
+            for the first time. ``whole`` is for something like a generator. ``keys`` is for
+            a tree in which whole numbers in arrays are keys and other numbers are counters.
+            None restores the whole state at once.
         introduce: is called with all objects that the session tracks, by name, when some
             are added: before any state is compared or restored.
     """
@@ -153,6 +158,7 @@ class Tracked:
     is_alike: bool = False
     pending: Beside | None = None
     modes: Beside | None = None
+    rewinds: Literal["whole", "keys"] | None = None
     introduce: Callable[[Mapping[str, Any]], None] | None = None
 
 
@@ -242,6 +248,35 @@ class Library:
         Raises:
             UsageError: it cannot be tracked.
         """
+
+    def parts(self, value: Any) -> Mapping[str, Any] | None:
+        """Return the parts of a container that the library knows, one level, by name.
+
+        Such a container cannot change, like a pytree of JAX, and its class may be one of
+        any library. None for anything else. What no checkpoint holds, like a function in a
+        model, is left out.
+
+        Raises:
+            UsageError: two parts have one name.
+        """
+
+    def put_together(self, value: Any, parts: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """Return a container like *value* with other parts.
+
+        Args:
+            value: a container that :meth:`parts` takes apart.
+            parts: the new value of each part that :meth:`parts` returns.
+        """
+        raise PluginError(
+            f"{type(self).__name__} takes containers apart, and does not put them together"
+        )
+
+    def is_immutable(self, value: Any) -> bool:  # noqa: ARG002 (for subclasses)
+        """Return whether a value can never change, so that nobody needs a copy of it."""
+        return False
+
+    def why_not_saved(self, value: Any) -> str | None:
+        """Return why a value cannot be saved, like ``was deleted``; None if it can."""
 
     def joined(self, name: str, states: Sequence[Any]) -> Any:  # noqa: ARG002 (for subclasses)
         """Return the whole state of a tracked object for a program without a session.

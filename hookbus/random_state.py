@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus.errors import StateRefused, Undo
-from hookbus.library import RandomSource, libraries, on_host
+from hookbus.library import Beside, RandomSource, libraries, on_host
 from hookbus.logs import log
 from hookbus.validation import backend_of
 
@@ -64,26 +64,36 @@ class RandomGenerators:
 
     Attributes:
         sources: returns them by name; more may be there later.
+        beside: returns, by name, what else a program draws and counts with, like keys in
+            what it tracks. A name is in one of the two.
     """
 
     sources: Callable[[], Mapping[str, RandomSource]] = sources
+    beside: Callable[[], Mapping[str, Beside]] = dict
 
     def capture(self) -> dict[str, Any]:
-        """Return their states by name."""
+        """Return the states of the generators by name."""
         return {name: source.capture() for name, source in self.sources().items()}
 
+    def capture_all(self) -> dict[str, Any]:
+        """Return these states, and what the program draws and counts with beside them."""
+        parts = {name: part.get() for name, part in self.beside().items()}
+        return {**self.capture(), **{n: each for n, each in parts.items() if each}}
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put them back to states that :meth:`capture` returned.
+        """Put back what :meth:`capture` or :meth:`capture_all` returned.
 
         A state of a generator that is not here is left alone.
 
         Raises:
             CheckpointError: a generator does not take its state.
         """
-        for name, source in self.sources().items():
+        restores = {name: source.restore for name, source in self.sources().items()}
+        restores |= {name: part.put for name, part in self.beside().items()}
+        for name, put in restores.items():
             if name in state:
                 with StateRefused(f"the random generator {name!r}"):
-                    source.restore(state[name])
+                    put(state[name])
 
     def fork(self) -> dict[str, Any]:
         """Return states of separate streams that follow from the current states.

@@ -517,9 +517,12 @@ class Input:
         if known is not None:
             self._generators.restore(known)
             return do()
-        before = self._generators.capture()
+        # Later values are drawn between steps, which draw from what is tracked as well.
+        begins = when in ("open", "start")
+        capture = self._generators.capture_all if begins else self._generators.capture
+        before = capture()
         result = do()
-        if not same(before, self._generators.capture()):
+        if not same(before, capture()):
             self._drawn_from[when] = before
         return result
 

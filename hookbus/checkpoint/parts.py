@@ -65,7 +65,7 @@ def is_numpy_state(value: Any) -> bool:
     return form is None or not fault_in(value, dict(form), "")
 
 
-def _is_python_state(value: Any) -> bool:
+def is_python_state(value: Any) -> bool:
     """Return whether Python's generator can take over a state."""
     if type(value) is not tuple or len(value) != 3 or value[0] != 3:
         return False
@@ -84,7 +84,7 @@ def _are_generators(value: Any) -> bool:
     if not isinstance(value, Mapping) or not all(type(name) is str for name in value):
         return False
     for name, state in value.items():
-        if name == "python" and not _is_python_state(state):
+        if name == "python" and not is_python_state(state):
             return False
         of_numpy = isinstance(state, Mapping) and "bit_generator" in state
         if (of_numpy or name == "numpy") and not is_numpy_state(state):
@@ -94,6 +94,14 @@ def _are_generators(value: Any) -> bool:
 
 def _is_empty(value: Any) -> bool:
     return isinstance(value, Mapping) and not value
+
+
+def _is_form(value: Any) -> bool:
+    """Return whether a value is the shape and the dtype of an array."""
+    if type(value) not in (list, tuple) or len(value) != 2:
+        return False
+    shape, dtype = value
+    return type(shape) is list and all(map(is_count, shape)) and type(dtype) is str
 
 
 def _is_param(value: Any) -> bool:
@@ -145,6 +153,7 @@ _PARTS: Mapping[str, Any] = {
     "tracked": ({str: anything}, ...),
     "pending": ({str: anything}, ...),
     "modes": ({str: anything}, ...),
+    "forms": ({str: {str: _is_form}}, ...),
     "hooks": ({str: anything}, ...),
     "settings": ({str: {str: (str, int, float, bool, None)}}, ...),
     "inputs": ({str: _INPUT}, ...),

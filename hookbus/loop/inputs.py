@@ -16,17 +16,30 @@ from hookbus.lifecycle.requests import (
     on_any_rank,
 )
 from hookbus.lifecycle.state import RUNNING, SessionState
+from hookbus.tracking.held import Held, holder_of
 
 T = TypeVar("T")
 
 
 def track(state: SessionState, things: Mapping[str, Any]) -> Any:
     """Save objects of a custom loop; return the object, or for several a dict."""
+    values = _add(state, things)
+    return next(iter(values.values())) if len(values) == 1 else values
+
+
+def hold(state: SessionState, things: Mapping[str, Any]) -> Held:
+    """Save values that a custom loop replaces; return an object that has them."""
+    held, places = holder_of(things)
+    _add(state, places)
+    return held
+
+
+def _add(state: SessionState, things: Mapping[str, Any]) -> dict[str, Any]:
     tracking, graph = state.contents.tracking, state.creator.graph
     values = tracking.add(things)
     state.contents.put_generators()
     graph.hold(tracking.live(values), tracking.states(values))
-    return next(iter(values.values())) if len(values) == 1 else values
+    return values
 
 
 def complete_tracking(state: SessionState) -> None:

@@ -514,7 +514,7 @@ class ProgramPosition:
         if each.has_passes:
             position = each.source.state_at(each.done)
             value = each.source.pull()
-            each.before = position, self._generators.capture()
+            each.before = position, self._generators.capture_all()
             body.last, body.ends = None, {}
         else:
             value = each.source.pull()
@@ -570,7 +570,7 @@ class ProgramPosition:
         """Keep the generators as they are when a pass has ended, for its repetition."""
         self._note_loader(each)
         ends = self._body.ends
-        ends[str(each.number)] = self._generators.capture()
+        ends[str(each.number)] = self._generators.capture_all()
         ends.pop(str(each.number - _MOST_ENDS), None)
 
     def _within(self, state: Mapping[str, Any]) -> Mapping[str, Any] | None:

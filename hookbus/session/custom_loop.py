@@ -10,8 +10,9 @@ from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY
 from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.loop.evaluation import Evaluation
-from hookbus.loop.inputs import Passes, Values, track, wrapping
+from hookbus.loop.inputs import Passes, Values, hold, track, wrapping
 from hookbus.loop.step import Step, StepAside
+from hookbus.tracking.held import Held
 from hookbus.validation import check_name
 
 T = TypeVar("T")
@@ -34,10 +35,11 @@ class CustomLoop:
         each stays the same object and gets the saved state.
 
         Args:
-            things: the objects by name: an array that can be written into; a dict or list
-                of arrays, numbers, strings and further dicts, lists and tuples, also named
-                ones; a NumPy Generator; anything with ``state_dict`` and
-                ``load_state_dict``; or a pair of functions ``(get, set)``.
+            things: the objects by name: an array that can be written into; a dict, list or
+                deque of arrays, numbers, strings and further containers, also named tuples
+                and pytrees of JAX; a NumPy Generator or RandomState; a ``random.Random``;
+                anything with ``state_dict`` and ``load_state_dict``; or a pair of functions
+                ``(get, set)``. For a value that the loop replaces, see :meth:`hold`.
 
         Returns:
             The object, or for several objects a dict by name. For a pair, the result of
@@ -57,6 +59,39 @@ class CustomLoop:
         """
         self._check_custom_loop("track()")
         return track(self._state, things)
+
+    def hold(self, /, **values: Any) -> Held:
+        """Hold values that the loop replaces, and save them with every checkpoint.
+
+        This is :meth:`track` for values that cannot change: a pytree of JAX, like a
+        ``TrainState`` of flax or a state of optax, a bare array or key, a number, a named
+        tuple. The loop reads and replaces the attributes of the result::
+
+            held = session.hold(state=state)
+            held.state = update(held.state, batch)
+
+        If the restored checkpoint contains a value, the attribute has it at once. A
+        roll-back replaces it as well.
+
+        Args:
+            values: the first values, by name.
+
+        Returns:
+            An object with an attribute for each value, and no others.
+
+        Raises:
+            UsageError: a value cannot be saved, or its name is already used.
+            CheckpointMismatchError: the checkpoint holds another shape, dtype or structure.
+
+        >>> from hookbus import Config, MonitoredSession
+        >>> with MonitoredSession(config=Config(autoload=False)) as session:
+        ...     held = session.hold(point=(1.5, 2.5), count=0)
+        ...     held.count += 1
+        ...     held
+        Held(point=(1.5, 2.5), count=1)
+        """
+        self._check_custom_loop("hold()")
+        return hold(self._state, values)
 
     def iterate(self, iterable: Iterable[T], *, name: str | None = None) -> Values[T]:
         """Iterate over the input of a custom loop; end when the session stops.

@@ -32,7 +32,7 @@ from hookbus.lifecycle.start import (
 )
 from hookbus.lifecycle.state import Phase
 from hookbus.loop.evaluation import Evaluation
-from hookbus.loop.inputs import track
+from hookbus.loop.inputs import hold, track
 from hookbus.loop.step import Step
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
@@ -41,6 +41,7 @@ from hookbus.step.executor import check_given
 from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
 from hookbus.step.trace import OpenStep, Trace
+from hookbus.tracking.held import Held
 from hookbus.validation import check_name
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -291,6 +292,18 @@ class DrivenSession:
         self._check_created("track()")
         self._state.check_custom_loop("track()", "its variables are saved")
         return track(self._state, things)
+
+    def hold(self, /, **values: Any) -> Held:
+        """Hold values that a loop replaces; see :meth:`MonitoredSession.hold`.
+
+        Raises:
+            UsageError: the session has a graph; a value cannot be saved, or its name is
+                already used.
+            CheckpointMismatchError: the checkpoint holds another shape, dtype or structure.
+        """
+        self._check_created("hold()")
+        self._state.check_custom_loop("hold()", "its variables are saved")
+        return hold(self._state, values)
 
     def record(self, params: Any) -> None:
         """Record hyperparameters; see :meth:`MonitoredSession.record`.

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hookbus.checkpoint.parts import is_numpy_state
+import attrs
+
+from hookbus.checkpoint.parts import is_numpy_state, is_python_state
 from hookbus.errors import UsageError
 from hookbus.library import Faults, RandomSource, Tracked, library_of, plugin_for
-from hookbus.tracking.leaves import changed, put_in_place
+from hookbus.tracking.containers import (
+    PLAIN,
+    is_array,
+    is_writable,
+    leaves_of,
+    take_apart,
+)
+from hookbus.tracking.held import Place
+from hookbus.tracking.leaves import changed, written
 from hookbus.tracking.trees import (
     check_trackable,
     faults_of,
-    is_array,
+    faults_of_arrays,
+    outline_of,
+    placed,
     plain,
-    restored_in_place,
+    restored,
     untrackable,
 )
 
@@ -22,9 +37,15 @@ from hookbus.tracking.trees import (
 def tracked_as(name: str, thing: Any) -> Tracked:
     """Return how to save and restore *thing*, which is tracked as *name*.
 
+    Args:
+        name: the name.
+        thing: the object, or the place of a value that the loop replaces.
+
     Raises:
         UsageError: an object of its type cannot be tracked.
     """
+    if isinstance(thing, Place):
+        return _held(name, thing)
     library = library_of(thing)
     found = None if library is None else library.tracked(name, thing)
     if found is not None:
@@ -35,48 +56,176 @@ def tracked_as(name: str, thing: Any) -> Tracked:
             f"cannot track {name!r}, which is of type {type(thing).__name__}, without the "
             f"plugin for its library: pip install {plugin}"
         )
-    stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-    if stateful and not isinstance(thing, type):
-        return Tracked(
-            thing.state_dict,
-            lambda state: _loaded(thing, state),
-            thing,
-            write=lambda writes: thing.load_state_dict(changed(thing.state_dict(), writes)),
-        )
-    if hasattr(thing, "bit_generator"):
-        return _generator(name, thing)
-    if isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing)):
-        get, put = thing
-        return Tracked(
-            get,
-            lambda state: (put(state), get())[1],
-            get(),
-            write=lambda writes: put(changed(get(), writes)),
-        )
-    if isinstance(thing, dict | list) or is_array(thing):
-        check_trackable(name, thing)
-        return Tracked(
-            lambda: plain(thing),
-            lambda state: restored_in_place(thing, state),
-            thing,
-            lambda state: faults_of(name, thing, state),
-            write=lambda writes: put_in_place(thing, writes),
-        )
+    generator = _generator(name, thing)
+    if generator is not None:
+        return generator
+    if _has_state(type(thing)):
+        return _object(name, thing)
+    if _is_pair(thing):
+        return _pair(name, *thing)
+    if _is_trackable_tree(thing):
+        return _tree(name, _Kept(thing))
+    # A module of flax answers any name, and so do some other containers.
+    if not isinstance(thing, type) and _has_state(thing):
+        return _object(name, thing)
     raise untrackable(name, thing)
 
 
-def _generator(name: str, generator: Any) -> Tracked:
-    """Return how to save and restore a NumPy Generator."""
+def _is_trackable_tree(thing: Any) -> bool:
+    """Return whether a thing is an array that can be written, or a container.
 
-    def restore(state: Any) -> None:
-        generator.bit_generator.state = state
+    A tuple has to have an array in it; one of numbers can only be held.
+    """
+    if is_array(thing):
+        return is_writable(thing)
+    if isinstance(thing, tuple):
+        return any(map(is_array, leaves_of(thing)))
+    return take_apart(thing) is not None
+
+
+@attrs.define(eq=False)
+class _Kept:
+    """Keeps a tree whose root is replaced if it cannot change."""
+
+    value: Any
+
+    def get(self) -> Any:
+        """Return the tree."""
+        return self.value
+
+    def put(self, value: Any) -> None:
+        """Replace the tree."""
+        self.value = value
+
+
+def _held(name: str, place: Place) -> Tracked:
+    """Return how to save and restore the value that is in a place at the time."""
+    value = place.get()
+    is_leaf = isinstance(value, PLAIN) or (is_array(value) and not is_writable(value))
+    if is_leaf or (take_apart(value) is not None and not _is_pair(value)):
+        return _tree(name, place)
+    tracked = tracked_as(name, value)
 
     def put(state: Any) -> Any:
-        restore(state)
+        place.put(tracked_as(name, place.get()).put(state))
+        return place.get()
+
+    return attrs.evolve(tracked, get=lambda: tracked_as(name, place.get()).get(), put=put)
+
+
+def _tree(name: str, place: Place | _Kept) -> Tracked:
+    """Return how to save and restore arrays and numbers in containers."""
+    check_trackable(name, place.get())
+    outline = outline_of(place.get())
+
+    def put(state: Any) -> Any:
+        place.put(restored(place.get(), state))
+        return place.get()
+
+    def write(writes: Any) -> None:
+        place.put(written(place.get(), writes))
+
+    return Tracked(
+        lambda: plain(place.get(), name, outline),
+        put,
+        place.get(),
+        lambda state: faults_of(name, place.get(), state),
+        write=write,
+        rewinds=None if isinstance(place.get(), deque) else "keys",
+    )
+
+
+def _has_state(thing: Any) -> bool:
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def _object(name: str, thing: Any) -> Tracked:
+    """Return how to save and restore an object with a state of its own."""
+
+    def put(state: Any) -> Any:
+        thing.load_state_dict(placed(_state_of(thing.state_dict), state))
+        return thing
+
+    return Tracked(
+        thing.state_dict,
+        put,
+        thing,
+        lambda state: faults_of_arrays(name, _state_of(thing.state_dict), state),
+        write=lambda writes: thing.load_state_dict(changed(thing.state_dict(), writes)),
+    )
+
+
+def _pair(name: str, get: Callable[[], Any], put: Callable[[Any], Any]) -> Tracked:
+    """Return how to save and restore what two functions get and set."""
+
+    def put_placed(state: Any) -> Any:
+        put(placed(get(), state))
+        return get()
+
+    return Tracked(
+        get,
+        put_placed,
+        get(),
+        lambda state: faults_of_arrays(name, _state_of(get), state),
+        write=lambda writes: put(changed(get(), writes)),
+        rewinds="whole",
+    )
+
+
+def _is_pair(thing: Any) -> bool:
+    return isinstance(thing, tuple) and len(thing) == 2 and all(map(callable, thing))
+
+
+def _state_of(get: Callable[[], Any]) -> Any:
+    """Return the state of an object; None if it cannot tell it yet."""
+    try:
+        return get()
+    except Exception:  # the save tells why
+        return None
+
+
+def _generator(name: str, thing: Any) -> Tracked | None:
+    """Return how to save and restore a generator of NumPy or of Python."""
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
+        return _python_generator(name, thing)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    kinds = (numpy.random.Generator, numpy.random.RandomState)
+    return _numpy_generator(name, thing) if isinstance(thing, kinds) else None
+
+
+def _python_generator(name: str, generator: random.Random) -> Tracked:
+    def put(state: Any) -> Any:
+        generator.setstate(state)
         return generator
 
     def faults(state: Any) -> Faults:
-        here, saved = generator.bit_generator.state["bit_generator"], None
+        if not is_python_state(state):
+            yield f"{name!r} has no state of a random.Random"
+
+    def fork() -> Any:
+        copied = random.Random()
+        copied.setstate(generator.getstate())
+        return random.Random(copied.getrandbits(64)).getstate()
+
+    source = RandomSource(generator.getstate, generator.setstate, fork)
+    return Tracked(source.capture, put, generator, faults, source)
+
+
+def _numpy_generator(name: str, generator: Any) -> Tracked:
+    """Return how to save and restore a Generator, or a RandomState."""
+    if hasattr(generator, "bit_generator"):
+        source = _generator_source(generator)
+    else:
+        source = _random_state_source(generator)
+
+    def put(state: Any) -> Any:
+        source.restore(state)
+        return generator
+
+    def faults(state: Any) -> Faults:
+        here, saved = source.capture()["bit_generator"], None
         if isinstance(state, Mapping):
             saved = state.get("bit_generator")
         if here != saved:
@@ -84,17 +233,33 @@ def _generator(name: str, generator: Any) -> Tracked:
         elif not is_numpy_state(state):
             yield f"{name!r} has no state of a generator of the kind {here}"
 
+    return Tracked(source.capture, put, generator, faults, source)
+
+
+def _generator_source(generator: Any) -> RandomSource:
+    bits = generator.bit_generator
+
+    def restore(state: Any) -> None:
+        bits.state = state
+
     def fork() -> Any:
-        bits = generator.bit_generator
         before = bits.state
         seed = [int(word) for word in generator.integers(2**32, size=4)]
         bits.state = before
         return type(bits)(seed).state
 
-    source = RandomSource(lambda: generator.bit_generator.state, restore, fork)
-    return Tracked(source.capture, put, generator, faults, source)
+    return RandomSource(lambda: bits.state, restore, fork)
 
 
-def _loaded(thing: Any, state: Any) -> Any:
-    thing.load_state_dict(state)
-    return thing
+def _random_state_source(generator: Any) -> RandomSource:
+    def capture() -> Any:
+        return generator.get_state(legacy=False)
+
+    def fork() -> Any:
+        before = capture()
+        seed = [int(word) for word in generator.randint(2**32, size=4, dtype="uint32")]
+        generator.set_state(before)
+        kind = getattr(sys.modules["numpy"].random, before["bit_generator"])
+        return {**before, "has_gauss": 0, "gauss": 0.0, **kind(seed).state}
+
+    return RandomSource(capture, generator.set_state, fork)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ import attrs
 from hookbus.errors import GraphError, NoValueYetError, UsageError
 from hookbus.library import Library, LiveValue, library_of
 from hookbus.random_state import same
+from hookbus.tracking.containers import put_together, take_apart
 
 Path: TypeAlias = tuple[Any, ...]
 """The keys and indices that lead from a state to a value inside it."""
@@ -48,7 +50,7 @@ class Leaves:
 
     def find(self, name: str) -> LiveValue | None:
         """Return the value of a name; None if the object has no such value now."""
-        if _path_to(self.get(), name[len(self.name) :]) is None:
+        if path_to(self.get(), name[len(self.name) :]) is None:
             return None
         return LiveValue(partial(self._read, name), lambda value: self.write({name: value}))
 
@@ -88,7 +90,7 @@ class Leaves:
         return _kept(self._at(self.get(), name)[1])
 
     def _at(self, state: Any, name: str) -> tuple[Path, Any]:
-        path = _path_to(state, name[len(self.name) :])
+        path = path_to(state, name[len(self.name) :])
         if path is None:
             raise NoValueYetError(
                 f"{name!r} has no value: the state of {self.name!r} does not contain it",
@@ -97,14 +99,15 @@ class Leaves:
         return path, _at(state, path)
 
 
-def put_in_place(thing: Any, writes: Writes) -> None:
-    """Write values into an array, or into the arrays, dicts and lists of a container.
+def written(thing: Any, writes: Writes) -> Any:
+    """Write values into a tree; return the tree, or the one that replaces it.
 
-    Arrays stay the same objects. Values that cannot be changed are replaced in the dict or
-    list that contains them; a tuple on the way is replaced as a whole.
+    Arrays that can be written stay the same objects, and so do dicts and lists. A value or
+    a container that cannot be changed is replaced in the container around it.
     """
     for path, value in writes:
-        _written(thing, path, value)
+        thing = _written(thing, path, value)
+    return thing
 
 
 def changed(state: Any, writes: Writes) -> Any:
@@ -118,14 +121,14 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, float) or hasattr(value, "dtype")
 
 
-def _path_to(state: Any, rest: str) -> Path | None:
+def path_to(state: Any, rest: str) -> Path | None:
     """Return the path to the value whose name is *rest*, like ``.layers.0.w``."""
     if not rest:
         return () if _is_leaf(state) else None
     for key, value in parts_of(state):
         part = f".{key}"  # a key may have dots itself
         if rest == part or rest.startswith(f"{part}."):
-            inside = _path_to(value, rest[len(part) :])
+            inside = path_to(value, rest[len(part) :])
             if inside is not None:
                 return (key, *inside)
     return None
@@ -209,11 +212,14 @@ def _written(here: Any, path: Path, value: Any) -> Any:
         put(value)
         return here
     key, *rest = path
-    part = _written(here[key], tuple(rest), value)
-    if isinstance(here, tuple):
-        return _with_item(here, key, part)
-    if part is not here[key]:
-        here[key] = part
+    parts = take_apart(here)
+    assert parts is not None
+    part = _written(parts[key], tuple(rest), value)
+    if part is parts[key]:
+        return here
+    if not isinstance(here, dict | list | deque):
+        return put_together(here, {**parts, key: part})
+    here[key] = part
     return here
 
 
@@ -223,14 +229,7 @@ def _replaced(state: Any, path: Path, value: Any) -> Any:
     key, *rest = path
     part = _replaced(state[key], tuple(rest), value)
     if isinstance(state, tuple):
-        return _with_item(state, key, part)
+        return put_together(state, {**dict(enumerate(state)), key: part})
     other = copy.copy(state)
     other[key] = part
     return other
-
-
-def _with_item(items: tuple[Any, ...], place: int, value: Any) -> Any:
-    """Return a tuple, maybe a named one, with another item."""
-    both = (*items[:place], value, *items[place + 1 :])
-    kind: Any = type(items)
-    return kind._make(both) if hasattr(kind, "_make") else both

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -21,9 +22,11 @@ from hookbus.graph.node import plain_name
 from hookbus.library import Beside, LiveValue, RandomSource, Tracked, libraries
 from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
+from hookbus.tracking.forms import Forms, changed_forms, forms_of, with_first_forms
 from hookbus.tracking.kinds import tracked_as
 from hookbus.tracking.leaves import Leaves
-from hookbus.tracking.trees import is_all_plain
+from hookbus.tracking.rewinding import drawn_part, with_part
+from hookbus.tracking.write_backs import WriteBacks
 
 
 @attrs.frozen(eq=False)
@@ -34,18 +37,19 @@ class TrackedStates:
         states: their states.
         pending: their work that is not finished; None to leave it as it is.
         modes: the switches that the program has set.
+        forms: the forms that arrays had before the first step, of those that have changed.
     """
 
     states: Mapping[str, Any]
     pending: Mapping[str, Any] | None = attrs.field(factory=dict)
     modes: Mapping[str, Any] = attrs.field(factory=dict)
+    forms: Mapping[str, Forms] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> TrackedStates:
         """Return the parts that a checkpoint has; older ones only have states."""
-        return cls(
-            state.get("tracked", {}), state.get("pending", {}), state.get("modes", {})
-        )
+        parts = (state.get(part, {}) for part in ("tracked", "pending", "modes", "forms"))
+        return cls(*parts)
 
 
 class Tracking:
@@ -55,18 +59,20 @@ class Tracking:
         generators: the random generators of the process and those that are tracked.
         is_complete: whether the first step has begun, after which no further object is
             tracked.
-        starts: the states of tracked generators when the program began for the first time.
-            A resumed program draws the same numbers on its way to its place.
+        starts: when the program began for the first time, the states of tracked generators,
+            and the parts of other objects with which it draws and counts. A resumed program
+            draws the same numbers on its way to its place.
     """
 
     def __init__(self) -> None:
-        self.generators = RandomGenerators(self._all_sources)
+        self.generators = RandomGenerators(self._all_sources, self._drawn_with)
         self._tracked: dict[str, Tracked] = {}
         self._saved: TrackedStates | None = None
         self.is_complete = self._restores_again = False
         self._restores_generators = self._restores_all = True
         self.starts: dict[str, Any] = {}
-        self._first: dict[str, Any] = {}
+        self._forms: dict[str, Forms] = {}
+        self._write_backs = WriteBacks()
 
     def restore_from(
         self,
@@ -83,7 +89,7 @@ class Tracking:
             again: whether to keep *saved* as it is, for :meth:`restore_again`.
             generators: whether to restore random generators as well.
             every: whether :meth:`check` requires the same names here and in *saved*.
-            starts: see the attribute; a generator gets this state until
+            starts: see the attribute; what a program draws with gets these states until
                 :meth:`restore_again`.
         """
         self._saved, self._restores_again = saved, again
@@ -96,23 +102,27 @@ class Tracking:
         return not self._tracked
 
     def begin_anew(self) -> None:
-        """Give dicts and lists without arrays the values that they had before a restore.
+        """Give counters the values with which the program began.
 
-        A resumed program goes through its passes again, and may count them.
+        A resumed program goes through its passes again, and counts them.
         """
-        first, self._first = self._first, {}
-        for name, state in first.items():
-            self._tracked[name].put(state)
+        for name, tracked in self._tracked.items():
+            if tracked.rewinds and name in self.starts:
+                self._rewind(name, self.starts[name])
 
     def restore_again(self, generators: bool = True) -> None:
         """Restore the objects that are tracked by now once more.
 
-        *generators* is whether random generators are among them.
+        *generators* is whether random generators are among them, and the keys in others.
         """
         saved, self._restores_again = self._saved or TrackedStates({}), False
         if not generators:
             own = self._sources()
             states = {n: each for n, each in saved.states.items() if n not in own}
+            for name in states.keys() & self._tracked.keys():
+                counts = self._tracked[name].rewinds == "whole"
+                part = self._drawn_part(name, counts=counts)
+                states[name] = with_part(states[name], part)
             saved = attrs.evolve(saved, states=states)
         self.put_back(saved, resumes=True)
         if self.is_complete:
@@ -158,29 +168,43 @@ class Tracking:
         for tracked in every.values():
             if tracked.introduce is not None:
                 tracked.introduce(values)
-        parts = TrackedStates({}) if self._saved is None else self._saved
-        saved = parts.states
+        parts = self._saved or TrackedStates({})
         both = {
             name
             for name, tracked in added.items()
-            if name in saved and (self._restores_generators or tracked.source is None)
+            if name in parts.states
+            and (self._restores_generators or tracked.source is None)
         }
-        _check_fit({n: t for n, t in added.items() if n in both}, saved)
-        new = [name for name in added if name not in saved]
+        _check_fit({name: added[name] for name in both}, parts)
+        new = [name for name in added if name not in parts.states]
         if new and self._saved is not None and not self._restores_all:
             log.info("the checkpoint has no state for these objects", objects=new)
         self._tracked.update(added)
-        if self._restores_again:  # an object may keep parts of a state, and change them
-            states = {name: copy.deepcopy(saved[name]) for name in both}
-            states |= {name: self.starts[name] for name in both & self.starts.keys()}
-            parts = attrs.evolve(parts, states=states)
-            self._first |= _plain_values({name: things[name] for name in both})
-        for name in added.keys() & self._sources().keys():
-            self.starts.setdefault(name, added[name].get())
+        parts = self._begin_with(parts, added, both)
         return {
             name: _put(name, tracked, parts, True) if name in both else tracked.value
             for name, tracked in added.items()
         }
+
+    def _begin_with(
+        self, saved: TrackedStates, added: Mapping[str, Tracked], both: Iterable[str]
+    ) -> TrackedStates:
+        """Return the states with which objects begin when they are added.
+
+        A program that will go through its passes again draws as when it began.
+        """
+        if self._restores_again:  # an object may keep parts of a state, and change them
+            states = {name: copy.deepcopy(saved.states[name]) for name in both}
+            for name in states.keys() & self.starts.keys():
+                states[name] = self._as_at_start(name, states[name])
+            saved = attrs.evolve(saved, states=states)
+        for name, tracked in added.items():
+            if tracked.rewinds:
+                self._forms[name] = forms_of(name, tracked.get())
+            start = tracked.get() if tracked.source else self._drawn_part(name)
+            if start is not None:
+                self.starts.setdefault(name, start)
+        return saved
 
     def add_all(self, things: Mapping[str, Any]) -> None:
         """Track the objects of a graph, or, in a recovery, restore them again.
@@ -240,8 +264,11 @@ class Tracking:
                 "checkpoint_dir"
             )
 
-    def capture(self) -> TrackedStates:
+    def capture(self, step: int) -> TrackedStates:
         """Return the state of each object, and what belongs to it, by name.
+
+        Args:
+            step: the global step of the save.
 
         Raises:
             CheckpointError: a state has too many levels.
@@ -251,9 +278,15 @@ class Tracking:
             why = too_deep(state)
             if why:
                 raise CheckpointError(f"the state of the tracked object {name!r} {why}")
+        self._write_backs.note(states, step)
         pending = {name: tracked.pending for name, tracked in self._tracked.items()}
         modes = {name: tracked.modes for name, tracked in self._tracked.items()}
-        return TrackedStates(states, _beside(pending), _beside(modes))
+        forms = {
+            name: changed_forms(first, forms_of(name, states[name]))
+            for name, first in self._forms.items()
+        }
+        forms = {name: each for name, each in forms.items() if each}
+        return TrackedStates(states, _beside(pending), _beside(modes), forms)
 
     def aside(self) -> Undo:
         """Return a block that has no effect on the training, whatever it computes.
@@ -284,6 +317,33 @@ class Tracking:
         """Return the states of the tracked generators, by the names of the objects."""
         return {name: source.capture() for name, source in self._sources().items()}
 
+    def _as_at_start(self, name: str, saved: Any) -> Any:
+        """Return a saved state with which the program draws as when it began."""
+        tracked, start = self._tracked[name], self.starts[name]
+        if tracked.source is not None:
+            return start
+        return with_part(saved, start, counts=tracked.rewinds == "whole")
+
+    def _drawn_part(self, name: str, *, counts: bool = True) -> Any:
+        """Return the part of an object with which programs draw; None without one."""
+        tracked = self._tracked[name]
+        return drawn_part(tracked.get(), counts=counts) if tracked.rewinds else None
+
+    def _rewind(self, name: str, part: Mapping[str, Any]) -> None:
+        """Put back a part of an object with which programs draw."""
+        tracked = self._tracked[name]
+        tracked.put(with_part(tracked.get(), part))
+
+    def _drawn_with(self) -> dict[str, Beside]:
+        """Return the parts of all objects with which programs draw, as `_all_sources`."""
+        return {
+            f"tracked.{name}": Beside(
+                partial(self._drawn_part, name), partial(self._rewind, name)
+            )
+            for name, tracked in self._tracked.items()
+            if tracked.rewinds
+        }
+
     def _all_sources(self) -> dict[str, RandomSource]:
         """Return the generators of the process and those that are tracked."""
         tracked = {f"tracked.{name}": source for name, source in self._sources().items()}
@@ -310,7 +370,7 @@ def _beside(parts: Mapping[str, Beside | None]) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each is not None}
 
 
-def _check_fit(added: Mapping[str, Tracked], saved: Mapping[str, Any]) -> None:
+def _check_fit(added: Mapping[str, Tracked], saved: TrackedStates) -> None:
     """Check that tracked objects can take their saved states.
 
     Raises:
@@ -319,19 +379,11 @@ def _check_fit(added: Mapping[str, Tracked], saved: Mapping[str, Any]) -> None:
     faults: list[str] = []
     for name, tracked in added.items():
         with StateRefused(f"the tracked object {name!r}"):
-            faults += tracked.faults(saved[name])
+            state = with_first_forms(name, saved.states[name], saved.forms.get(name, {}))
+            faults += tracked.faults(state)
     if faults:
         raise CheckpointMismatchError(
             "the tracked objects do not fit the restored checkpoint: "
             f"{'; '.join(faults)}. Track the same objects as before, or give another "
             "checkpoint_dir"
         )
-
-
-def _plain_values(things: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the dicts and lists without arrays."""
-    return {
-        name: copy.deepcopy(thing)
-        for name, thing in things.items()
-        if isinstance(thing, dict | list) and is_all_plain(thing)
-    }

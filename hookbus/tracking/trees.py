@@ -1,63 +1,169 @@
-"""Restores trees of dicts, lists and tuples in place, and compares their forms."""
+"""Saves trees of containers as plain data, restores them, and compares their forms.
+
+A dict, list or deque stays the same object when it is restored, and so does an array that
+can be written. A container that cannot change, like a named tuple or a pytree of JAX, is
+replaced in the container around it.
+"""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from hookbus.checkpoint.codec import MOST_LEVELS
 from hookbus.errors import UsageError
 from hookbus.library import Faults, library_of
+from hookbus.tracking.containers import (
+    PLAIN,
+    is_array,
+    is_fixed,
+    is_writable,
+    put_together,
+    take_apart,
+)
 from hookbus.tracking.layout import overlaps
 from hookbus.tracking.leaves import parts_of
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+Outline: TypeAlias = "tuple[type, Mapping[Any, Outline]] | bool"
+"""The classes of the containers in a tree, with their parts; whether a leaf is not None."""
 
 
-def restored_in_place(here: Any, saved: Any) -> Any:
-    """Return *saved* as *here*, whose arrays, dicts and lists stay the same objects.
+def outline_of(value: Any) -> Outline:
+    """Return the classes of the containers in a tree."""
+    parts = take_apart(value)
+    if parts is None:
+        return value is not None
+    return type(value), {key: outline_of(part) for key, part in parts.items()}
 
-    Values that cannot be changed, like numbers, are replaced in their dict or list.
+
+def plain(state: Any, name: str, outline: Outline | None, levels: int = MOST_LEVELS) -> Any:
+    """Return a tree as dicts, lists and tuples, which any codec knows.
+
+    Containers of which no part changes stay the same objects, and so do those that are too
+    deep.
+
+    Args:
+        state: the tree.
+        name: its name, for messages.
+        outline: the containers that a program has when it starts; None for a part that it
+            does not have by then.
+        levels: how many levels it may have.
+
+    Raises:
+        UsageError: a named tuple, or a container of a library, is not in the outline, so
+            that no program could restore it.
     """
-    if is_array(here) and _is_writable(here):
+    if isinstance(state, PLAIN) or is_array(state) or not levels:
+        return state
+    parts = take_apart(state)
+    if parts is None:
+        return state
+    known = outline[1] if isinstance(outline, tuple) else {}
+    if is_fixed(state):
+        _check_structure(state, parts, name, outline)
+    made = {k: plain(v, f"{name}.{k}", known.get(k), levels - 1) for k, v in parts.items()}
+    if is_fixed(state):
+        return made
+    if not any(map(operator.is_not, made.values(), parts.values())):
+        return [*state] if isinstance(state, deque) else state
+    if isinstance(state, dict):
+        return made
+    return tuple(made.values()) if isinstance(state, tuple) else [*made.values()]
+
+
+def _check_structure(
+    state: Any, parts: Mapping[Any, Any], name: str, outline: Outline | None
+) -> None:
+    """Check that a program that starts has the same container.
+
+    Raises:
+        UsageError: it has another one, or none.
+    """
+    fault = None
+    if outline is None:
+        fault = f"{name!r} is new, a {type(state).__name__}"
+    elif not isinstance(outline, tuple) or outline[0] is not type(state):
+        was = outline[0].__name__ if isinstance(outline, tuple) else "value without parts"
+        fault = f"{name!r} is a {type(state).__name__}, and was a {was}"
+    else:
+        for key in {**outline[1], **parts}:
+            is_here, was_here = key in parts, key in outline[1]
+            if is_here and was_here:
+                was_leaf = outline[1][key]
+                if not isinstance(was_leaf, bool) or take_apart(parts[key]) is not None:
+                    continue
+                is_here, was_here = parts[key] is not None, was_leaf
+            if is_here != was_here:
+                fault = f"'{name}.{key}' is {'new' if is_here else 'gone'}"
+                break
+    if fault:
+        raise UsageError(
+            f"the structure of {name.partition('.')[0]!r} has changed since it was "
+            f"tracked: {fault}. A program that starts again could not restore it: track it "
+            "with all of its parts, and give a part that comes later a first value"
+        )
+
+
+def restored(here: Any, saved: Any) -> Any:
+    """Return *saved* as *here*: what can change stays the same object.
+
+    Values that cannot be changed, like numbers, are replaced in the container around them.
+    """
+    if is_array(here) and is_writable(here) and here.shape == getattr(saved, "shape", ()):
         here[...] = saved
         return here
     if isinstance(here, dict):
         for key, value in saved.items():
-            here[key] = restored_in_place(here[key], value) if key in here else value
+            here[key] = restored(here[key], value) if key in here else value
         return here
-    if isinstance(here, list | tuple) and isinstance(saved, list | tuple):
-        both = map(restored_in_place, here, saved)
-        items = [*both, *saved[len(here) :]]
-        if isinstance(here, tuple):
-            kind: Any = type(here)
-            return kind._make(items) if _is_named(here) else tuple(items)
-        here[:] = items
+    if isinstance(here, deque):
+        here.clear()
+        here.extend(saved)
         return here
-    library = library_of(saved)
-    return saved if library is None else library.placed(saved, here)
-
-
-def plain(state: Any, levels: int = MOST_LEVELS) -> Any:
-    """Return a state with tuples in place of named ones, whose classes no codec knows.
-
-    Parts without named tuples stay the same objects, and so do parts that are too deep.
-    """
-    if not isinstance(state, dict | list | tuple) or not levels:
-        return state
-    if isinstance(state, dict):
-        parts = {key: plain(part, levels - 1) for key, part in state.items()}
-        return parts if any(parts[key] is not state[key] for key in parts) else state
-    items = [plain(part, levels - 1) for part in state]
-    if _is_named(state):
+    parts = take_apart(here)
+    if parts is None:
+        return _placed(here, saved)
+    if is_fixed(here):
+        return put_together(here, _by_field(parts, saved, restored))
+    if not isinstance(saved, list | tuple):
+        return saved
+    items = [*map(restored, here, saved), *saved[len(here) :]]
+    if isinstance(here, tuple):
         return tuple(items)
-    if not any(map(operator.is_not, items, state)):
-        return state
-    return tuple(items) if isinstance(state, tuple) else items
+    here[:] = items
+    return here
 
 
-def _is_named(part: Any) -> bool:
-    return hasattr(part, "_make") and isinstance(part, tuple)
+def placed(here: Any, saved: Any) -> Any:
+    """Return a state whose values of libraries are where those of *here* are.
+
+    No container is changed, and the classes of *saved* stay.
+    """
+    if isinstance(saved, Mapping):
+        known = here if isinstance(here, Mapping) else {}
+        return {key: placed(known.get(key), part) for key, part in saved.items()}
+    if isinstance(saved, list | tuple):
+        others = [*here] if isinstance(here, list | tuple) else []
+        others += [None] * (len(saved) - len(others))
+        return type(saved)(map(placed, others, saved))
+    return _placed(here, saved)
+
+
+def _placed(here: Any, saved: Any) -> Any:
+    library = library_of(here) or library_of(saved)
+    return saved if library is None or here is None else library.placed(saved, here)
+
+
+def _by_field(parts: Mapping[Any, Any], saved: Any, each: Any) -> dict[Any, Any]:
+    """Return the fields of a container with their saved values.
+
+    Older checkpoints have the values of a named tuple in their order.
+    """
+    if not isinstance(saved, Mapping):
+        saved = dict(zip(parts, saved, strict=True))
+    return {key: each(part, saved[key]) for key, part in parts.items()}
 
 
 def faults_of(path: str, here: Any, saved: Any) -> Faults:
@@ -66,44 +172,91 @@ def faults_of(path: str, here: Any, saved: Any) -> Faults:
     Everything that is here must be in the checkpoint, with the same shape and dtype. A dict
     or list may have grown during the training.
     """
+    parts = None if is_array(here) or isinstance(here, deque) else take_apart(here)
+    if parts is None:
+        if is_array(here) and _form(here) != _form(saved):
+            yield _differs(path, here, saved)
+        return
+    fixed = is_fixed(here)
+    known = _saved_parts(here, saved, parts, fixed)
+    if known is None:
+        yield _differs(path, here, saved)
+        return
+    for key, value in parts.items():
+        inside = f"{path}.{key}"
+        if key not in known:
+            if fixed or isinstance(here, dict) or not _is_plain(value):
+                yield f"{inside!r} is not in the checkpoint"
+        elif fixed and (value is None) != (known[key] is None):
+            yield _differs(inside, value, known[key])
+        else:
+            yield from faults_of(inside, value, known[key])
+    if fixed:
+        for key in known.keys() - parts.keys():
+            yield f"'{path}.{key}' is only in the checkpoint"
+
+
+def faults_of_arrays(path: str, here: Any, saved: Any) -> Faults:
+    """Yield the arrays of two states that differ in shape or dtype.
+
+    The object knows about everything else. An array without elements may have grown.
+    """
     if is_array(here):
-        if _form(here) != _form(saved):
-            yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
-    elif isinstance(here, dict | list | tuple):
-        kinds = (dict,) if isinstance(here, dict) else (list, tuple)
-        if not isinstance(saved, kinds):
-            yield f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
-            return
-        known = saved.keys() if isinstance(saved, dict) else range(len(saved))
-        for key, value in parts_of(here):
-            if key in known:
-                yield from faults_of(f"{path}.{key}", value, saved[key])
-            elif isinstance(here, dict) or not _is_plain(value):
-                yield f"'{path}.{key}' is not in the checkpoint"
+        if is_array(saved) and 0 not in here.shape and _form(here) != _form(saved):
+            yield _differs(path, here, saved)
+        return
+    known = dict(parts_of(saved))
+    for key, value in parts_of(here):
+        if key in known:
+            yield from faults_of_arrays(f"{path}.{key}", value, known[key])
+
+
+def _differs(path: str, here: Any, saved: Any) -> str:
+    return f"{path!r} is {_form(here)} here and {_form(saved)} in the checkpoint"
+
+
+def _saved_parts(
+    here: Any, saved: Any, parts: Mapping[Any, Any], fixed: bool
+) -> Mapping[Any, Any] | None:
+    """Return the parts in the checkpoint by the keys of those here; None without any."""
+    if isinstance(saved, Mapping):
+        return saved if fixed or isinstance(here, dict) else None
+    if isinstance(here, dict) or not isinstance(saved, list | tuple):
+        return None
+    if fixed and isinstance(here, tuple) and len(saved) == len(parts):
+        return dict(zip(parts, saved, strict=True))
+    return None if fixed else dict(enumerate(saved))
 
 
 def check_trackable(
     name: str, thing: Any, path: str = "", inside: tuple[int, ...] = ()
 ) -> None:
-    """Raise UsageError unless *thing* can be restored in place, with everything in it."""
+    """Check that a checkpoint can hold everything in *thing*.
+
+    Raises:
+        UsageError: it cannot, or a read-only array is not in a container.
+    """
+    library = library_of(thing)
+    why = None if library is None else library.why_not_saved(thing)
+    if why is not None:
+        raise UsageError(f"cannot track {name!r}: '{name}{path}' {why}")
     if is_array(thing):
-        if not inside and not _is_writable(thing):
-            raise untrackable(name, thing, path)
-        if _is_writable(thing) and overlaps(thing.shape, thing.strides, thing.itemsize):
+        if is_writable(thing) and overlaps(thing.shape, thing.strides, thing.itemsize):
             raise UsageError(
                 f"cannot track {name!r}: the elements of '{name}{path}' share memory, as "
                 "those of broadcast_to() do, so that a state cannot be written into it: "
                 "give a copy of the array"
             )
-    elif isinstance(thing, dict | list | tuple) and id(thing) not in inside:
-        if len(inside) == MOST_LEVELS:
-            raise UsageError(
-                f"cannot track {name!r}: it has more than {MOST_LEVELS} levels"
-            )
-        for key, value in parts_of(thing):
-            check_trackable(name, value, f"{path}.{key}", (*inside, id(thing)))
-    elif not inside or not _is_plain(thing):
-        raise untrackable(name, thing, path)
+        return
+    parts = take_apart(thing)
+    if parts is None or id(thing) in inside:
+        if not _is_plain(thing):
+            raise untrackable(name, thing, path)
+        return
+    if len(inside) == MOST_LEVELS:
+        raise UsageError(f"cannot track {name!r}: it has more than {MOST_LEVELS} levels")
+    for key, value in parts.items():
+        check_trackable(name, value, f"{path}.{key}", (*inside, id(thing)))
 
 
 def untrackable(name: str, thing: Any, path: str = "") -> UsageError:
@@ -113,37 +266,26 @@ def untrackable(name: str, thing: Any, path: str = "") -> UsageError:
         why = "contains itself"
     elif hasattr(getattr(thing, "flags", None), "writeable") and is_array(thing):
         why = "is a read-only array"
+    elif isinstance(thing, type):
+        why = f"is the class {thing.__name__}"
     else:
         why = f"is of type {type(thing).__name__}"
     return UsageError(
         f"cannot track {what} {why} and cannot be restored in place: give an array, a dict "
         "or list of arrays and numbers, an object with state_dict and load_state_dict, a "
-        "NumPy Generator, or a pair of functions (get, set)"
+        "NumPy Generator, or a pair of functions (get, set). A value that the loop "
+        "replaces goes to session.hold()"
     )
-
-
-def is_all_plain(value: Any) -> bool:
-    """Return whether a dict or list holds numbers, strings and such, and no array."""
-    if isinstance(value, dict | list | tuple):
-        return all(is_all_plain(part) for _, part in parts_of(value))
-    return isinstance(value, _PLAIN)
-
-
-def is_array(value: Any) -> bool:
-    """Return whether *value* is an array of any library, not a scalar or a class."""
-    return all(hasattr(value, part) for part in ("dtype", "shape", "__setitem__"))
-
-
-def _is_writable(array: Any) -> bool:
-    return bool(getattr(getattr(array, "flags", None), "writeable", False))
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether *value* is a number, a string, or None: it has no parts."""
-    return isinstance(value, _PLAIN) or (hasattr(value, "dtype") and not is_array(value))
+    if isinstance(value, PLAIN):
+        return True
+    return not isinstance(value, type) and hasattr(value, "dtype") and not is_array(value)
 
 
 def _form(value: Any) -> str:
     if is_array(value):
         return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
-    return f"a {type(value).__name__}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from hookbus import UsageError
 from hookbus.backend import Library, Packed, Tracked
-from hookbus_jax import values
+from hookbus_jax import trees, values
 
 
 class JaxLibrary(Library):
@@ -25,10 +26,42 @@ class JaxLibrary(Library):
         if isinstance(thing, jax.Array):
             raise UsageError(
                 f"cannot track {name!r}: a jax.Array cannot change, so it cannot be "
-                "restored in place. Track a dict that holds it, and replace it there: "
-                f'state = {{"{name}": {name}}}; session.track(state=state)'
+                f"restored in place. Hold it, and replace it there: held = "
+                f"session.hold({name}={name}); held.{name} = ..."
             )
         return None
+
+    def check(self, tracked: Mapping[str, Any]) -> None:
+        """Check that no variable of flax.nnx is tracked twice.
+
+        Raises:
+            UsageError: one is; it names both.
+        """
+        names: dict[int, str] = {}
+        for name, thing in tracked.items():
+            for inside, variable in trees.variables_in(name, thing):
+                other = names.setdefault(id(variable), inside)
+                if other.partition(".")[0] != name:
+                    raise UsageError(
+                        f"{inside!r} is the same variable as {other!r}: a module is "
+                        "tracked twice, or two that share it; track it under one name"
+                    )
+
+    def parts(self, value: Any) -> Mapping[str, Any] | None:
+        """Return the parts of a pytree, one level, by the names of their fields."""
+        return trees.parts_of(value)
+
+    def put_together(self, value: Any, parts: Mapping[str, Any]) -> Any:
+        """Return a pytree like *value* with other parts."""
+        return trees.put_together(value, parts)
+
+    def is_immutable(self, value: Any) -> bool:
+        """Return whether a value is an array; no array of JAX can change."""
+        return isinstance(value, jax.Array)
+
+    def why_not_saved(self, value: Any) -> str | None:
+        """Return why an array cannot be saved: it is traced, deleted, or elsewhere."""
+        return values.why_not_saved(value)
 
     def device_memory(self) -> int | None:
         """Return the bytes in use on devices that count them; None if none does."""

@@ -16,6 +16,8 @@ from hookbus.backend import Packed
 
 _KEY = "key:"
 """The beginning of the dtype of a packed key; the name of its generator follows."""
+_WEAK = "weak:"
+"""The beginning of the dtype of an array that takes the dtype of what it meets."""
 
 
 def on_host(values: Sequence[Any]) -> Sequence[Any]:
@@ -64,17 +66,12 @@ def pack(value: Any) -> Packed | None:
     """
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return None
-    if value.is_deleted():
-        raise CheckpointError(
-            "an array was deleted: a function that got it donated it; give that function "
-            "a copy, or save the array that it returned"
-        )
-    if not value.is_fully_addressable:
-        raise CheckpointError(
-            "an array is distributed over processes, which cannot be saved; gather it with "
-            "jax.experimental.multihost_utils.process_allgather"
-        )
+    fault = why_not_saved(value)
+    if fault:
+        raise CheckpointError(f"an array {fault}")
     name, array = str(value.dtype), value
+    if getattr(value, "weak_type", False):  # keys have no such attribute
+        name = _WEAK + name
     if is_key(value.dtype):
         name, array = _KEY + str(jax.random.key_impl(value)), jax.random.key_data(value)
 
@@ -87,8 +84,31 @@ def pack(value: Any) -> Packed | None:
     return Packed(name, value.shape, array.size * array.dtype.itemsize, data)
 
 
+def why_not_saved(value: Any) -> str | None:
+    """Return why an array cannot be saved; None if it can."""
+    if isinstance(value, jax.core.Tracer):
+        return (
+            "is traced: it has no value before the compiled function runs; use what the "
+            "function returns"
+        )
+    if not isinstance(value, jax.Array):
+        return None
+    if value.is_deleted():
+        return (
+            "was deleted: a function that got it donated it; give that function a copy, or "
+            "save the array that it returned"
+        )
+    if not value.is_fully_addressable:
+        return (
+            "is distributed over processes, which cannot be saved; gather it with "
+            "jax.experimental.multihost_utils.process_allgather"
+        )
+    return None
+
+
 def itemsize(dtype: str) -> int | None:
     """Return the bytes of an element of a dtype, or of a key; None if JAX has none such."""
+    dtype = dtype.removeprefix(_WEAK)
     if dtype.startswith(_KEY):
         words = _words_of(dtype.removeprefix(_KEY))
         return None if words is None else 4 * math.prod(words)
@@ -121,14 +141,30 @@ def unpack(packed: Packed) -> jax.Array:
         shape = (*packed.shape, *(_words_of(impl) or ()))
         words = np.frombuffer(content, np.uint32).reshape(shape)
         return jax.random.wrap_key_data(jnp.asarray(words), impl=impl)
-    dtype = jnp.dtype(packed.dtype)
+    dtype = jnp.dtype(packed.dtype.removeprefix(_WEAK))
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise UsageError(
             f"the checkpoint has an array of dtype {dtype}, and JAX would make it another "
             "one here: jax.config.update('jax_enable_x64', True)"
         )
     host = np.frombuffer(packed.data(), dtype) if packed.nbytes else np.empty(0, dtype)
-    return jnp.array(host.reshape(packed.shape), copy=True)
+    array = jnp.array(host.reshape(packed.shape), copy=True)
+    return _weak(array) if packed.dtype.startswith(_WEAK) else array
+
+
+def _weak(array: jax.Array) -> jax.Array:
+    """Return an array with the same bits, which takes the dtype of what it meets.
+
+    Raises:
+        CheckpointError: JAX has no such array of this dtype.
+    """
+    kinds = {jnp.bool_: False, jnp.integer: 0, jnp.floating: 0.0, jnp.complexfloating: 0j}
+    number = next(n for kind, n in kinds.items() if jnp.issubdtype(array.dtype, kind))
+    # An array that is filled with a number of Python is weak, and stays so when it is set.
+    weak = jnp.full(array.shape, number).at[...].set(array)
+    if weak.dtype != array.dtype or not weak.weak_type:
+        raise CheckpointError(f"JAX has no weak array of dtype {array.dtype}")
+    return weak
 
 
 @attrs.frozen(eq=False)

@@ -122,8 +122,8 @@ def test_a_bare_array_cannot_be_tracked():
                 session.track(w=thing)
             assert str(caught.value) == (
                 "cannot track 'w': a jax.Array cannot change, so it cannot be restored "
-                "in place. Track a dict that holds it, and replace it there: "
-                'state = {"w": w}; session.track(state=state)'
+                "in place. Hold it, and replace it there: held = session.hold(w=w); "
+                "held.w = ..."
             )
 
 

@@ -104,9 +104,9 @@ def test_arrays_are_written_in_place_at_any_depth(own):
     w, b, deep = np.zeros(2), np.zeros(()), np.zeros(1)
     layers = [{"w": w, "fc.b": b}, Pair(deep, 0.5)]
     net, alone = {"layers": layers}, np.zeros(3)
-    names = {"net.layers.0.w": [1, 2], "net.layers.0.fc.b": 3, "net.layers.1.0": [4]}
+    names = {"net.layers.0.w": [1, 2], "net.layers.0.fc.b": 3, "net.layers.1.w": [4]}
     values = {name: np.array(value, float) for name, value in names.items()}
-    hook = Assigns({**values, "net.layers.1.1": 6.0, "alone": np.ones(3)})
+    hook = Assigns({**values, "net.layers.1.b": 6.0, "alone": np.ones(3)})
     with own(hook) as session:
         session.track(net=net, alone=alone)
         with session.step():
