@@ -22,14 +22,19 @@ from hookbus.errors import (
 )
 from hookbus.library import library_name, library_named
 from hookbus.logs import shown
+from hookbus.tracking.forms import with_first_forms
 from hookbus.tracking.leaves import fitted, leaves, parts_of
+from hookbus.tracking.objects import TrackedStates
+from hookbus.tracking.trees import faults_of, made_like
 
 _MOST_NAMES = 8
 """The most names that a message lists."""
 
 
-def load_tracked(path: str | Path, name: str, averages: bool = False) -> Any:
-    """Return the state of one tracked object in a checkpoint, as plain data.
+def load_tracked(
+    path: str | Path, name: str, averages: bool = False, like: Any = None
+) -> Any:
+    """Return the state of one tracked object in a checkpoint.
 
     The call only reads: it takes no lock, and neither repairs nor renames anything.
     Another process may save meanwhile.
@@ -41,17 +46,24 @@ def load_tracked(path: str | Path, name: str, averages: bool = False) -> Any:
         averages: whether to return the averages that the plugin weight-average has saved
             in the same checkpoint, in place of the weights. What has no average, like a
             counter, has its saved value.
+        like: a value of the form that the program tracks or holds, like a fresh
+            ``TrainState`` of flax. The result is one with the saved values, each where that
+            of *like* is, on the same devices. *like* stays as it is, unless it can only
+            change in place, like a module of flax.nnx. None returns plain data.
 
     Returns:
-        The saved state: for a module of PyTorch its state dict with tensors on the CPU; for
-        an array, dict or list an equal one; for any other object the result of its
-        ``state_dict``, or of its function ``get``. It belongs to the caller, who may change
-        it. If each process has saved a state of its own, it is that of the rank 0; the
-        parts of a model that FSDP2 shards are put together.
+        Without *like* the saved state as plain data: for a module of PyTorch its state dict
+        with tensors on the CPU; for an array, dict or list an equal one, and for a pytree
+        one of dicts; for any other object the result of its ``state_dict``, or of its
+        function ``get``. It belongs to the caller, who may change it. If each process has
+        saved a state of its own, it is that of the rank 0; the parts of a model that FSDP2
+        shards are put together.
 
     Raises:
         UsageError: the checkpoint has no object of this name, or no averages of it; or the
             plugin of a library is not installed.
+        CheckpointMismatchError: the object has another structure, shape or dtype than
+            *like*.
         NoGoodCheckpointError: the checkpoint is damaged, or each one in the directory is.
         CheckpointError: there is no checkpoint, or it cannot be read.
 
@@ -71,7 +83,17 @@ def load_tracked(path: str | Path, name: str, averages: bool = False) -> Any:
         raise ArgumentTypeError(
             f"the name of a tracked object is a str, given: {spelled(name)}"
         )
-    return tracked_in(read_source(path), name, averages)
+    restored = read_source(path)
+    state = tracked_in(restored, name, averages)
+    if like is None:
+        return state
+    forms = TrackedStates.of(restored.state).forms.get(name, {})
+    faults = [*faults_of(name, like, with_first_forms(name, state, forms))]
+    if faults:
+        raise CheckpointMismatchError(
+            f"the checkpoint {shown(restored.path)} does not fit like=: {'; '.join(faults)}"
+        )
+    return made_like(like, state)
 
 
 def tracked_in(restored: Restored, name: str, averages: bool = False) -> Any:

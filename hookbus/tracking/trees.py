@@ -136,6 +136,25 @@ def restored(here: Any, saved: Any) -> Any:
     return here
 
 
+def made_like(like: Any, saved: Any) -> Any:
+    """Return *saved* with the containers, and in the places, of *like*.
+
+    Nothing in *like* changes but an object of a library that can only change in place.
+    """
+    parts = take_apart(like)
+    if parts is None:
+        return _placed(like, saved)
+    if is_fixed(like):
+        return put_together(like, _by_field(parts, saved, made_like))
+    if isinstance(like, dict):
+        both = {key: made_like(part, saved[key]) for key, part in parts.items()}
+        return {**{key: saved[key] for key in saved}, **both}
+    items = [*map(made_like, like, saved), *[*saved][len(like) :]]
+    if isinstance(like, deque):
+        return deque(items, like.maxlen)
+    return tuple(items) if isinstance(like, tuple) else items
+
+
 def placed(here: Any, saved: Any) -> Any:
     """Return a state whose values of libraries are where those of *here* are.
 

@@ -35,6 +35,8 @@ def parts_of(value: Any) -> dict[str, Any] | None:
                 "checkpoint names each part, so give them other keys"
             )
         parts[name] = _content(part)
+    if _changes_in_place(value):
+        return {name: part for name, part in parts.items() if not _is_note(part)}
     if _is_of(value, "equinox"):
         return {name: part for name, part in parts.items() if not _is_function(part)}
     return parts
@@ -47,7 +49,8 @@ def put_together(value: Any, parts: Mapping[str, Any]) -> Any:
     """
     if _changes_in_place(value):
         for key, part in _children(value):
-            _put(value, key, part, parts[_name_of(key)])
+            if _name_of(key) in parts:
+                _put(value, key, part, parts[_name_of(key)])
         return value
     every = [_like(part, parts.get(_name_of(key), part)) for key, part in _children(value)]
     tree = jax.tree.structure(value, is_leaf=lambda part: part is not value)
@@ -69,6 +72,11 @@ def _children(value: Any) -> list[tuple[Any, Any]]:
         value, is_leaf=lambda part: part is not value
     )
     return [(path[0], part) for path, part in found]
+
+
+def _is_note(part: Any) -> bool:
+    """Return whether flax.nnx keeps its own notes there, without any array."""
+    return _is_of(part, "flax") and not jax.tree.leaves(part)
 
 
 def _name_of(key: Any) -> str:
