@@ -19,7 +19,8 @@ EXEMPT = {
     "python3 .ci/tox.py -e tests": MAKES_ENVIRONMENT,
     "python3 -m venv .venv": INSTALLS,
     ". .venv/bin/activate": INSTALLS,
-    'pip install "hookbus[all]" hookbus-jax scikit-learn': INSTALLS,
+    'pip install "hookbus[all]" hookbus-jax flax optax equinox orbax-checkpoint '
+    "scikit-learn": INSTALLS,
     OF_A_CLONE: INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
