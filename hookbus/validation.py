@@ -108,6 +108,20 @@ def check_number(argument: str, number: int | None) -> None:
         raise UsageError(f"Must specify {argument} > 0, given: {number}")
 
 
+def check_increment(what: str, increment: int) -> None:
+    """Check that the number of steps for which one call of a loop counts is at least 1.
+
+    Raises:
+        ArgumentTypeError: it is not a whole number.
+        UsageError: it is below 1.
+    """
+    wanted = f"{what}(increment={increment!r}): expected a whole number of at least 1"
+    if isinstance(increment, bool) or not isinstance(increment, int):
+        raise ArgumentTypeError(wanted)
+    if increment < 1:
+        raise UsageError(wanted)
+
+
 def check_seconds(argument: str, seconds: float | None) -> None:
     """Check that a time in seconds is at least 0, or None.
 

@@ -224,12 +224,14 @@ class Reports(dict[str, Any]):
 
     Attributes:
         aside: returns a block for a callable, which undoes its effects.
+        increment: the number of global steps that the step counts.
         late: the callables that are reported, by name.
     """
 
     __slots__ = ("__dict__", "aside")
     aside: Callable[[], AbstractContextManager[None]]
-    # Few steps have any of these, so all others share what is empty.
+    # Few steps have any of these, so all others share what is usual.
+    increment: int = 1
     late: dict[str, Callable[[], Any]] = _NOTHING
     _summaries: dict[str, tuple[SummaryKind, Any]] = _NOTHING
     _shown: dict[str, Any] = _NOTHING
@@ -267,7 +269,7 @@ class Reports(dict[str, Any]):
         """Return these reports, with the feeds of hooks in place of reported values."""
         both = Reports({**self, **feeds})
         both.late = {name: late for name, late in self.late.items() if name not in feeds}
-        both.aside = self.aside
+        both.aside, both.increment = self.aside, self.increment
         both._summaries, both._shown = self._summaries, self._shown
         return both
 

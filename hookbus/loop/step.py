@@ -29,6 +29,7 @@ class Step:
 
     Attributes:
         feeds: the values that hooks feed in this step, by name.
+        increment: the number of global steps that the block counts.
     """
 
     __slots__ = (
@@ -42,6 +43,8 @@ class Step:
         "_state",
         "feeds",
     )
+
+    increment: int = 1
 
     def __init__(self, state: SessionState, kind: Kind) -> None:
         self.feeds: Mapping[str, Any] = NO_FEEDS
@@ -70,6 +73,15 @@ class Step:
         if self._open is None:
             self._entered("report()")
         self._reports.add(values)
+
+    def count(self, increment: int) -> None:
+        """Have the open block count this number of global steps.
+
+        Raises:
+            UsageError: the step is not entered.
+        """
+        self._entered("count()")
+        self._reports.increment = increment
 
     @property
     def opened(self) -> OpenStep:
@@ -203,6 +215,28 @@ class Step:
         state.loop.last_context = context
         if state.requests.pending or state.ending.signals.received:
             apply_after_run(state, context)
+
+
+class SeveralSteps(Step):
+    """Several steps of a custom loop in one block.
+
+    A class of its own, so that all other blocks look at no increment.
+    """
+
+    __slots__ = ("increment",)
+
+    def __init__(self, state: SessionState, kind: Kind, increment: int) -> None:
+        super().__init__(state, kind)
+        self.increment = increment
+
+    def __enter__(self) -> Step:
+        super().__enter__()
+        self.count(self.increment)
+        return self
+
+    def _leave(self, opened: OpenStep) -> None:
+        self._state.contents.position.count_more(self.increment - 1)
+        super()._leave(opened)
 
 
 class StepAside(Step):

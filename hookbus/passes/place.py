@@ -56,7 +56,11 @@ class Body:
         passes: the number of passes that it has begun.
         safepoints: the number of safepoints since its last pass. A safepoint is a call of
             the session at which the session may save or stop.
-        steps: the number of steps in it that are outside of its passes.
+        steps: the number of blocks of steps in it that are outside of its passes.
+        more: the global steps that such blocks count beyond one for each.
+        before: the global steps of the values before the one in hand.
+        values: the number of values that were pulled, with the one in hand.
+        usual: the number of blocks of the value before the one in hand.
         last: its last pass; None before the first.
         ends: the states of the generators at the end of its passes, by the number.
         target: the position in it that a resumed program still has to reach, or None.
@@ -65,9 +69,36 @@ class Body:
     passes: int = 0
     safepoints: int = 0
     steps: int = 0
+    more: int = 0
+    before: int = 0
+    values: int = 0
+    usual: int = 0
     last: Pass | None = None
     ends: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)
     target: Mapping[str, Any] | None = None
+
+    def begin_value(self) -> None:
+        """Begin the body of the next value."""
+        self.values += 1
+        self.before += self.steps + self.more
+        self.usual = self.steps
+        self.passes = self.safepoints = self.steps = self.more = 0
+
+    def expected(self, left: int, usual: int) -> int:
+        """Return how many global steps are to come in the pass, by the mean of its values.
+
+        Args:
+            left: the number of values behind the one in hand.
+            usual: the number of steps of a value as long as none has had any.
+        """
+        own = self.steps + self.more
+        if not self.values or not (self.before or own):
+            return (left + (self.values > 0)) * usual
+        mean = (self.before + own) / self.values
+        if self.values > 1:  # further steps of the value in hand may be to come
+            mean = max(mean, self.before / (self.values - 1))
+        rest = mean - own if self.steps < self.usual else 0
+        return round(left * mean + max(0, rest))
 
     def position(self) -> dict[str, Any]:
         """Return the position of the program in this body, for a checkpoint.

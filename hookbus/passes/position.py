@@ -38,6 +38,7 @@ class ProgramPosition:
         self._generators = generators
         self._evaluated: dict[str, int] = {}
         self._repeats: Callable[[], None] | None = None
+        self._increment = 1
         self._begin(BEFORE_ALL, None)
 
     def _begin(
@@ -213,15 +214,22 @@ class ProgramPosition:
     def remaining(self) -> int | None:
         """Return how many steps the open pass still has, if its iterable has a length.
 
-        Each value is expected to have one step.
+        Each value is expected to have as many as the mean of those before it in the pass,
+        and before the first step as many as a block counts.
         """
         each = self._open[-1] if self._open else None
-        if each is None or each.is_epochs:
+        if each is None or each.is_epochs or each.has_passes:
             return None
         left = each.source.remaining()
-        if left is None:
-            return None
-        return left + (each.has_value and not each.body.steps)
+        return None if left is None else each.body.expected(left, self._increment)
+
+    def expect(self, increment: int) -> None:
+        """Note how many global steps each of the next blocks counts."""
+        self._increment = increment
+
+    def count_more(self, steps: int) -> None:
+        """Count further global steps of the block that ends: those behind its first one."""
+        self._body.more += steps
 
     def begin_step(self, trains: bool) -> None:
         """Count the start of a step, which is a safepoint.
@@ -518,7 +526,7 @@ class ProgramPosition:
             body.last, body.ends = None, {}
         else:
             value = each.source.pull()
-        body.passes = body.safepoints = body.steps = 0
+        body.begin_value()
         if each.awaited is not None:
             self._resume_body(each, *each.awaited)
         return value

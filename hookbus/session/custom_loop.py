@@ -11,9 +11,9 @@ from hookbus.hooks.outcome import NOBODY
 from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import Passes, Values, hold, track, wrapping
-from hookbus.loop.step import Step, StepAside
 from hookbus.tracking.held import Held
-from hookbus.validation import check_name
+from hookbus.loop.step import SeveralSteps, Step, StepAside
+from hookbus.validation import check_increment, check_name
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class CustomLoop:
         )
         return Values(iterable, values)
 
-    def step(self, *, kind: Kind | None = None) -> Step:
+    def step(self, *, kind: Kind | None = None, increment: int = 1) -> Step:
         """Run one step of a custom loop as a block.
 
         Entering the block calls ``before_run``. Leaving it normally counts the step and
@@ -191,18 +191,37 @@ class CustomLoop:
         Args:
             kind: the purpose of the step, by default the session's; an ``aux`` step is
                 allowed after a stop.
+            increment: the number of global steps that the block counts, for a call that
+                does several, like ``jax.lax.scan``. A step of another kind counts none.
 
         Raises:
-            UsageError: the session has a graph.
+            UsageError: the session has a graph, or *increment* is below 1.
+            ArgumentTypeError: *increment* is not a whole number.
+
+        >>> from hookbus import Config, MonitoredSession
+        >>> with MonitoredSession(config=Config(autoload=False)) as session:
+        ...     with session.step(increment=8):
+        ...         pass
+        ...     session.global_step
+        8
         """
         state, step = self._state, self._step
-        if step is None or kind is not None or state.phase is not RUNNING:
+        if (
+            step is None
+            or increment is not step.increment  # it may be True, which equals 1
+            or kind is not None
+            or state.phase is not RUNNING
+        ):
             self._check_custom_loop("step()")
             check_kind(kind)
+            check_increment("step", increment)
             if kind is not None and kind != state.kind:
                 step = StepAside(state, kind)
+            elif increment != 1:
+                step = SeveralSteps(state, state.kind, increment)
             else:
                 step = Step(state, state.kind)
+            state.contents.position.expect(step.increment)
             if kind is None:
                 self._step = step
         if state.bus.current.name is not NOBODY:

@@ -42,7 +42,7 @@ from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
 from hookbus.step.trace import OpenStep, Trace
 from hookbus.tracking.held import Held
-from hookbus.validation import check_name
+from hookbus.validation import check_increment, check_name
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -380,7 +380,9 @@ class DrivenSession:
             self._usual_trace, self._usual_request = opened.trace, request
         return request
 
-    def after_step(self, values: Mapping[str, Any] = _NOTHING) -> StopReason | None:
+    def after_step(
+        self, values: Mapping[str, Any] = _NOTHING, *, increment: int = 1
+    ) -> StopReason | None:
         """Call every ``after_run`` with the values of the step; serve their requests.
 
         Checkpoints are saved and variables assigned before this method returns. With a
@@ -390,12 +392,16 @@ class DrivenSession:
         Args:
             values: by name: with a graph one for each of the request's ``fetches``, without
                 one all that the loop reports. Others are ignored.
+            increment: the number of global steps that the loop has done in one call, like
+                a compiled function that trains on several batches. Only without a graph.
 
         Returns:
             The reason to end the loop now, as :attr:`stop`; None to go on.
 
         Raises:
-            UsageError: no step has begun, or a value is missing.
+            UsageError: no step has begun, a value is missing, or *increment* is below 1 or
+                is given with a graph.
+            ArgumentTypeError: *increment* is not a whole number.
         """
         state, opened = self._state, self._open
         stepper = state.ready
@@ -403,10 +409,18 @@ class DrivenSession:
             stepper = self._check_created("after_step()").stepper
             opened = self._check_inside("after_step()")
         if isinstance(opened, Step):
+            if increment is not opened.increment:  # True equals 1
+                check_increment("after_step", increment)
+                opened.count(increment)
             opened.report(**values)
             self._open = None
             opened.__exit__(None, None, None)
             return self.stop
+        if increment != 1:
+            raise UsageError(
+                "after_step() takes no increment: the backend session counts the steps of "
+                "this graph"
+            )
         context = opened.context
         assert context is not None
         check_given(stepper.wanted(opened), values)

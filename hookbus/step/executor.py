@@ -60,7 +60,7 @@ class Executor:
         Args:
             plan: the plan of the step.
             given: as for :meth:`plan`; a repetition may be given something else.
-            trains: whether the step counts a global step.
+            trains: whether the step counts global steps.
         """
         program = self.compiled(plan)
         if program is not None:
@@ -84,7 +84,7 @@ class Executor:
 class ReportExecutor(Executor):
     """Takes the reports of a block, and computes the values that hooks derive from them.
 
-    A step of the kind ``train`` counts one global step, even if its update is skipped: the
+    A step of the kind ``train`` counts its global steps even if its update is skipped: the
     loop alone can leave the update out.
     """
 
@@ -111,7 +111,7 @@ class ReportExecutor(Executor):
             take_reports(reports)
             values = run(reports)
             if trains:
-                session.global_step += 1
+                session.global_step += reports.increment
                 session.version += 1
             return values
 

@@ -261,7 +261,7 @@ class Stepper:
                 blame_asker(error, skipped_by)
             raise
         if self.takes_reports and step.kind == "train":
-            self._session.global_step += 1
+            self._session.global_step += given.increment
             self._session.version += 1
         return due.general, plan, values, skipped_by
 

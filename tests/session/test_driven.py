@@ -31,7 +31,7 @@ from hookbus import (
     UsageError,
     hookimpl,
 )
-from hookbus.errors import SessionClosedError
+from hookbus.errors import ArgumentTypeError, SessionClosedError
 from hookbus.testing import Recorder
 from tests.support.handlers import SIGNALS, exits_by
 
@@ -597,6 +597,49 @@ def test_a_loop_without_a_graph_leaves_steps_out() -> None:
     act(driven, {"loss": 1.0})
     assert driven.end().step == 1
     assert look.told == ["created at 0", "cancelled", "end completed"]
+
+
+def test_a_call_of_a_loop_without_a_graph_may_count_several_steps() -> None:
+    """The increment of one call does not count for the next one; a stop comes as always."""
+    look = LookHook(["loss"])
+    driven = DrivenSession(None, [look, StopAtStepHook(last_step=12)], config=OFF)
+    driven.begin()
+    driven.created()
+    stops = []
+    for more in ({"increment": 8}, {}, {"increment": 8}):
+        driven.before_step()
+        stops.append(driven.after_step({"loss": 1.0}, **more))
+    assert [step for step, _ in look.seen] == [8, 9, 17]
+    assert [stop and stop.why for stop in stops] == [None, None, "step 12 is reached"]
+    assert driven.end().step == 17
+
+
+@pytest.mark.parametrize("increment", [0, -1, True, 8.0, "8"], ids=repr)
+def test_an_increment_of_a_call_is_a_whole_number_of_at_least_1(increment: Any) -> None:
+    """The step stays open, so that the loop may correct the call."""
+    driven = DrivenSession(None, config=OFF)
+    driven.begin()
+    driven.created()
+    driven.before_step()
+    error = UsageError if type(increment) is int else ArgumentTypeError
+    message = r"^after_step\(increment=.*\): expected a whole number of at least 1$"
+    with pytest.raises(error, match=message) as caught:
+        driven.after_step({}, increment=increment)
+    assert type(caught.value) is error
+    driven.after_step({})
+    assert driven.end().step == 1
+
+
+def test_a_loop_with_a_graph_counts_its_steps_itself() -> None:
+    """An increment beside the global step of the backend session is refused."""
+    driven = driven_by()
+    engine = start(driven)
+    driven.before_step()
+    engine.run("train", {"x": 1.0})
+    with pytest.raises(UsageError, match=r"^after_step\(\) takes no increment: the "):
+        driven.after_step({}, increment=8)
+    driven.after_step({})
+    assert driven.end().step == 1
 
 
 def test_a_loop_without_a_graph_evaluates_between_steps() -> None:
