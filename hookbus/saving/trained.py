@@ -199,11 +199,18 @@ def _replaced(name: str, state: Any, averages: Mapping[str, Any]) -> Any:
     shapes = [tuple(getattr(value, "shape", ())) for value in (average, state)]
     try:
         if shapes[0] == shapes[1]:
-            return fitted(name, average, state)
+            return fitted(name, _narrowed(average, state), state)
         why = f"it has the shape {shapes[0]}, and {name!r} has {shapes[1]}"
     except GraphError as error:
         why = str(error)
     raise CheckpointMismatchError(f"the average of {name!r} does not fit: {why}")
+
+
+def _narrowed(average: Any, state: Any) -> Any:
+    """Return an average of float32 in a dtype like bfloat16, which is no float to NumPy."""
+    kinds = [getattr(getattr(v, "dtype", None), "kind", None) for v in (average, state)]
+    is_narrower = kinds == ["f", "V"] and "float" in str(state.dtype)
+    return average.astype(state.dtype) if is_narrower else average
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -37,7 +37,9 @@ def _is_number(value: Any) -> bool:
 class WeightAverageHook(SessionRunHook):
     """Keeps averages of variables, and swaps them in for each evaluation.
 
-    The training does not see them. Evaluations are those that emit ``evaluating``.
+    The training does not see them. Evaluations are those that emit ``evaluating``. The
+    averages of weights with fewer bits than float32 are kept in float32, and evaluations
+    see them in the dtype of the weights.
 
     Args:
         decay: the share of the average that each update keeps, at least 0 and below 1: an
@@ -87,6 +89,7 @@ class WeightAverageHook(SessionRunHook):
         shown = {name: value for name, value in self.averages.items() if name in here}
         for name, average in shown.items():
             _check_shape(name, average, here[name])
+            shown[name] = _in_dtype_of(here[name], average)
         with swapped(session, shown):
             yield
 
@@ -123,11 +126,13 @@ class WeightAverageHook(SessionRunHook):
                 )
             value, average = values[name], self.averages.get(name)
             if average is None:
-                self.averages[name] = copy.deepcopy(value)
+                self.averages[name] = copy.deepcopy(_widened(value))
                 continue
             _check_shape(name, average, value)
             move = getattr(average, "to", None)  # a tensor of a checkpoint is on the host
             average = average if move is None else move(value.device)
+            # Older checkpoints have averages of 16 bits.
+            average, value = _widened(average), _widened(value)
             if self.decay is None:
                 self.averages[name] = average + (value - average) / (done + 1)
             else:
@@ -147,6 +152,27 @@ def _check_shape(name: str, average: Any, value: Any) -> None:
             f"weight-average: the average of {name!r} in the checkpoint has the shape "
             f"{shapes[0]}, and the variable has {shapes[1]}; give another checkpoint_dir"
         )
+
+
+def _is_narrow(value: Any) -> bool:
+    """Return whether a value is of floating point with fewer bits than float32."""
+    dtype = getattr(value, "dtype", None)
+    return "float" in str(dtype) and getattr(dtype, "itemsize", 4) < 4
+
+
+def _widened(value: Any) -> Any:
+    """Return a value as float32 if it has fewer bits: in these an average never moves."""
+    if not _is_narrow(value):
+        return value
+    return value.float() if hasattr(value, "float") else value.astype("float32")
+
+
+def _in_dtype_of(value: Any, average: Any) -> Any:
+    """Return an average in the dtype of its variable."""
+    if not _is_narrow(value) or not hasattr(average, "dtype"):
+        return average
+    move = average.to if hasattr(average, "to") else average.astype
+    return move(value.dtype)
 
 
 def _is_weight(value: Any) -> bool:

@@ -7,7 +7,7 @@ import torch
 from hookbus_weight_average import WeightAverageHook
 from torch import nn
 
-from hookbus import Config, MonitoredTrainingSession, SessionRunHook
+from hookbus import Config, MonitoredTrainingSession, SessionRunHook, load_tracked
 from hookbus.evaluating import swapped
 
 QUIET = Config(autoload=False, header=False)
@@ -109,3 +109,48 @@ def test_swapped_tensors_get_their_values_back(tmp_path):
     assert seen == [([[0.0, 0.0]], [5.0, 5.0])]
     assert torch.equal(model.weight, before)
     assert tensor.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("decay", [0.999, None])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_averages_of_16_bits_are_kept_in_float32(dtype, decay, tmp_path):
+    """After 3,000 steps they are those of float64; evaluations see the model's dtype."""
+    hook, steps = WeightAverageHook(decay), 3000
+    model = nn.Linear(2, 1, bias=False, dtype=dtype)
+    first, goal = torch.tensor([[1.0, -3.0]]), torch.tensor([[2.0, 5.0]])
+    with MonitoredTrainingSession(
+        checkpoint_dir=tmp_path,
+        hooks=[hook],
+        save_checkpoint_steps=steps,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=QUIET,
+    ) as session:
+        session.track(model=model)
+        for _ in range(steps):
+            with session.step(), torch.no_grad():
+                model.weight.copy_(goal if session.global_step else first)
+        with session.evaluation() as evaluation:
+            evaluation.report(one=1.0)
+            seen = model.weight.detach().clone()
+    expected = first.double()
+    for n in range(1, steps):
+        if decay is None:
+            expected = expected + (goal - expected) / (n + 1)
+        else:
+            expected = expected * decay + goal * (1 - decay)
+    average = hook.averages["model.weight"]
+    assert average.dtype == torch.float32
+    torch.testing.assert_close(average.double(), expected, rtol=1e-4, atol=0)
+    assert seen.dtype == dtype
+    assert torch.equal(seen, average.to(dtype))
+    assert torch.equal(model.weight, goal.to(dtype))
+    loaded = load_tracked(tmp_path, "model", averages=True)["weight"]
+    assert loaded.dtype == dtype
+    assert torch.equal(loaded, seen)
+    again = WeightAverageHook(decay)
+    with MonitoredTrainingSession(
+        checkpoint_dir=tmp_path, hooks=[again], config=QUIET
+    ) as session:
+        session.track(model=model)
+    assert torch.equal(again.averages["model.weight"], average)

@@ -7,6 +7,7 @@ import pytest
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_safetensors import SafetensorsCodec
 from hookbus_weight_average import WeightAverageHook
+from safetensors.numpy import load_file
 
 from hookbus import (
     Config,
@@ -16,8 +17,10 @@ from hookbus import (
     SessionRunHook,
     UsageError,
     hookimpl,
+    load_tracked,
 )
 from hookbus.evaluating import swapped
+from tests.support.in_process import run_here
 
 OFF = Config(autoload=False)
 STEPS = 20
@@ -200,3 +203,132 @@ def test_a_session_without_a_step_has_the_averages(kind, tmp_path):
     session, _ = train(kind, [again], tmp_path)
     assert session.outcome.step == STEPS
     assert again.averages["m.w"].tobytes() == trained.averages["m.w"].tobytes()
+
+
+LONG = 3000
+
+
+def drifting(dtype):
+    """Return weights that begin at 1 and move; each step changes them a little."""
+    return np.array([1.0, -3.0, 0.25], dtype)
+
+
+def long_training(kind, dtype, hook, directory=None, steps=LONG):
+    """Train weights of a dtype for many steps; return what an evaluation sees."""
+    goal = np.array([2.0, 5.0, -0.5], dtype)
+    graph, model = None, {"w": drifting(dtype)}
+    if kind == "graph":
+        graph = Graph()
+        graph.variable("m.w", model["w"])
+        graph.train_op(lambda w: goal, updates="m.w", name="train", reads={"w": "m.w"})
+    looks = Evaluated()
+    evaluator = InMemoryEvaluatorHook(looks.look, every_n_iter=steps)
+    with MonitoredTrainingSession(
+        graph,
+        checkpoint_dir=directory,
+        hooks=[hook, evaluator],
+        save_checkpoint_steps=steps,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=OFF,
+    ) as session:
+        if kind == "loop":
+            session.track(m=model)
+        for _ in range(steps):
+            if kind == "graph":
+                session.run("train")
+                continue
+            with session.step():
+                model["w"][:] = goal if session.global_step else drifting(dtype)
+    return np.frombuffer(looks.seen[-1][1], dtype), model["w"]
+
+
+def long_by_hand(kind, decay, dtype, steps=LONG):
+    """Return the average in float64."""
+    goal = np.array([2.0, 5.0, -0.5], dtype).astype(float)
+    first = goal if kind == "graph" else drifting(dtype).astype(float)
+    average = first
+    for n in range(1, steps):
+        if decay is None:
+            average = average + (goal - average) / (n + 1)
+        else:
+            average = average * decay + goal * (1 - decay)
+    return average
+
+
+@pytest.mark.parametrize("decay", [0.999, None])
+@pytest.mark.parametrize("kind", ["graph", "loop"])
+def test_the_average_of_16_bits_moves(kind, decay, tmp_path):
+    """It is kept in float32, and evaluations see it in the dtype of the weights."""
+    hook = WeightAverageHook(decay)
+    seen, _ = long_training(kind, np.float16, hook, tmp_path)
+    expected = long_by_hand(kind, decay, np.float16)
+    assert hook.averages["m.w"].dtype == np.float32
+    np.testing.assert_allclose(hook.averages["m.w"], expected, rtol=1e-4)
+    assert seen.tobytes() == hook.averages["m.w"].astype(np.float16).tobytes()
+    saved = SafetensorsCodec().read(tmp_path / f"ckpt-{LONG}")["hooks"]["weight-average"]
+    assert saved["averages"]["m.w"].tobytes() == hook.averages["m.w"].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["graph", "loop"])
+def test_averages_of_16_bits_are_loaded_in_the_dtype_of_the_weights(kind, tmp_path):
+    """load_tracked(averages=True), and an export, give them as an evaluation sees them."""
+    seen, _ = long_training(kind, np.float16, WeightAverageHook(0.9), tmp_path, steps=50)
+    out = str(tmp_path / "out.safetensors")
+    what = ["--variables"] if kind == "graph" else ["--tracked", "m"]
+    code, shown = run_here(["export", str(tmp_path), *what, out, "--averages"])
+    assert code == 0, shown
+    (exported,) = load_file(out).values()
+    assert (exported.dtype, exported.tobytes()) == (np.float16, seen.tobytes())
+    if kind == "loop":
+        loaded = load_tracked(tmp_path, "m", averages=True)["w"]
+        assert (loaded.dtype, loaded.tobytes()) == (np.float16, seen.tobytes())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+def test_an_average_of_an_older_checkpoint_goes_on(dtype):
+    """One of 16 bits becomes float32; others keep their dtype."""
+    names = ["m.w"] if dtype is np.complex64 else ()
+    hook = WeightAverageHook(0.5, variables=names)
+    state = {"updates": 7, "averages": {"m.w": drifting(dtype)}}
+    model = {"w": np.array([2.0, 5.0, -0.5], dtype)}
+    with MonitoredSession(hooks=[hook], config=OFF) as session:
+        session.track(m=model)
+        hook.load_state_dict(state)
+        with session.evaluation() as evaluation:
+            evaluation.report(one=1.0)
+            assert model["w"].tobytes() == drifting(dtype).tobytes()
+        with session.step():
+            pass
+    wide = np.float32 if dtype is np.float16 else dtype
+    assert hook.averages["m.w"].dtype == wide
+    expected = (drifting(dtype).astype(wide) + model["w"]) / 2
+    np.testing.assert_array_equal(hook.averages["m.w"], expected)
+
+
+def test_the_average_of_bfloat16_in_numpy_moves(tmp_path):
+    """NumPy has this dtype from the library ml_dtypes."""
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    hook = WeightAverageHook()
+    seen, _ = long_training("loop", dtype, hook, tmp_path)
+    expected = long_by_hand("loop", 0.999, dtype)
+    np.testing.assert_allclose(hook.averages["m.w"], expected, rtol=1e-4)
+    assert seen.tobytes() == hook.averages["m.w"].astype(dtype).tobytes()
+    loaded = load_tracked(tmp_path, "m", averages=True)["w"]
+    assert (loaded.dtype, loaded.tobytes()) == (dtype, seen.tobytes())
+
+
+def test_a_single_number_of_16_bits_is_averaged_in_float32():
+    """It is averaged if it is named; a Python number keeps its own precision."""
+    hook = WeightAverageHook(0.999, variables=["m.rate", "m.plain"])
+    model = {"rate": np.float16(1.0), "plain": 1.0}
+    with MonitoredSession(hooks=[hook], config=OFF) as session:
+        session.track(m=model)
+        for _ in range(LONG):
+            with session.step():
+                if session.global_step:
+                    model.update(rate=np.float16(2.0), plain=2.0)
+        with session.evaluation() as evaluation:
+            evaluation.report(rate=model["rate"], plain=model["plain"])
+            assert type(model["rate"]) is np.float16
+    assert evaluation.metrics == pytest.approx({"rate": 1.95, "plain": 1.95}, abs=1e-3)
