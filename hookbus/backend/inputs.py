@@ -1,6 +1,6 @@
 """Pulls values from inputs, and saves and restores their positions.
 
-A checksum of the first value shows whether an input still gives its earlier values.
+Checksums of some values show whether an input still gives its earlier values.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from hookbus.backend.checksums import Checksums, is_fixed
 from hookbus.backend.own_state import own_state
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, blame
 from hookbus.library import Loader, digest_of, library_of
@@ -19,6 +20,7 @@ from hookbus.logs import log
 from hookbus.random_state import PROCESS, RandomGenerators, same
 
 _PLAIN = Loader()
+_UNKNOWN = object()
 _MOST_DRAWS = 100
 """How many values of a pass may draw from the program's own generators, after the first."""
 
@@ -66,7 +68,8 @@ class Input:
 
     Where a library can have an iterator leave out values without reading them, and reading
     them has drawn no number on which later values depend, the input does so to restore a
-    position. It reads the first value in any case, and compares the checksum.
+    position. It reads the first value in any case. It compares the checksums of the values
+    that it reads again with those of the position, and reports the first difference.
 
     Args:
         name: the input's name, for messages.
@@ -105,8 +108,11 @@ class Input:
         self.pulled = 0
         self._keeper: str | None = None
         self._started = self.ended = False
-        self._first: int | None = None
-        self._first_before: int | None = state.get("first")
+        self._checksums = Checksums(state)
+        self._next_noted = 1
+        self._keeps_last = False
+        self._last: Any = _UNKNOWN
+        self._undrawn: Mapping[str, Any] | None = None
         self._left_out = frozenset(state.get("left_out", ()))
 
     def pull(self) -> Any:
@@ -153,12 +159,47 @@ class Input:
             blame(error, f"input {self._name!r}", f"raised by input {self._name!r}")
             raise
         self.pulled += 1
+        if self._keeps_last:
+            self._last = value
+        if self.pulled == self._next_noted:
+            self._note(value)
         return value
+
+    def _note(self, value: Any) -> None:
+        """Take the checksum of a value, and compare it with the one before a restart."""
+        self._keeps_last = is_fixed(value)
+        self._last = value if self._keeps_last else _UNKNOWN
+        if self._checksums.note(self.pulled, value) and not self._draws_others():
+            log.warning(
+                "the input gives other values than before the restart",
+                input=self._name,
+                value=self.pulled,
+                why="it draws from a generator that hookbus does not know, or its data has "
+                "changed; session.track() saves a generator",
+            )
+            self._checksums.forget()
+        self._next_noted = self._checksums.next_after(self.pulled)
+
+    def _draws_others(self) -> bool:
+        """Return whether the values that are read again may have other numbers.
+
+        That is so if the input draws them from the generators of the program, where only
+        the later values depend on them: it finds these as before the restart.
+        """
+        if self._undrawn is None or self._watches_draws:
+            return False
+        return not same(self._undrawn, self._generators.capture())
+
+    def _move_on(self, pulled: int) -> None:
+        """Count values that are not read again."""
+        self.pulled, self._last = pulled, _UNKNOWN
+        self._next_noted = self._checksums.next_after(pulled)
 
     def put_back(self, value: Any) -> None:
         """Take back the last value, because the run that needs it does not happen."""
         self._put_back.append(value)
         self.pulled -= 1
+        self._last = _UNKNOWN
 
     def length(self) -> int | None:
         """Return how many values the iterable gives; None if it does not know that."""
@@ -236,8 +277,10 @@ class Input:
         }
         if drawn_from:
             state["drawn_from"] = drawn_from
-        if self._first is not None and self._keeper is None:
-            state["first"] = self._first
+        if self._keeper is None:
+            is_last = pulled == self.pulled and self._last is not _UNKNOWN
+            last = digest_of(self._last) if is_last and is_fixed(self._last) else None
+            state |= self._checksums.state(pulled, last)
         ahead = sorted(number for number in self._left_out if number >= pulled)
         if ahead:
             state["left_out"] = ahead
@@ -278,19 +321,31 @@ class Input:
                 raise self._refused(error) from error
             raise
         if moved or self._takes_over(iterator, state, "iterator"):
-            self.pulled, self._started = state["pulled"], True
+            self._move_on(state["pulled"])
+            self._started = True
             self._restore_sources(iterator, state.get("sources", {}))
             return
         if self._given is not None:
             self._go_on(self._given, iterator, state)
         try:
-            if self._jump:
-                self.pull()
-                self.pulled += self._jump
-            while self.pulled < state["pulled"]:
-                self.pull()
+            self._read_again(state["pulled"])
         except OutOfRangeError as error:
             raise self._too_short(state, str(self.pulled)) from error
+
+    def _read_again(self, pulled: int) -> None:
+        """Read values up to a position, except those that a loader leaves out.
+
+        Raises:
+            OutOfRangeError: the input ends before.
+        """
+        if self.pulled < pulled and not self._started:
+            self.pull()
+        if self._jump:
+            self._move_on(self.pulled + self._jump)
+        if self._checksums.compares:
+            self._undrawn = self._generators.capture()
+        while self.pulled < pulled:
+            self.pull()
 
     def load_state_at_end(self, state: Mapping[str, Any]) -> None:
         """Move to the end, and pull nothing."""
@@ -409,7 +464,7 @@ class Input:
                 raise self._too_short(state, ends) from error
             given.count += 1
         self._given_before = before
-        self.pulled = given.count - before
+        self._move_on(given.count - before)
         self._started = self.pulled > 0
 
     def _compare_size(self, state: Mapping[str, Any]) -> None:
@@ -434,7 +489,7 @@ class Input:
         cause = f"it {'; it '.join(why)}"
         if longer and now < state["pulled"]:
             raise self._too_short(state, f"{now}: {cause}")
-        self._first_before = None  # this is why the values are others
+        self._checksums.forget()  # this is why the values are others
         log.warning(
             "the input has another size than in the checkpoint",
             input=self._name,
@@ -474,14 +529,6 @@ class Input:
     def _start(self, iterator: Iterator[Any]) -> Any:
         value = self._replayed("start", lambda: next(iterator))
         self._started = True
-        self._first = digest_of(value)
-        if self._first_before not in (None, self._first):
-            log.warning(
-                "the input gives other values than before the restart",
-                input=self._name,
-                why="it draws from a generator that hookbus does not know, or its data has "
-                "changed; session.track() saves a generator",
-            )
         draws = not self._drawn_from.keys().isdisjoint(("open", "start"))
         alone = self._loader.draws_between and self._keeper is None
         self._watches_draws = draws and alone

@@ -15,6 +15,8 @@ from hookbus.errors import NoGoodCheckpointError
 
 _WORD = 2**32
 _PYTHON_WORDS = 625
+_MOST_DIGITS = 19
+"""The digits of 2**63."""
 _NUMPY_WORDS = 624
 
 
@@ -113,6 +115,19 @@ def _is_param(value: Any) -> bool:
     return isinstance(value, str | int | float | None)
 
 
+def _are_checksums(value: Any) -> bool:
+    """Return whether a value has checksums by the numbers of values, as text."""
+    if not isinstance(value, Mapping):
+        return False
+    return all(
+        type(number) is str
+        and number.isdecimal()
+        and len(number) <= _MOST_DIGITS
+        and _below(_WORD)(checksum)
+        for number, checksum in value.items()
+    )
+
+
 _INPUT: dict[str, Any] = {
     "pulled": is_count,
     "length": (is_count, ...),
@@ -121,6 +136,7 @@ _INPUT: dict[str, Any] = {
     "given_before": (is_count, ...),
     "drawn_from": ({str: _are_generators}, ...),
     "first": ((int, None), ...),
+    "checksums": (_are_checksums, ...),
     "left_out": ([is_count], ...),
     "sources": (_are_generators, ...),
 }

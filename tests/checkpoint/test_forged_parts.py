@@ -280,3 +280,20 @@ def test_a_generator_of_a_library_that_does_not_take_its_state_is_named():
     told = r"^the random generator 'dice' does not take .* \(ValueError: no such state: 3\)"
     with pytest.raises(CheckpointError, match=told):
         generators.restore({"dice": 3})
+
+
+@pytest.mark.parametrize(
+    "checksums",
+    [[], 5, {"two": 5}, {"2": "5"}, {"2": -1}, {"2": 2**40}, {"9" * 5000: 1}],
+    ids=lambda value: repr(value)[:20],
+)
+def test_checksums_have_the_form_of_theirs(checksums, tmp_path, capsys):
+    """With others the checkpoint is bad, and the one before is used."""
+    train_graph(tmp_path, LAST)
+
+    def change(tree: Any) -> None:
+        tree["inputs"]["batch"]["checksums"] = checksums
+
+    forge_state(tmp_path / f"ckpt-{LAST}", change)
+    assert train_graph(tmp_path, LAST + 1) == LAST - 1
+    assert "inputs/batch/checksums is" in capsys.readouterr().err

@@ -241,7 +241,13 @@ SAMPLE = [
 
 @pytest.mark.parametrize(("kind", "workers", "number", "place"), cases(SAMPLE, MATRIX))
 def test_a_resumed_pass_gives_what_the_uninterrupted_one_gave(
-    kind: str, workers: int, number: int, place: str, whole: Path, tmp_path: Path
+    kind: str,
+    workers: int,
+    number: int,
+    place: str,
+    whole: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Whatever the loader is, however many workers, and wherever the training was cut."""
     expected = uninterrupted(kind, workers, whole / f"{kind}-{workers}")
@@ -253,6 +259,9 @@ def test_a_resumed_pass_gives_what_the_uninterrupted_one_gave(
 
     assert begun == expected[:cut]
     assert resumed == expected[cut:]
+    told = capfd.readouterr().err
+    assert "restored" in told
+    assert "gives other values" not in told
 
 
 @pytest.mark.parametrize("workers", [0, 2])
