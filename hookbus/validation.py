@@ -95,6 +95,45 @@ def numeric(
     return check
 
 
+_NOBODY_HAS = "a_name_that_no_class_has"
+
+
+def methods_of(thing: Any, *names: str) -> tuple[Callable[..., Any], ...] | None:
+    """Return methods of an object by their names; None if it has not all of them.
+
+    An object that answers every name, like a proxy or a dict with its keys as attributes,
+    has only those that its class defines, or that were assigned to it.
+
+    >>> class Everything:
+    ...     def __getattr__(self, name):
+    ...         return print
+    >>> methods_of(Everything(), "close"), methods_of([1], "close")
+    (None, None)
+    >>> [pop] = methods_of([1], "pop")
+    >>> pop()
+    1
+    """
+    found = []
+    for name in names:
+        method = _attribute(thing, name)
+        if not callable(method):
+            return None
+        found.append(method)
+    missing = object()
+    if any(inspect.getattr_static(thing, name, missing) is missing for name in names):
+        # __getattr__ alone knows one.
+        if _attribute(thing, _NOBODY_HAS, missing) is not missing:
+            return None
+    return tuple(found)
+
+
+def _attribute(thing: Any, name: str, default: Any = None) -> Any:
+    try:
+        return getattr(thing, name, default)
+    except Exception:
+        return default
+
+
 def check_number(argument: str, number: int | None) -> None:
     """Check that a number of steps is above 0, or None.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from hookbus.backend.inputs import Input
+from hookbus.backend.own_state import taker_of
 from hookbus.errors import UsageError, did_you_mean
 from hookbus.random_state import undisturbed
 
@@ -66,7 +67,7 @@ class ForkedInput(Input):
     def _make_iterable(self) -> None:
         super()._make_iterable()
         made = self._iterable
-        moves = isinstance(made, Iterator) or hasattr(made, "load_state_dict")
+        moves = isinstance(made, Iterator) or taker_of(made) is not None
         if moves and self._factory() is made:
             raise UsageError(
                 f"input {self._name!r} cannot be forked: its function returns the same "

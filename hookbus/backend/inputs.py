@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hookbus.backend.checksums import Checksums, is_fixed
-from hookbus.backend.own_state import own_state
+from hookbus.backend.own_state import own_state, taker_of
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, blame
 from hookbus.library import Loader, digest_of, library_of
 from hookbus.logs import log
@@ -62,9 +62,10 @@ class Input:
     which does not depend on the draws of the steps. Neither is needed if the library of the
     iterable knows that later draws do not matter.
 
-    An iterator or iterable with ``state_dict`` and ``load_state_dict`` keeps its own
-    position, and draws from the generators like the program itself. It keeps none if its
-    ``state_dict`` raises, or returns nothing that a checkpoint can hold.
+    An iterator or iterable with ``state_dict`` and ``load_state_dict``, or with
+    ``get_state`` and ``set_state``, keeps its own position, and draws from the generators
+    like the program itself. It keeps none if the first of these methods raises, or returns
+    nothing that a checkpoint can hold.
 
     Where a library can have an iterator leave out values without reading them, and reading
     them has drawn no number on which later values depend, the input does so to restore a
@@ -390,10 +391,11 @@ class Input:
 
     def _takes_over(self, thing: Any, state: Mapping[str, Any], key: str) -> bool:
         """Give a thing its own part of a position; return whether it takes one over."""
-        if key not in state or not hasattr(thing, "load_state_dict"):
+        take = taker_of(thing) if key in state else None
+        if take is None:
             return False
         try:
-            thing.load_state_dict(state[key])
+            take(state[key])
         except Exception as error:
             raise self._refused(error) from error
         return True

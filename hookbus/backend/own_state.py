@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from hookbus.errors import CheckpointError
 from hookbus.library import library_of
+from hookbus.validation import methods_of
 
 _MOST_LEVELS = 98
 """A codec writes 100 levels, and a position adds two."""
 
 _MOST_BITS = 2**13
 """Python does not turn integers of more digits into text, which JSON needs."""
+
+_ADDRESSES: dict[type, Any] = {str: " object at 0x", bytes: b" object at 0x"}
+"""Texts that another process does not take: there, the object is at another address."""
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
@@ -35,24 +39,46 @@ class OwnState:
     is_fault: bool = False
 
 
+_PAIRS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+"""The methods that return and take a state; the first ones that an object has count."""
+
+
 def own_state(thing: Any) -> OwnState:
-    """Return the state of an object, which keeps none if its ``state_dict`` raises.
+    """Return the state of an object, which keeps none if its method for that raises.
+
+    The method is ``state_dict``, or ``get_state`` as in Grain.
 
     >>> own_state(object()).why
     'it has no state_dict() and load_state_dict()'
     """
-    if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
+    name, methods = _methods(thing)
+    if methods is None:
         return OwnState(why="it has no state_dict() and load_state_dict()")
     try:
-        state = thing.state_dict()
+        state = methods[0]()
     except Exception as error:
-        return OwnState(why=f"its state_dict() raised {type(error).__name__}: {error}")
+        return OwnState(why=f"its {name}() raised {type(error).__name__}: {error}")
     if state is None or (isinstance(state, Mapping | list | tuple) and not state):
-        return OwnState(why=f"its state_dict() returned {state!r}")
+        return OwnState(why=f"its {name}() returned {state!r}")
     fault = _fault_of(state)
     if fault:
         return OwnState(why=f"its state {fault}", is_fault=True)
     return OwnState(state)
+
+
+def taker_of(thing: Any) -> Callable[[Any], Any] | None:
+    """Return the method with which an object takes its state; None if it has none."""
+    methods = _methods(thing)[1]
+    return None if methods is None else methods[1]
+
+
+def _methods(thing: Any) -> tuple[str, tuple[Callable[..., Any], ...] | None]:
+    """Return the methods for the state of an object, and the name of the first one."""
+    for names in _PAIRS:
+        methods = methods_of(thing, *names)
+        if methods is not None:
+            return names[0], methods
+    return "", None
 
 
 def _fault_of(state: Any) -> str:
@@ -84,8 +110,13 @@ def _parts_of(whole: Any) -> Iterator[Any]:
 
 def _fault_of_leaf(value: Any) -> str:
     if type(value) in _PLAIN:
-        big = type(value) is int and value.bit_length() > _MOST_BITS
-        return "contains an integer of thousands of digits" if big else ""
+        if type(value) is int and value.bit_length() > _MOST_BITS:
+            return "contains an integer of thousands of digits"
+        # Grain compares the repr() of a data source with that in the state.
+        has_address = (
+            _ADDRESSES[type(value)] in value if type(value) in _ADDRESSES else False
+        )
+        return "contains the address of an object without a __repr__" if has_address else ""
     library = library_of(value)
     try:
         if library is not None and library.pack(value) is not None:
