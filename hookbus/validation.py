@@ -99,7 +99,7 @@ _NOBODY_HAS = "a_name_that_no_class_has"
 
 
 def methods_of(thing: Any, *names: str) -> tuple[Callable[..., Any], ...] | None:
-    """Return methods of an object by their names; None if it has not all of them.
+    """Return methods of an object by their names; None if one of them is missing.
 
     An object that answers every name, like a proxy or a dict with its keys as attributes,
     has only those that its class defines, or that were assigned to it.
@@ -120,10 +120,9 @@ def methods_of(thing: Any, *names: str) -> tuple[Callable[..., Any], ...] | None
             return None
         found.append(method)
     missing = object()
-    if any(inspect.getattr_static(thing, name, missing) is missing for name in names):
-        # __getattr__ alone knows one.
-        if _attribute(thing, _NOBODY_HAS, missing) is not missing:
-            return None
+    known = [inspect.getattr_static(thing, name, missing) is not missing for name in names]
+    if not all(known) and _attribute(thing, _NOBODY_HAS, missing) is not missing:
+        return None
     return tuple(found)
 
 

@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from hookbus.backend.checksums import Checksums, is_fixed
-from hookbus.backend.own_state import own_state, taker_of
+from hookbus.backend.own_state import Checksums, is_fixed, own_state, taker_of
 from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, blame
 from hookbus.library import Loader, digest_of, library_of
 from hookbus.logs import log
