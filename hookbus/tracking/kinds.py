@@ -32,6 +32,7 @@ from hookbus.tracking.trees import (
     restored,
     untrackable,
 )
+from hookbus.validation import methods_of
 
 
 def tracked_as(name: str, thing: Any) -> Tracked:
@@ -59,14 +60,13 @@ def tracked_as(name: str, thing: Any) -> Tracked:
     generator = _generator(name, thing)
     if generator is not None:
         return generator
-    if _has_state(type(thing)):
+    if hasattr(type(thing), "state_dict") and hasattr(type(thing), "load_state_dict"):
         return _object(name, thing)
     if _is_pair(thing):
         return _pair(name, *thing)
     if _is_trackable_tree(thing):
         return _tree(name, _Kept(thing))
-    # A module of flax answers any name, and so do some other containers.
-    if not isinstance(thing, type) and _has_state(thing):
+    if methods_of(thing, "state_dict", "load_state_dict") and not isinstance(thing, type):
         return _object(name, thing)
     raise untrackable(name, thing)
 
@@ -133,10 +133,6 @@ def _tree(name: str, place: Place | _Kept) -> Tracked:
         write=write,
         rewinds=None if isinstance(place.get(), deque) else "keys",
     )
-
-
-def _has_state(thing: Any) -> bool:
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
 def _object(name: str, thing: Any) -> Tracked:

@@ -274,6 +274,31 @@ def test_several_objects_come_back_by_name(saved):
         assert session.track() == {}
 
 
+class Forwards:
+    """A proxy, which has the methods of another object."""
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def __getattr__(self, name):
+        return getattr(self.thing, name)
+
+
+class AnswersAll(Forwards):
+    """An object that has any attribute."""
+
+    def __getattr__(self, name):
+        return print
+
+
+def test_a_proxy_has_the_state_of_its_object(saved):
+    """One that answers every name has none, and is refused."""
+    with saved() as session:
+        session.track(model=Forwards(Model()))
+        with pytest.raises(UsageError, match="'it', which is of type AnswersAll"):
+            session.track(it=AnswersAll(None))
+
+
 ENDLESS: list = []
 ENDLESS.append(ENDLESS)
 
