@@ -31,8 +31,11 @@ GROUP = "hookbus.library"
 
 _PLUGINS = {
     "jax": "hookbus-jax",
+    "lightgbm": "hookbus-sklearn",
+    "sklearn": "hookbus-sklearn",
     "tensorflow": "hookbus-tensorflow",
     "torch": "hookbus-torch",
+    "xgboost": "hookbus-sklearn",
 }
 """The distributions to install for well-known libraries."""
 
@@ -505,14 +508,21 @@ def _library(name: str, path: tuple[str, ...]) -> Library:
 def plugin_for(thing: Any) -> str | None:
     """Return the distribution to install for an object of a well-known library.
 
-    None if the object belongs to no such library, or the plugin is installed.
+    None if the object belongs to no such library, the plugin is installed, or the program
+    has given the object's class a state of its own: ``load_state_dict``, which no class of
+    the library has.
 
     >>> plugin_for([1.5]) is None
     True
     """
-    known, roots = _entries(tuple(sys.path)), _roots_of(thing.__class__)
-    missing = [root for root in roots if root in _PLUGINS and root not in known]
-    return _PLUGINS[missing[0]] if missing else None
+    known, missing = _entries(tuple(sys.path)), []
+    for base, root in zip(thing.__class__.__mro__, _roots_of(thing.__class__), strict=True):
+        if root in _PLUGINS and root not in known:
+            missing.append((base, root))
+    own = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    if own and not any(hasattr(base, "load_state_dict") for base, _ in missing):
+        return None
+    return _PLUGINS[missing[0][1]] if missing else None
 
 
 def _gather(container: Any, names: _Names, found: dict[str, list[Any]]) -> None:

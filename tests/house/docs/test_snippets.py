@@ -51,6 +51,7 @@ NEEDS = {
     "docs/how-to/jax.md": pytest.mark.jax,
     "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
+    "docs/how-to/scikit-learn.md": pytest.mark.xgboost,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
     "docs/how-to/use-the-trained-model.md": pytest.mark.torch,
 }

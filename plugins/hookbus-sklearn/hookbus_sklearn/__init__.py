@@ -1,0 +1,1 @@
+"""Teaches hookbus the models of scikit-learn, xgboost and lightgbm."""
