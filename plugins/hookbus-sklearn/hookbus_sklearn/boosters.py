@@ -79,7 +79,9 @@ def _tracked_booster(name: str, booster: Any) -> Tracked:
         return np.frombuffer(booster.save_raw("ubj"), np.uint8)
 
     def put(state: Any) -> Any:
+        parameters = booster.save_config()
         booster.load_model(bytearray(state))
+        booster.load_config(parameters)  # of which a model has only some
         return booster
 
     def faults(state: Any) -> Iterator[str]:
@@ -89,12 +91,14 @@ def _tracked_booster(name: str, booster: Any) -> Tracked:
         here = trees.model_in(bytes(get()))
         try:
             saved = trees.model_in(bytes(state))
-            yield from trees.differences(name, here, saved)
-            trees.check(here, saved)
+            found = [*trees.differences(name, here, saved)]
+            if not found:
+                trees.check(here, saved)
         except trees.ERRORS as error:
             raise CheckpointError(
                 f"the tracked object {name!r} has no model of xgboost in the checkpoint: "
                 f"{type(error).__name__}: {error}"
             ) from error
+        yield from found
 
     return Tracked(get, put, booster, faults)

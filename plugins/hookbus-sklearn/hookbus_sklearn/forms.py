@@ -17,8 +17,8 @@ from sklearn.base import clone
 
 from hookbus_sklearn import values
 
-_ROWS, _FEATURES, _PARTS, _CLASSES = 29, 7, 5, 3
-_LAYERS = (11, 13, 17, 19, 23)
+_ROWS, _FEATURES, _PARTS, _CLASSES, _VALUES = 29, 37, 11, 3, 4
+_FIRST_LAYER = 101
 _UNTOLD = {"classes_", "feature_names_in_", "labels_"}
 """Attributes that follow from the data alone."""
 _OTHERS: Mapping[str, Any] = {
@@ -34,7 +34,9 @@ _OTHERS: Mapping[str, Any] = {
 """Parameters that shape nothing, with values for a training on any data."""
 
 
-def trained_like(model: Any, classes: int = _CLASSES) -> dict[str, Any] | None:
+def trained_like(
+    model: Any, classes: int = _CLASSES, columns: bool = False
+) -> dict[str, Any] | None:
     """Return the saved attributes of a small estimator with the same parameters.
 
     None for a class outside scikit-learn, which may do more than train, and where the
@@ -43,6 +45,7 @@ def trained_like(model: Any, classes: int = _CLASSES) -> dict[str, Any] | None:
     Args:
         model: the estimator.
         classes: how many classes the small one tells apart: 2, or 3 for more.
+        columns: whether it learns several labels or numbers for each row, in columns.
 
     Raises:
         UnsavableError: no checkpoint can hold what this class keeps.
@@ -54,7 +57,7 @@ def trained_like(model: Any, classes: int = _CLASSES) -> dict[str, Any] | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             small.set_params(**_small_parameters(small))
-            _train(small, classes)
+            _train(small, classes, columns)
     except Exception:  # these parameters need other data
         return None
     finally:
@@ -67,15 +70,21 @@ def faults(name: str, model: Any, state: Mapping[str, Any]) -> Iterator[str]:
     if len(state.keys() - {values.CLASS, "random_state"}) == 0:
         return  # it was not trained yet
     known = state.get("classes_")
+    if known is not None and not isinstance(known, Mapping) and np.ndim(known) != 1:
+        yield f"'{name}.classes_' is no list of classes in the checkpoint"
+        return
     if isinstance(known, Mapping):
-        known = known.get("(objects)", {}).get("items")
+        known = known["(objects)"]["items"]  # whose form is checked already
     several = known is not None and len(known) > 2
-    small = trained_like(model, _CLASSES if several else 2)
+    columns = _are_columns(state)
+    small = trained_like(model, _CLASSES if several or columns else 2, columns)
     if small is None:
         return
-    sizes = {**_sizes_here(model), _ROWS: None}
+    sizes = {**_sizes_here(model), _ROWS: None, _VALUES: None}
     if known is not None:
         sizes[_CLASSES if several else 2] = len(known)
+    if columns:
+        sizes[_CLASSES] = state["n_outputs_"]
     features = state.get("n_features_in_")
     if "n_features_in_" in small:
         if type(features) is not int or features < 1:
@@ -119,8 +128,9 @@ class _Comparison:
             both = zip((small, saved), self._arrays, strict=True)
             small, saved = (_resolved(each, arrays) for each, arrays in both)
         if _form_of(small) != _form_of(saved):
-            if not (small is None or saved is None):
-                yield f"'{path}' is {_form_of(small)} here and {_form_of(saved)} there"
+            if small is not None:
+                was = _form_of(saved)
+                yield f"'{path}' is {_form_of(small)} here and {was} in the checkpoint"
         elif isinstance(small, Mapping):
             for key, value in small.items():
                 if key not in saved:
@@ -134,7 +144,8 @@ class _Comparison:
                 yield f"'{path}' has the shape {saved.shape}, and {wanted} fits"
         elif isinstance(small, list | tuple):
             copies = path.rpartition(".")[2] == "estimators_"
-            size = self._copies if copies else self._sizes.get(len(small), len(small))
+            of_features = self._sizes[_FEATURES] if len(small) == _FEATURES else len(small)
+            size = self._copies if copies else of_features
             if size not in (None, len(saved)):
                 yield f"'{path}' has {len(saved)} parts, and {size} fit"
             for number, value in enumerate(() if copies else saved):
@@ -145,12 +156,15 @@ class _Comparison:
         elif isinstance(small, int) and small in (_FEATURES, _PARTS):
             if self._sizes.get(small) not in (None, saved):
                 yield f"'{path}' is {saved}, and {self._sizes[small]} fits"
+        elif path.endswith(".n_layers_") and small != saved:
+            yield f"'{path}' is {small} here and {saved} in the checkpoint"
 
 
-def _train(small: Any, classes: int) -> None:
-    """Train a small estimator on whole numbers from 0 to 3, which all of them take."""
-    x = np.random.RandomState(0).randint(0, 4, (_ROWS, _FEATURES)).astype(float)
+def _train(small: Any, classes: int, columns: bool) -> None:
+    """Train a small estimator on whole numbers from 0, which all of them take."""
+    x = np.random.RandomState(0).randint(0, _VALUES, (_ROWS, _FEATURES)).astype(float)
     y = np.arange(_ROWS) % classes
+    y = np.eye(classes, dtype=int)[y] if columns else y
     takes = inspect.signature(small.partial_fit).parameters
     if type(small).__name__.startswith("MultiOutput"):
         both = np.stack([y, y], axis=1)
@@ -169,7 +183,7 @@ def _small_parameters(small: Any) -> dict[str, Any]:
         elif leaf in ("n_clusters", "n_components") and isinstance(value, int | None):
             found[key] = _PARTS
         elif leaf == "hidden_layer_sizes":
-            found[key] = _LAYERS[: np.size(value)]
+            found[key] = (*range(_FIRST_LAYER, _FIRST_LAYER + np.size(value)),)
         elif leaf == "init" and isinstance(value, np.ndarray):
             found[key] = "random"
     return found
@@ -177,14 +191,23 @@ def _small_parameters(small: Any) -> dict[str, Any]:
 
 def _sizes_here(model: Any) -> dict[int, int | None]:
     """Return the sizes that follow from today's parameters, by those of the small one."""
-    sizes: dict[int, int | None] = {_PARTS: None}
+    sizes: dict[int, int | None] = {_FEATURES: None, _PARTS: None}
     for key, value in model.get_params(deep=True).items():
         leaf = key.rpartition("__")[2]
         if leaf in ("n_clusters", "n_components") and isinstance(value, int):
             sizes[_PARTS] = value
         elif leaf == "hidden_layer_sizes":
-            sizes.update(zip(_LAYERS, np.ravel(value).tolist(), strict=False))
+            sizes.update(enumerate(np.ravel(value).tolist(), _FIRST_LAYER))
     return sizes
+
+
+def _are_columns(state: Mapping[str, Any]) -> bool:
+    """Return whether a network has learned several labels or numbers for each row."""
+    outputs, binarizer = state.get("n_outputs_"), state.get("_label_binarizer", {})
+    parts = binarizer.get("(LabelBinarizer)") if isinstance(binarizer, Mapping) else None
+    if isinstance(parts, Mapping):
+        return parts.get("y_type_") == "multilabel-indicator"
+    return isinstance(outputs, int) and outputs > 1
 
 
 def _copies_of(model: Any, classes: int) -> int | None:

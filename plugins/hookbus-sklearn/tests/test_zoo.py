@@ -74,7 +74,7 @@ ZOO: dict[str, Callable[[], Any]] = {
     "averaged perceptron": lambda: PassiveAggressiveClassifier(average=100),
     "perceptron with many classes": lambda: Perceptron(penalty="l1"),
     "momentum": lambda: MLPClassifier((6, 4), solver="sgd", learning_rate="invscaling"),
-    "momentum with many classes": lambda: MLPRegressor((6, 4), solver="sgd"),
+    "momentum in regression": lambda: MLPRegressor(hidden_layer_sizes=(6, 4), solver="sgd"),
     "layers with many classes": lambda: MLPClassifier((6, 4)),
 }
 SAMPLE = [
