@@ -96,4 +96,9 @@ def test_a_run_in_which_no_hook_asks_transfers_nothing():
 
 def test_every_distribution_is_for_hooks_or_for_a_library():
     others = {folder.name for folder in EVERY} - {folder.name for folder in HOOKS}
-    assert others == {"hookbus-jax", "hookbus-sklearn", "hookbus-tensorflow", "hookbus-torch"}
+    assert others == {
+        "hookbus-jax",
+        "hookbus-sklearn",
+        "hookbus-tensorflow",
+        "hookbus-torch",
+    }

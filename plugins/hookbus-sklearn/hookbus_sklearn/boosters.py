@@ -49,8 +49,8 @@ class LightgbmLibrary(Library):
 
         if isinstance(thing, lightgbm.Booster):
             raise UsageError(
-                f"cannot track {name!r}: a Booster of lightgbm loses its training data when "
-                "it takes a saved model; track the text of the model, like "
+                f"cannot track {name!r}: a Booster of lightgbm loses its training data "
+                "when it takes a saved model; track the text of the model, like "
                 "state = {'model': ''}, and train each step with lightgbm.train(params, "
                 "data, 1, init_model=lightgbm.Booster(model_str=state['model']))"
             )
@@ -66,9 +66,10 @@ def _check_no_estimator(name: str, thing: Any, way: str) -> None:
     """
     own = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
     if hasattr(thing, "fit") and hasattr(thing, "get_params") and not own:
+        kind = type(thing).__name__
         raise UsageError(
-            f"cannot track {name!r}: {type(thing).__name__} has no partial_fit, and trains "
-            f"all rounds in one call of fit(); train a Booster, one round a step, with {way}"
+            f"cannot track {name!r}: {kind} has no partial_fit, and trains all rounds in "
+            f"one call of fit(); train a Booster, one round a step, with {way}"
         )
 
 

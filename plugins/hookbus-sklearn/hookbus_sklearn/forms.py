@@ -19,8 +19,11 @@ from hookbus_sklearn import values
 
 _ROWS, _FEATURES, _PARTS, _CLASSES, _VALUES = 29, 37, 11, 3, 4
 _FIRST_LAYER = 101
-_UNTOLD = {"classes_", "feature_names_in_", "labels_"}
-"""Attributes that follow from the data alone."""
+_UNTOLD = {
+    *("classes_", "feature_names_in_", "labels_"),
+    *("(estimator)", "(numbers)", "(objects)", "(random)"),
+}
+"""What follows from the data alone, or is compared elsewhere."""
 _OTHERS: Mapping[str, Any] = {
     "class_prior": None,
     "class_weight": None,
@@ -69,29 +72,24 @@ def faults(name: str, model: Any, state: Mapping[str, Any]) -> Iterator[str]:
     """Yield where a saved state has another form than training with today's parameters."""
     if len(state.keys() - {values.CLASS, "random_state"}) == 0:
         return  # it was not trained yet
-    known = state.get("classes_")
-    if known is not None and not isinstance(known, Mapping) and np.ndim(known) != 1:
-        yield f"'{name}.classes_' is no list of classes in the checkpoint"
-        return
+    known, features = state.get("classes_"), state.get("n_features_in_")
     if isinstance(known, Mapping):
         known = known["(objects)"]["items"]  # whose form is checked already
-    several = known is not None and len(known) > 2
-    columns = _are_columns(state)
-    small = trained_like(model, _CLASSES if several or columns else 2, columns)
+    if known is not None and np.ndim(known) != 1:
+        yield f"'{name}.classes_' is no list of classes in the checkpoint"
+        return
+    columns, classes = _are_columns(state), 0 if known is None else len(known)
+    labels = _CLASSES if classes > 2 or columns else 2
+    small = trained_like(model, labels, columns)
     if small is None:
         return
-    sizes = {**_sizes_here(model), _ROWS: None, _VALUES: None}
-    if known is not None:
-        sizes[_CLASSES if several else 2] = len(known)
-    if columns:
-        sizes[_CLASSES] = state["n_outputs_"]
-    features = state.get("n_features_in_")
-    if "n_features_in_" in small:
-        if type(features) is not int or features < 1:
-            yield f"'{name}.n_features_in_' is no number of features in the checkpoint"
-            return
-        sizes[_FEATURES] = features
-    copies = _copies_of(model, 0 if known is None else len(known))
+    if "n_features_in_" in small and (type(features) is not int or features < 1):
+        yield f"'{name}.n_features_in_' is no number of features in the checkpoint"
+        return
+    sizes = _sizes_here(model) | {_ROWS: None, _VALUES: None, _FEATURES: features}
+    if known is not None or columns:
+        sizes[labels] = state["n_outputs_"] if columns else classes
+    copies = _copies_of(model, classes)
     yield from _Comparison(sizes, copies, small, state).faults(name, small, state)
     parent = values.parent_of(model)
     for number, each in enumerate(_copies_in(state)):
@@ -132,32 +130,45 @@ class _Comparison:
                 was = _form_of(saved)
                 yield f"'{path}' is {_form_of(small)} here and {was} in the checkpoint"
         elif isinstance(small, Mapping):
-            for key, value in small.items():
-                if key not in saved:
-                    yield f"'{path}.{key}' is not in the checkpoint"
-                elif key not in _UNTOLD and key not in ("(random)", "(objects)", "(estimator)"):
-                    yield from self.faults(f"{path}.{key}", value, saved[key])
-        elif isinstance(small, np.ndarray) and not path.endswith("(numbers)"):
-            sizes = [self._sizes.get(n, n) for n in small.shape]
-            if any(n not in (None, m) for n, m in zip(sizes, saved.shape, strict=True)):
-                wanted = tuple("any" if n is None else n for n in sizes)
-                yield f"'{path}' has the shape {saved.shape}, and {wanted} fits"
+            yield from self._of_mapping(path, small, saved)
+        elif isinstance(small, np.ndarray):
+            yield from self._of_array(path, small, saved)
         elif isinstance(small, list | tuple):
-            copies = path.rpartition(".")[2] == "estimators_"
-            of_features = self._sizes[_FEATURES] if len(small) == _FEATURES else len(small)
-            size = self._copies if copies else of_features
-            if size not in (None, len(saved)):
-                yield f"'{path}' has {len(saved)} parts, and {size} fit"
-            for number, value in enumerate(() if copies else saved):
-                like = small[min(number, len(small) - 1)] if small else value
-                yield from self.faults(f"{path}.{number}", like, value)
-        elif isinstance(small, str) and small != saved:
-            yield f"'{path}' is {small!r} here and {saved!r} in the checkpoint"
+            yield from self._of_list(path, small, saved)
+        else:
+            yield from self._of_plain(path, small, saved)
+
+    def _of_mapping(self, path: str, small: Any, saved: Any) -> Iterator[str]:
+        for key, value in small.items():
+            if key not in saved:
+                yield f"'{path}.{key}' is not in the checkpoint"
+            elif key not in _UNTOLD:
+                yield from self.faults(f"{path}.{key}", value, saved[key])
+
+    def _of_array(self, path: str, small: Any, saved: Any) -> Iterator[str]:
+        sizes = [self._sizes.get(n, n) for n in small.shape]
+        if any(n not in (None, m) for n, m in zip(sizes, saved.shape, strict=True)):
+            wanted = tuple("any" if n is None else n for n in sizes)
+            yield f"'{path}' has the shape {saved.shape}, and {wanted} fits"
+
+    def _of_list(self, path: str, small: Any, saved: Any) -> Iterator[str]:
+        copies = path.rpartition(".")[2] == "estimators_"
+        features = self._sizes[_FEATURES] if len(small) == _FEATURES else len(small)
+        size = self._copies if copies else features
+        if size not in (None, len(saved)):
+            yield f"'{path}' has {len(saved)} parts, and {size} fit"
+        for number, value in enumerate(() if copies else saved):
+            like = small[min(number, len(small) - 1)] if small else value
+            yield from self.faults(f"{path}.{number}", like, value)
+
+    def _of_plain(self, path: str, small: Any, saved: Any) -> Iterator[str]:
+        if isinstance(small, str) or path.endswith(".n_layers_"):
+            if small != saved:
+                yield f"'{path}' is {small!r} here and {saved!r} in the checkpoint"
         elif isinstance(small, int) and small in (_FEATURES, _PARTS):
-            if self._sizes.get(small) not in (None, saved):
-                yield f"'{path}' is {saved}, and {self._sizes[small]} fits"
-        elif path.endswith(".n_layers_") and small != saved:
-            yield f"'{path}' is {small} here and {saved} in the checkpoint"
+            size = self._sizes.get(small)
+            if size not in (None, saved):
+                yield f"'{path}' is {saved}, and {size} fits"
 
 
 def _train(small: Any, classes: int, columns: bool) -> None:
@@ -171,7 +182,9 @@ def _train(small: Any, classes: int, columns: bool) -> None:
         known = {"classes": [range(classes)] * 2} if "classes" in takes else {}
         small.partial_fit(x, both, **known)
     else:
-        small.partial_fit(x, y, **({"classes": range(classes)} if "classes" in takes else {}))
+        small.partial_fit(
+            x, y, **({"classes": range(classes)} if "classes" in takes else {})
+        )
 
 
 def _small_parameters(small: Any) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def check(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     info, ends = np.asarray(model["tree_info"]), np.asarray(model["iteration_indptr"])
     _check(int(model["gbtree_model_param"]["num_trees"]) == len(found) == len(info))
     _check(bool(np.all((info >= 0) & (info < groups))))
-    _check(bool(np.all(np.diff(ends) >= 0)) and (*ends[:1], *ends[-1:]) in _ends(len(found)))
+    _check(
+        bool(np.all(np.diff(ends) >= 0)) and (*ends[:1], *ends[-1:]) in _ends(len(found))
+    )
     if booster["name"] == "dart":
         _check(len(booster["weight_drop"]) == len(found))
     for tree in found:
@@ -102,7 +104,9 @@ def _check_form(here: Any, saved: Any) -> None:
 
 def _is_number(text: str) -> bool:
     try:
-        return bool(np.isfinite([float(part) for part in text.strip("[]").split(",")]).all())
+        return bool(
+            np.isfinite([float(part) for part in text.strip("[]").split(",")]).all()
+        )
     except ValueError:
         return False
 
@@ -134,7 +138,7 @@ def _check_tree(tree: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     _check(len(starts) == len(lengths) == len(tree["categories_nodes"]))
     whole = len(tree["categories"])
     for start, length in zip(starts, lengths, strict=True):
-        _check(0 <= start and 0 <= length and start + length <= whole)
+        _check(start >= 0 and length >= 0 and start + length <= whole)
     _check(all(0 <= int(node) < count for node in tree["categories_nodes"]))
     _check(bool(np.all(np.isin(tree["split_type"], (0, 1)))))
     if width > 1:

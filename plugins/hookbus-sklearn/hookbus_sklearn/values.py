@@ -53,11 +53,11 @@ def settings_of(model: Any) -> frozenset[str]:
 
     These are its parameters, and what follows from them alone.
     """
-    parameters = model.get_params(deep=False)
+    parameters: Mapping[str, Any] = model.get_params(deep=False)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a class that is deprecated, once more
-            return frozenset(vars(type(model)(**parameters))) | parameters.keys()
+            return frozenset({*vars(type(model)(**parameters)), *parameters})
     except Exception:  # the constructor of a program's own class needs more
         return frozenset(parameters)
 
@@ -198,14 +198,17 @@ class _Saver:
         try:
             if isinstance(value, dict):
                 if any(type(key) not in _PLAIN for key in value):
-                    raise UnsavableError(path, "is a dict with keys that are no plain values")
+                    raise UnsavableError(
+                        path, "is a dict with keys that are no plain values"
+                    )
                 return {
                     "(dict)": [
                         [k, self.value(v, f"{path}.{k}", model)] for k, v in value.items()
                     ]
                 }
             kinds = {type(part) for part in value}
-            if type(value) is list and len(kinds) == 1 and issubclass(*kinds, np.number):
+            alike = len(kinds) == 1 and issubclass(kinds.pop(), np.number)
+            if type(value) is list and alike:
                 return {"(numbers)": np.array(value)}
             parts = [self.value(v, f"{path}.{n}", model) for n, v in enumerate(value)]
             return type(value)(parts)
@@ -305,7 +308,11 @@ class _Restorer:
         return array.reshape(shape)
 
     def _numbers(self, inner: Any, path: str, _: Any) -> Any:
-        if type(inner) is not np.ndarray or inner.ndim != 1 or inner.dtype.kind not in "iufc":
+        if (
+            type(inner) is not np.ndarray
+            or inner.ndim != 1
+            or inner.dtype.kind not in "iufc"
+        ):
             raise _bad(path, "no list of numbers")
         return [*inner]
 
@@ -363,10 +370,10 @@ def _numbers(value: Any, path: str) -> dict[str, Any]:
     """Return the state of a generator from a checkpoint; NumPy checks no position in it."""
     state = value.get("(random)") if isinstance(value, Mapping) else None
     inner = state.get("state") if isinstance(state, Mapping) else None
-    if isinstance(inner, Mapping):
+    if isinstance(state, Mapping) and isinstance(inner, Mapping):
         key, pos = inner.get("key"), inner.get("pos")
         if (
-            state["bit_generator"] == "MT19937"
+            state.get("bit_generator") == "MT19937"
             and type(key) is np.ndarray
             and (key.dtype, key.shape) == (np.uint32, (_WORDS,))
             and type(pos) is int
@@ -392,7 +399,7 @@ def _is_shape(shape: Any, size: int) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two arrays that begin at one place are the same numbers in one order."""
+    """Return whether two arrays that begin at one place have the same numbers."""
     if one.dtype != other.dtype or one.size != other.size:
         return False
     dense = one.flags.c_contiguous and other.flags.c_contiguous

@@ -165,7 +165,7 @@ def test_a_state_that_is_no_array_of_bytes_does_not_fit(state):
 
 def test_a_model_that_is_none_is_told_as_such():
     """With the reason."""
-    with pytest.raises(CheckpointError, match="no model of xgboost .* it ends too early"):
+    with pytest.raises(CheckpointError, match=r"no model of xgboost .* it ends too early"):
         [*tracked({}).faults(np.frombuffer(b"{", np.uint8))]
 
 
@@ -175,7 +175,9 @@ def test_a_model_that_is_none_is_told_as_such():
 )
 def test_bytes_that_are_no_json_are_refused(data):
     """A reader of xgboost's models never reads beyond their end."""
-    with pytest.raises(ValueError, match="too early|begins no|no type|levels|behind its end"):
+    with pytest.raises(
+        ValueError, match=r"too early|begins no|no type|levels|behind its end"
+    ):
         ubjson.read(data)
 
 
@@ -202,7 +204,10 @@ def test_objects_that_cannot_be_tracked_are_told_what_to_do():
     booster = lightgbm.Booster({"objective": "binary", "verbosity": -1}, data)
     for thing, told in [
         (xgboost.Booster(), r"knows no number of features yet; .*Booster\(params, \[data"),
-        (xgboost.XGBClassifier(), r"XGBClassifier has no partial_fit, .* update\(data, round"),
+        (
+            xgboost.XGBClassifier(),
+            r"XGBClassifier has no partial_fit, .* update\(data, round",
+        ),
         (lightgbm.LGBMRegressor(), "LGBMRegressor has no partial_fit, .* lightgbm.train"),
         (booster, r"a Booster of lightgbm loses its training data .*state\['model'\]"),
         (xgboost.DMatrix(X), "DMatrix and cannot be restored in place"),

@@ -71,7 +71,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: LogisticRegression(warm_start=True), "LogisticRegression has no partial_fit"),
     (lambda: make_pipeline(StandardScaler(), SGDClassifier()), "track the parts of it"),
     (lambda: OneVsRestClassifier(LogisticRegression()), "has no partial_fit"),
-    (Birch, "the attribute 'root_' of Birch is of type _CFNode, and no checkpoint can hold"),
+    (
+        Birch,
+        "the attribute 'root_' of Birch is of type _CFNode, and no checkpoint can hold",
+    ),
 ]
 
 
@@ -114,7 +117,9 @@ def test_an_attribute_of_another_class_is_refused_with_its_name():
     model = Odd()
     told = tracked(model)
     model.partial_fit(X, Y, classes=[0, 1, 2])
-    with pytest.raises(CheckpointError, match="'seen_' of Odd is of type set, and no check"):
+    with pytest.raises(
+        CheckpointError, match="'seen_' of Odd is of type set, and no check"
+    ):
         told.get()
 
 
@@ -122,7 +127,29 @@ def test_arrays_that_share_a_part_of_their_memory_are_refused():
     """Restored apart, they would no longer change together."""
     model = SGDClassifier().partial_fit(X, Y, classes=[0, 1, 2])
     model.first_ = model.coef_[1:]
-    with pytest.raises(UsageError, match="'first_' .* a part of its memory with 'coef_'"):
+    with pytest.raises(UsageError, match=r"'first_' .* a part of its memory with 'coef_'"):
+        tracked(model)
+
+
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+ODD: list[tuple[Any, str]] = [
+    (ITSELF, "contains itself"),
+    ({(1, 2): 3}, "is a dict with keys that are no plain values"),
+    (np.array([{}], object), "is an array of Python objects"),
+    (np.random.RandomState(np.random.PCG64(1)), "draws from the generator PCG64"),
+    (np.ma.zeros(2), "is of type MaskedArray"),
+]
+
+
+@pytest.mark.parametrize(("value", "told"), ODD, ids=lambda each: str(type(each)))
+def test_an_attribute_that_no_checkpoint_holds_is_told_with_the_reason(value, told):
+    """Also inside of others."""
+    model = SGDClassifier().partial_fit(X, Y, classes=[0, 1, 2])
+    model.odd_ = [value] if value is not ITSELF else value
+    with pytest.raises(
+        UsageError, match=f"attribute 'odd_.*0' of SGDClassifier {told}, and"
+    ):
         tracked(model)
 
 
@@ -247,9 +274,11 @@ def test_other_parameters_that_change_the_state_do_not_fit(was, model, told, tmp
     with session(tmp_path) as opened:
         opened.track(model=was)
         with opened.step():
-            if hasattr(was, "predict_proba") or isinstance(was, SGDClassifier | MLPClassifier):
-                was.partial_fit(X, y, classes=labels)
-            elif y.ndim == 2:
+            if (
+                hasattr(was, "predict_proba")
+                or isinstance(was, SGDClassifier | MLPClassifier)
+                or y.ndim == 2
+            ):
                 was.partial_fit(X, y, classes=labels)
             else:
                 was.partial_fit(X)

@@ -84,7 +84,11 @@ FORGED: list[tuple[str, Any, str]] = [
     ("_average_coef", np.zeros((3, 9)), "has the shape (3, 9), and (3, 6) fits"),
     ("_average_coef", None, "is an array of numbers with 2 axes here and a NoneType in"),
     ("coef_", None, "the value of _standard_coef is no array that shares its memory with"),
-    ("coef_", {"(same)": {"as": "nobody", "shape": [1]}}, "no array that shares its memory"),
+    (
+        "coef_",
+        {"(same)": {"as": "nobody", "shape": [1]}},
+        "no array that shares its memory",
+    ),
     ("classes_", {"(objects)": {"shape": [9], "items": ["a"]}}, "no array of objects"),
     ("classes_", np.zeros((2, 2)), "'model.classes_' is no list of classes"),
     ("n_features_in_", -1, "'model.n_features_in_' is no number of features"),

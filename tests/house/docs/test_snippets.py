@@ -22,6 +22,7 @@ EXEMPT = {
     'pip install "hookbus[all]" hookbus-jax flax optax equinox orbax-checkpoint '
     "scikit-learn": INSTALLS,
     OF_A_CLONE: INSTALLS,
+    'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,

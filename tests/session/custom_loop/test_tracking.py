@@ -559,6 +559,14 @@ def test_an_object_of_a_known_library_says_which_plugin_is_missing(library, plug
         session.track(model=net)
 
 
+def test_a_state_of_the_programs_own_needs_no_plugin(saved):
+    """A class that says itself what its state is may extend one of any library."""
+    base = type("Base", (), {"__module__": "jax.models"})
+    own = {"state_dict": lambda _: {}, "load_state_dict": lambda _, __: None}
+    with saved() as session:
+        session.track(model=type("Own", (base,), own)())
+
+
 def broadcast() -> Any:
     """Return a broadcast array that NumPy lets be written."""
     return np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,))
