@@ -53,7 +53,7 @@ class _State:
     settings: frozenset[str]
 
     def get(self) -> dict[str, Any]:
-        """Return what training has made of it."""
+        """Return the attributes that training has set, as a checkpoint holds them."""
         try:
             return values.saved_from(self.model, self.settings)
         except values.UnsavableError as error:

@@ -23,7 +23,7 @@ _UNTOLD = {
     *("classes_", "feature_names_in_", "labels_"),
     *("(estimator)", "(numbers)", "(objects)", "(random)"),
 }
-"""What follows from the data alone, or is compared elsewhere."""
+"""Parts that follow from the data alone, or that are compared elsewhere."""
 _OTHERS: Mapping[str, Any] = {
     "class_prior": None,
     "class_weight": None,

@@ -14,7 +14,7 @@ import numpy as np
 from hookbus_sklearn import ubjson
 
 ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What the functions here raise for something that is no model."""
+"""The errors that the functions here raise for bytes that hold no model."""
 
 _OF_NODES = (
     "default_left",
@@ -36,7 +36,7 @@ def model_in(data: bytes) -> Mapping[str, Any]:
     """Return the learner in a model that xgboost has written.
 
     Raises:
-        ValueError, LookupError, TypeError: there is none.
+        ValueError, LookupError, TypeError: it has no learner.
     """
     learner: Mapping[str, Any] = ubjson.read(data)["learner"]
     return learner

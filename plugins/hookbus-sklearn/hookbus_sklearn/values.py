@@ -63,7 +63,7 @@ def settings_of(model: Any) -> frozenset[str]:
 
 
 def saved_from(model: Any, settings: frozenset[str]) -> dict[str, Any]:
-    """Return what training has made of an estimator, by the names of its attributes.
+    """Return the attributes that training has set, as a checkpoint holds them.
 
     Args:
         model: the estimator.
@@ -90,7 +90,7 @@ def restored(state: Any, model: Any) -> Restored:
 
 @attrs.frozen
 class Restored:
-    """What a checkpoint holds of an estimator.
+    """The attributes of an estimator from a checkpoint.
 
     Attributes:
         attributes: the attributes by name.
