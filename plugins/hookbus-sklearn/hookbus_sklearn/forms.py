@@ -34,7 +34,7 @@ _OTHERS: Mapping[str, Any] = {
     "random_state": 0,
     "verbose": 0,
 }
-"""Parameters that shape nothing, with values for a training on any data."""
+"""Parameters that shape nothing, with values that fit any data."""
 
 
 def trained_like(
