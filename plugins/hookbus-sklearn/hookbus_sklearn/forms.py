@@ -19,6 +19,7 @@ from hookbus_sklearn import values
 
 _ROWS, _FEATURES, _PARTS, _CLASSES, _VALUES = 29, 37, 11, 3, 4
 _FIRST_LAYER = 101
+_MOST_THREADS = 2**16
 _UNTOLD = {
     *("classes_", "feature_names_in_", "labels_"),
     *("(estimator)", "(numbers)", "(objects)", "(random)"),
@@ -165,6 +166,9 @@ class _Comparison:
         if isinstance(small, str) or path.endswith(".n_layers_"):
             if small != saved:
                 yield f"'{path}' is {small!r} here and {saved!r} in the checkpoint"
+        elif path.endswith("._n_threads"):
+            if type(saved) is not int or not 0 < saved <= _MOST_THREADS:
+                yield f"'{path}' is {saved}, which is no number of threads"
         elif isinstance(small, int) and small in (_FEATURES, _PARTS):
             size = self._sizes.get(small)
             if size not in (None, saved):

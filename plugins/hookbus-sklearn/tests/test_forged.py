@@ -122,6 +122,14 @@ def test_a_state_that_no_estimator_has_is_told_by_its_place(key, value, told):
     assert vars(model) == before
 
 
+@pytest.mark.parametrize("threads", [0, -1, 2**40])
+def test_a_number_of_threads_that_no_machine_has_is_told(threads):
+    """The next step would fail on it."""
+    tracked = SklearnLibrary().tracked("model", MODELS["clusters"]().partial_fit(X))
+    state = {**tracked.get(), "_n_threads": threads}
+    assert "no number of threads" in "; ".join(tracked.faults(state))
+
+
 def test_a_position_beyond_the_words_of_a_generator_is_told():
     """NumPy would read beyond its memory."""
     tracked = SklearnLibrary().tracked("model", MODELS["sgd"]())
