@@ -26,6 +26,9 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
     An array with one number and no axis becomes a NumPy number, as in TensorFlow. bfloat16
     and the float8 types become float32, which holds each of their numbers, small integers
     become int32, and keys become their data. Other values stay as they are.
+
+    Raises:
+        UsageError: an array is traced, so it has no value.
     """
     arrays = [_numbers(v) if isinstance(v, jax.Array) else v for v in values]
     for array in arrays:
@@ -35,7 +38,13 @@ def on_host(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _numbers(array: jax.Array) -> jax.Array:
-    """Return an array of a dtype that NumPy has, where it is."""
+    """Return an array of a dtype that NumPy has, where it is.
+
+    Raises:
+        UsageError: it is traced.
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise UsageError(f"a hook asks for an array that {why_not_saved(array)}")
     if is_key(array.dtype):
         return jax.random.key_data(array)
     if array.dtype.isbuiltin != 1:  # ml_dtypes: bfloat16, float8, int4

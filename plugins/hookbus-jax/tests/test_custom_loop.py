@@ -190,3 +190,25 @@ def test_a_hook_assigns_arrays_and_swaps_them(given):
     assert isinstance(state["w"], jax.Array)
     assert (state["w"].tolist(), state["w"].dtype) == ([9.0, 9.0], jnp.float32)
     assert old.tolist() == [0.0, 0.0]
+
+
+def test_a_traced_array_that_is_reported_is_an_error(tmp_path):
+    """A step may report what a compiled function returns, and not what is inside it."""
+
+    class Asks(SessionRunHook):
+        def before_run(self, run_context):
+            return SessionRunArgs("inner")
+
+    def loop():
+        session = MonitoredTrainingSession(hooks=[Asks()], config=QUIET)
+        with session, session.step() as step:
+
+            @jax.jit
+            def loss(x):
+                step.report(inner=x * 2)
+                return x
+
+            loss(jnp.ones(2))
+
+    with pytest.raises(UsageError, match="a hook asks for an array that is traced: it has"):
+        loop()
