@@ -138,6 +138,8 @@ capture, restore = PROCESS.capture, PROCESS.restore
 
 def same(one: Any, other: Any) -> bool:
     """Return whether two captured states are equal, including arrays within them."""
+    if one is other:
+        return True
     if isinstance(one, Mapping):
         return (
             isinstance(other, Mapping)
@@ -147,8 +149,13 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and not _NUMBERS.issuperset(map(type, one)):
         alike = type(one) is type(other) and len(one) == len(other)
         return alike and all(map(same, one, other))
-    if hasattr(one, "dtype") and hasattr(other, "dtype"):
-        one, other = (value.tobytes() for value in on_host([one, other]))
+    arrays = [value for value in (one, other) if hasattr(value, "dtype")]
+    if len(arrays) == 2:
+        one, other = (value.tobytes() for value in on_host(arrays))
+    elif arrays:  # an array compares itself with each part of another value
+        plain = other if arrays[0] is one else one
+        if not isinstance(plain, int | float) or getattr(arrays[0], "shape", ()) != ():
+            return False
     return bool(one == other)
 
 

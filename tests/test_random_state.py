@@ -12,6 +12,7 @@ import pytest
 import hookbus
 from hookbus import Graph, MonitoredSession, SessionRunHook
 from hookbus.evaluating import undisturbed
+from hookbus.random_state import same
 
 
 class Aside(SessionRunHook):
@@ -134,3 +135,24 @@ def test_an_input_that_stands_still_is_not_made_anew():
 
     pulls(factory, Aside(lambda session: session.run("global_step"), (1, 2, 3)))
     assert made == [1]
+
+
+@pytest.mark.parametrize(
+    "other", [[1, 2], (1, 2), 1, True, "x", None, {"x": 1}, b"x", np.arange(3)], ids=repr
+)
+def test_an_array_is_not_the_same_as_another_value(other):
+    """One that compares itself with each part of a value has no answer for the whole."""
+    for array in (np.array([1, 2]), np.array(7)):
+        assert not same(array, other)
+        assert not same(other, array)
+        assert not same({"key": [array]}, {"key": [other]})
+
+
+def test_a_value_is_the_same_as_itself_and_as_its_equal():
+    """NaN is, too, which is equal to nothing."""
+    nan = float("nan")
+    assert same(nan, nan)
+    assert same({"a": (nan, [1, 2])}, {"a": (nan, [1, 2])})
+    assert same(np.arange(3), np.arange(3))
+    assert same(np.float64(0.5), 0.5)
+    assert not same([1, 2], [1, 3])
