@@ -13,7 +13,13 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hookbus.backend.own_state import Checksums, is_fixed, own_state, taker_of
-from hookbus.errors import CheckpointError, GraphError, OutOfRangeError, blame
+from hookbus.errors import (
+    CheckpointError,
+    GraphError,
+    OutOfRangeError,
+    StateRefused,
+    blame,
+)
 from hookbus.library import Loader, digest_of, library_of
 from hookbus.logs import log
 from hookbus.random_state import PROCESS, RandomGenerators, same
@@ -600,4 +606,5 @@ def _capture(loader: Loader) -> dict[str, Any]:
 
 def _restore(loader: Loader, states: Mapping[str, Any]) -> None:
     for name in loader.sources.keys() & states.keys():
-        loader.sources[name].restore(states[name])
+        with StateRefused(f"the random generator {name!r} of a loader"):
+            loader.sources[name].restore(states[name])

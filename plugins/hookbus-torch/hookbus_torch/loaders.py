@@ -125,7 +125,9 @@ def _within_pass(state: Any) -> Any:
 def _iteration(loader: Any) -> RandomSource:
     """Return the number of the pass that a loader of accelerate counts, as a source."""
 
-    def restore(number: int) -> None:
+    def restore(number: Any) -> None:
+        if type(number) is not int:
+            raise TypeError(f"{number!r} is not the number of a pass")
         loader.iteration = number
 
     return RandomSource(lambda: loader.iteration, restore, lambda: loader.iteration)

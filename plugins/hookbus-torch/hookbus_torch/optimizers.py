@@ -18,24 +18,6 @@ from hookbus_torch import forms, gradients, groups, sharded, values
 
 Group: TypeAlias = dict[str, Any]
 
-_LIKE_PARAMETER = frozenset(
-    {
-        "acc_delta",
-        "ax",
-        "exp_avg",
-        "exp_avg_sq",
-        "exp_inf",
-        "grad_avg",
-        "max_exp_avg_sq",
-        "momentum_buffer",
-        "prev",
-        "square_avg",
-        "step_size",
-        "sum",
-    }
-)
-"""The states that PyTorch's optimizers keep in a tensor of the parameter's shape."""
-
 
 def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
     """Return how to save an optimizer, to restore it in place, and its learning rates."""
@@ -61,6 +43,8 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
             _undo_casts(optimizer, state)
         for old, group in zip(before, optimizer.param_groups, strict=True):
             _keep_tensors(old, group)
+            for key in old:  # a scheduler has added it, which the checkpoint does not know
+                group.setdefault(key, old[key])
         # It stepped before the checkpoint. Schedulers look here, and would otherwise warn
         # if the training was cut at the end of its first epoch.
         optimizer._opt_called = True
@@ -142,9 +126,8 @@ def _faults(
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= saved.keys():
         yield f"{name!r} is an optimizer here and not in the checkpoint"
         return
-    changed = [*forms.faults_of_optimizer(name, optimizer, saved, groups.KEY)]
-    if changed:
-        yield from changed
+    if not forms.has_parts(saved, groups.KEY):
+        yield f"{name!r} is an optimizer here, and has no parts of one in the checkpoint"
         return
     here, there = (
         [len(group["params"]) for group in each]
@@ -169,14 +152,8 @@ def _faults(
         yield from others
         return
     numbers = [n for group in saved["param_groups"] for n in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        for key, value in saved["state"].get(number, {}).items():
-            shaped = key in _LIKE_PARAMETER and isinstance(value, torch.Tensor)
-            if shaped and value.shape != sharded.part_of(parameter).shape:
-                yield (
-                    f"'{name}.state.{number}.{key}' is {values.form_of(value)} in the "
-                    f"checkpoint, and its parameter is {values.form_of(parameter)} here"
-                )
+    parts = dict(zip(numbers, map(sharded.part_of, parameters), strict=True))
+    yield from forms.faults_of_optimizer(name, optimizer, saved, parts)
 
 
 def _undo_casts(optimizer: Optimizer, saved: Any) -> None:
