@@ -342,3 +342,20 @@ def test_a_scheduler_with_a_text_for_a_number_is_told():
     state = {**tracked.get(), "last_epoch": "x"}
     told = "'steps.last_epoch' is a str in the checkpoint and a int here"
     assert [*tracked.faults(state)] == [told]
+
+
+def test_the_count_of_a_prepared_loader_takes_numbers_only():
+    """The loader would fail on another value at its next pass."""
+
+    class Prepared(DataLoader):
+        """Has a loader inside and counts passes, as those that accelerate prepares."""
+
+        iteration = 0
+
+    prepared = Prepared([1, 2])
+    prepared.base_dataloader = DataLoader([1, 2])
+    count = TorchLibrary().loader(prepared).sources["iteration"]
+    count.restore(3)
+    assert prepared.iteration == 3
+    with pytest.raises(TypeError, match="'x' is not the number of a pass"):
+        count.restore("x")
