@@ -286,12 +286,12 @@ def test_every_built_in_hook_takes_part_in_a_training_of_several_ranks(
 
 def test_the_flags_above_name_every_built_in_hook():
     """A new one must work with several ranks as well."""
-    backends = {"torch", "jax", "tensorflow"}
+    libraries = {"torch", "jax", "tensorflow", "sklearn"}
     plugins = {path.name.removeprefix("hookbus-") for path in (ROOT / "plugins").glob("h*")}
     flags = (WITH_OTHERS + ALONE).split()
     missing = {
         name
-        for name in plugins - backends
+        for name in plugins - libraries
         if not any(flag.startswith(f"--{name}") for flag in flags)
     }
     assert not missing
