@@ -42,6 +42,7 @@ def steps_of(name: str, kind: str) -> list[int]:
     return some[:0] if name in WITH_WORKERS and kind != "sigkill" else some
 
 
+@pytest.mark.timeout(1800)  # of the full run: each start imports PyTorch
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_training_that_is_cut_short_is_the_training_by_hand(
