@@ -237,7 +237,7 @@ def end(session: Session, outcome: Outcome) -> None:
 
 @hookspec
 def finished(session: Session, outcome: Outcome) -> None:
-    """Called after every hook's ``end`` and after the session's last checkpoint."""
+    """Called after every hook's ``end``, when the last checkpoint says how it ended."""
 
 
 @hookspec

@@ -77,6 +77,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         elif error is not None:
             state.requests.close()
             failures.extend(_save_failed(state, error, outcome))
+            failures.extend(_attempt(lambda: _record_in_directory(state, outcome)))
             failures.extend(_tell_exception(state, error, outcome))
 
     failures += _attempt(tell)
@@ -191,9 +192,6 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if requested is not None:
         failures += _attempt(lambda: save(state, requested, None))
     failures += _attempt(lambda: record_values(state))
-    failures += [error for _, error in _tell(state, "finished", session, outcome)]
-    state.requests.close()
-    failures += _attempt(lambda: record_values(state))
     # A session that ran nothing keeps the mark of the previous session, with exceptions:
     # the end of input, a call with nothing left to do, and a stop at a target that a killed
     # session had reached. No later session may continue from these.
@@ -206,6 +204,12 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     marks = who is not None and (over or session.global_step != state.first_step)
     if marks and not failures:
         failures += _attempt(lambda: saver.mark_ended(session.global_step, outcome.kind))
+    # A hook may upload the directory in its last event, or clear it away.
+    failures += _attempt(lambda: _record_in_directory(state, outcome))
+    failures += [error for _, error in _tell(state, "finished", session, outcome)]
+    failures += _attempt(state.check_process)  # a hook may have forked in its last event
+    state.requests.close()
+    failures += _attempt(lambda: record_values(state))
     return failures
 
 
@@ -261,18 +265,13 @@ def _close_backend(state: SessionState) -> None:
 
 
 def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
-    """Record how the session ended: for the command, in outcome.json, in the log."""
+    """Record how the session ended: for the command, and in the log."""
     if state.is_abandoned:  # a hook forked in its last event
         return
-    saver, last = state.saver, state.saver.last
+    last = state.saver.last
     saved = last is not None and last.step == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
     state.options.config.records.append(record)
-    # An evaluation, or a failed start, is not the end of the training in this directory.
-    trained = state.kind == "train" and state.first_step is not None
-    written = saver.is_chief and not saver.is_displaced
-    if trained and written and saver.checkpoints.directory is not None:
-        _write_outcome(outcome, saver.checkpoints.directory)
     _report_nothing_to_train(state, outcome)
     state.bus.failures.report()
     for who, updates in state.requests.skips.items():
@@ -288,6 +287,18 @@ def _record(state: SessionState, error: BaseException | None, outcome: Outcome) 
         state.bus.costs.report()
     if state.options.config.show_step:
         _show_step(state)
+
+
+def _record_in_directory(state: SessionState, outcome: Outcome) -> None:
+    """Write ``outcome.json`` into the checkpoint directory, if the session trained.
+
+    An evaluation, or a failed start, is not the end of the training in its directory.
+    """
+    saver = state.saver
+    trained = state.kind == "train" and state.first_step is not None
+    written = saver.is_chief and not saver.is_displaced and not state.is_abandoned
+    if trained and written and saver.checkpoints.directory is not None:
+        _write_outcome(outcome, saver.checkpoints.directory)
 
 
 def _report_nothing_to_train(state: SessionState, outcome: Outcome) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -405,3 +406,30 @@ def test_the_outcome_file_is_of_the_last_session(capsys):
         pass
     assert written()["kind"] == "completed"
     assert capsys.readouterr().err.count("session ended") == 2
+
+
+class Uploads(SessionRunHook):
+    """Copies the directory when the session has finished, and clears it away."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @hookbus.hookimpl
+    def finished(self) -> None:
+        shutil.copytree(self.directory, "uploaded")
+        shutil.rmtree(self.directory)
+
+
+def test_a_hook_that_uploads_at_the_end_copies_how_the_session_ended(tmp_path):
+    """It may clear the directory away as well, which stays away."""
+    runs = tmp_path / "runs"
+    with MonitoredTrainingSession(
+        checkpoint_dir=runs, hooks=[Uploads(runs)], save_summaries_steps=None, config=OFF
+    ) as session:
+        for _ in range(3):
+            with session.step():
+                pass
+    assert not runs.exists()
+    assert hookbus.latest_checkpoint("uploaded").ended == "completed"
+    outcome = json.loads(Path("uploaded/outcome.json").read_text())
+    assert (outcome["kind"], outcome["step"]) == ("completed", 3)
