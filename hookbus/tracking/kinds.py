@@ -26,6 +26,7 @@ from hookbus.tracking.trees import (
     check_trackable,
     faults_of,
     faults_of_arrays,
+    made_like,
     outline_of,
     placed,
     plain,
@@ -101,7 +102,7 @@ class _Kept:
 def _held(name: str, place: Place) -> Tracked:
     """Return how to save and restore the value that is in a place at the time."""
     value = place.get()
-    is_leaf = isinstance(value, PLAIN) or (is_array(value) and not is_writable(value))
+    is_leaf = isinstance(value, PLAIN) or is_array(value)
     if is_leaf or (take_apart(value) is not None and not _is_pair(value)):
         return _tree(name, place)
     tracked = tracked_as(name, value)
@@ -117,9 +118,11 @@ def _tree(name: str, place: Place | _Kept) -> Tracked:
     """Return how to save and restore arrays and numbers in containers."""
     check_trackable(name, place.get())
     outline = outline_of(place.get())
+    # Values that are held may share containers: a target begins as the weights themselves.
+    restore = made_like if isinstance(place, Place) else restored
 
     def put(state: Any) -> Any:
-        place.put(restored(place.get(), state))
+        place.put(restore(place.get(), state))
         return place.get()
 
     def write(writes: Any) -> None:

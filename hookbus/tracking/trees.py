@@ -7,14 +7,17 @@ replaced in the container around it.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from hookbus.checkpoint.codec import MOST_LEVELS
 from hookbus.errors import UsageError
 from hookbus.library import Faults, library_of
+from hookbus.random_state import same
 from hookbus.tracking.containers import (
     PLAIN,
     is_array,
@@ -106,17 +109,33 @@ def _check_structure(
         )
 
 
-def restored(here: Any, saved: Any) -> Any:
+def restored(here: Any, saved: Any, done: dict[int, Any] | None = None) -> Any:
     """Return *saved* as *here*: what can change stays the same object.
 
     Values that cannot be changed, like numbers, are replaced in the container around them.
+    A container may be in several places, say that of the first weights and of a copy of
+    them that a loop replaces later. If these places have other values in the checkpoint,
+    the first one keeps it.
+
+    Args:
+        here: the tree.
+        saved: its saved state.
+        done: what the containers and arrays that have been restored got, by their ids.
     """
-    if is_array(here) and is_writable(here) and here.shape == getattr(saved, "shape", ()):
+    done = {} if done is None else done
+    can_change = (
+        is_writable(here) if is_array(here) else isinstance(here, dict | list | deque)
+    )
+    if can_change:
+        if id(here) in done and not same(done[id(here)], saved):
+            return made_like(here, saved)
+        done[id(here)] = saved
+    if is_array(here) and can_change and here.shape == getattr(saved, "shape", ()):
         here[...] = saved
         return here
     if isinstance(here, dict):
         for key, value in saved.items():
-            here[key] = restored(here[key], value) if key in here else value
+            here[key] = restored(here[key], value, done) if key in here else value
         return here
     if isinstance(here, deque):
         here.clear()
@@ -125,11 +144,12 @@ def restored(here: Any, saved: Any) -> Any:
     parts = take_apart(here)
     if parts is None:
         return _placed(here, saved)
+    each = partial(restored, done=done)
     if is_fixed(here):
-        return put_together(here, _by_field(parts, saved, restored))
+        return put_together(here, _by_field(parts, saved, each))
     if not isinstance(saved, list | tuple):
         return saved
-    items = [*map(restored, here, saved), *saved[len(here) :]]
+    items = [*map(each, here, saved), *saved[len(here) :]]
     if isinstance(here, tuple):
         return tuple(items)
     here[:] = items
@@ -143,7 +163,8 @@ def made_like(like: Any, saved: Any) -> Any:
     """
     parts = take_apart(like)
     if parts is None:
-        return _placed(like, saved)
+        own = copy.copy(saved) if is_array(saved) and is_writable(saved) else saved
+        return _placed(like, own)
     if is_fixed(like):
         return put_together(like, _by_field(parts, saved, made_like))
     if isinstance(like, dict):

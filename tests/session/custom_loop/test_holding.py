@@ -377,3 +377,58 @@ def test_what_no_checkpoint_holds_is_named(thing, what, tmp_path):
     assert str(caught.value).endswith(
         "A value that the loop replaces goes to session.hold()"
     )
+
+
+def test_values_that_begin_as_one_object_come_back_apart(tmp_path):
+    """A target begins as the weights, and stays behind when the loop replaces them."""
+
+    def run(steps):
+        first, low = {"w": 0.0, "inner": [0.0]}, np.zeros(2)
+        with session_in(tmp_path) as session:
+            held = session.hold(params=first, target=first, low=low, best=low)
+            for x in session.iterate(range(steps)):
+                with session.step():
+                    held.params = {"w": held.params["w"] + x, "inner": [held.low[0]]}
+                    held.low = held.low + x
+        return held.params, held.target, held.low.tolist(), held.best.tolist()
+
+    run(2)
+    assert run(4) == (
+        {"w": 6.0, "inner": [3.0]},
+        {"w": 0.0, "inner": [0.0]},
+        [6.0, 6.0],
+        [0.0, 0.0],
+    )
+
+
+def test_parts_of_a_tree_that_begin_as_one_object_come_back_apart(tmp_path):
+    """Parts that are still one object in the checkpoint stay one; others get their own."""
+
+    def run(steps):
+        first, low, seen = {"w": 0.0, "inner": [0.0]}, np.zeros(2), deque([0])
+        begin = {"now": first, "then": first, "low": low, "best": low}
+        with session_in(tmp_path) as session:
+            state = session.track(state={**begin, "seen": seen, "also": seen, "old": seen})
+            assert state["now"] is first
+            assert state["seen"] is seen
+            for x in session.iterate(range(steps)):
+                with session.step():
+                    state["now"] = {"w": state["now"]["w"] + x, "inner": [state["low"][0]]}
+                    state["low"] = state["low"] + x
+                    seen.append(x)
+                    state["old"] = deque([x])
+            assert state["also"] is state["seen"]
+        arrays = [state.pop(name).tolist() for name in ("low", "best")]
+        return state, arrays
+
+    run(2)
+    assert run(4) == (
+        {
+            "now": {"w": 6.0, "inner": [3.0]},
+            "then": {"w": 0.0, "inner": [0.0]},
+            "seen": deque([0, 0, 1, 2, 3]),
+            "also": deque([0, 0, 1, 2, 3]),
+            "old": deque([3]),
+        },
+        [[6.0, 6.0], [0.0, 0.0]],
+    )
