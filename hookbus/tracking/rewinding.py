@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus.library import library_of
-from hookbus.tracking.containers import PLAIN, is_array, is_writable
+from hookbus.tracking.containers import PLAIN, is_array
 from hookbus.tracking.leaves import parts_of
 
 _MOST_NUMBERS = 1024
@@ -31,7 +31,8 @@ def drawn_part(state: Any, *, counts: bool = True) -> Any:
     if counts and _is_countable(state):
         return {"whole": copy.deepcopy(state)}
     if is_array(state):
-        return {"whole": _kept(state)} if _draws(state) else None
+        # A copy, also of an array that cannot change: the next step may donate its memory.
+        return {"whole": copy.deepcopy(state)} if _draws(state) else None
     found = {str(key): drawn_part(part, counts=counts) for key, part in parts_of(state)}
     found = {key: part for key, part in found.items() if part is not None}
     return {"parts": found} if found else None
@@ -46,7 +47,7 @@ def with_part(state: Any, part: Mapping[str, Any] | None, *, counts: bool = True
         return state
     if "whole" in part:
         whole = part["whole"]
-        return whole if counts or not _is_countable(whole) else state
+        return copy.deepcopy(whole) if counts or not _is_countable(whole) else state
     inside = part["parts"]
     if isinstance(state, Mapping):
         return {
@@ -78,8 +79,3 @@ def _draws(array: Any) -> bool:
         return False
     few = math.prod(array.shape) <= _MOST_NUMBERS
     return few and getattr(array.dtype, "kind", "V") not in _FLOATS
-
-
-def _kept(array: Any) -> Any:
-    """Return an array that does not change when the training goes on."""
-    return array.copy() if is_writable(array) else array

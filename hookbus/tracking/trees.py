@@ -123,19 +123,16 @@ def restored(here: Any, saved: Any, done: dict[int, Any] | None = None) -> Any:
         done: what the containers and arrays that have been restored got, by their ids.
     """
     done = {} if done is None else done
-    can_change = (
-        is_writable(here) if is_array(here) else isinstance(here, dict | list | deque)
-    )
-    if can_change:
+    if _can_change(here):
         if id(here) in done and not same(done[id(here)], saved):
             return made_like(here, saved)
         done[id(here)] = saved
-    if is_array(here) and can_change and here.shape == getattr(saved, "shape", ()):
+    each = partial(restored, done=done)
+    if is_array(here) and is_writable(here) and here.shape == getattr(saved, "shape", ()):
         here[...] = saved
         return here
     if isinstance(here, dict):
-        for key, value in saved.items():
-            here[key] = restored(here[key], value, done) if key in here else value
+        here.update({k: each(here[k], v) if k in here else v for k, v in saved.items()})
         return here
     if isinstance(here, deque):
         here.clear()
@@ -144,9 +141,13 @@ def restored(here: Any, saved: Any, done: dict[int, Any] | None = None) -> Any:
     parts = take_apart(here)
     if parts is None:
         return _placed(here, saved)
-    each = partial(restored, done=done)
     if is_fixed(here):
         return put_together(here, _by_field(parts, saved, each))
+    return _restored_items(here, saved, each)
+
+
+def _restored_items(here: Any, saved: Any, each: Any) -> Any:
+    """Return the saved items in a list, or as a tuple."""
     if not isinstance(saved, list | tuple):
         return saved
     items = [*map(each, here, saved), *saved[len(here) :]]
@@ -154,6 +155,10 @@ def restored(here: Any, saved: Any, done: dict[int, Any] | None = None) -> Any:
         return tuple(items)
     here[:] = items
     return here
+
+
+def _can_change(value: Any) -> bool:
+    return is_writable(value) if is_array(value) else isinstance(value, dict | list | deque)
 
 
 def made_like(like: Any, saved: Any) -> Any:
