@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -99,6 +100,10 @@ class ByHand:
         values = {n: t[0]() if isinstance(t, tuple) else t for n, t in things.items()}
         return next(iter(values.values())) if len(values) == 1 else values
 
+    def hold(self, **values: Any) -> Any:
+        """Return an object with these attributes."""
+        return SimpleNamespace(**values)
+
     def epochs(self, count: int) -> range:
         """Return the numbers of all epochs."""
         return range(count)
@@ -116,10 +121,10 @@ class ByHand:
         return False
 
     @contextlib.contextmanager
-    def step(self, kind: str | None = None) -> Iterator[Any]:
-        """Count a step."""
+    def step(self, kind: str | None = None, increment: int = 1) -> Iterator[Any]:
+        """Count a step, or several."""
         yield SimpleNamespace(report=lambda **_: None, skipped=False, feeds={})
-        self.global_step += 1
+        self.global_step += increment
 
     @contextlib.contextmanager
     def evaluation(self, name: str | None = None) -> Iterator[Evaluation]:
@@ -153,16 +158,21 @@ class Run:
         cut: how and where it is cut short; None for a run to the end.
         by_hand: whether there is no hookbus.
         aside: a block without effects, for evaluations by hand.
+        server: the module that a server imports, which forks for each process; None to fork
+            this process, which a library with threads does not allow.
+        variables: environment variables that the process gets.
     """
 
     epochs: int = 3
     cut: tuple[Kind, int] | None = None
     by_hand: bool = False
     aside: Callable[[Mapping[str, Any]], Any] = aside
+    server: str | None = None
+    variables: Mapping[str, str] = attrs.field(factory=dict)
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[Any]:
-        """Open a session, or a loop by hand."""
+    def session(self, graph: Any = None) -> Iterator[Any]:
+        """Open a session, of a graph if there is one, or a loop by hand."""
         if self.by_hand:
             yield ByHand(self.aside)
             return
@@ -170,6 +180,7 @@ class Run:
         if self.cut is not None:
             hooks.append(Cutter(*self.cut))
         with MonitoredTrainingSession(
+            graph,
             checkpoint_dir="runs",
             hooks=hooks,
             save_checkpoint_steps=SAVED_EVERY,
@@ -211,16 +222,33 @@ class Done:
 def in_process(training: Training, run: Run) -> Done:
     """Run a training in a process of its own, in the current directory."""
     Path("result.json").unlink(missing_ok=True)
+    code = _forked(training, run) if run.server is None else _served(training, run)
+    result = Path("result.json")
+    found = json.loads(result.read_text("utf-8")) if result.exists() else None
+    log = Path("log.txt").read_text("utf-8")
+    return Done(found, code, log)
+
+
+def _forked(training: Training, run: Run) -> int:
+    """Train in a fork of this process; return the exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if not child:
         _work(training, run)
     _, status = os.waitpid(child, 0)
-    result = Path("result.json")
-    found = json.loads(result.read_text("utf-8")) if result.exists() else None
-    log = Path("log.txt").read_text("utf-8")
-    return Done(found, os.waitstatus_to_exitcode(status), log)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _served(training: Training, run: Run) -> int:
+    """Train in a fork of a server, which has imported a module; return the exit code."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([str(run.server)])
+    process = context.Process(target=_work, args=(training, run))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
 
 
 def _work(training: Training, run: Run) -> None:
@@ -230,6 +258,7 @@ def _work(training: Training, run: Run) -> None:
         log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 2)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+        os.environ.update(run.variables)
         random.seed(3)
         np.random.seed(3)
         returned = training(run)

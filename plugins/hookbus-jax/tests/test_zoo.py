@@ -1,0 +1,141 @@
+"""JAX trainings as people write them, cut short at every step, are as by hand."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import attrs
+import pytest
+
+from tests.support.profiles import FULL, cases
+from tests.support.zoo import (
+    KINDS,
+    Run,
+    Straight,
+    by_hand,
+    cut_and_resumed,
+    started_again,
+)
+from tests.support.zoo_jax import SEVERAL
+from tests.support.zoo_jax_all import TRAININGS
+from tests.support.zoo_jax_spread import devices, spread
+
+# A process that has used JAX cannot fork; a server that has only imported it can.
+RUN = Run(server="tests.support.zoo_jax_all", variables=devices(4))
+CALLS = {"scanned": SEVERAL}
+"""How many steps a call does, where it is more than one."""
+SOME = [(name, KINDS[n % len(KINDS)]) for n, name in enumerate(TRAININGS)][::3]
+PAIRS = [(name, kind) for name in TRAININGS for kind in KINDS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Let processes share what is compiled; the server reads this when it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """Return a function that returns a training by hand, done once."""
+
+    @cache
+    def done(name: str, epochs: int) -> Straight:
+        run = attrs.evolve(RUN, epochs=epochs)
+        return by_hand(TRAININGS[name], run, tmp_path_factory.mktemp(name))
+
+    return done
+
+
+def steps_of(kind: str) -> list[int]:
+    """Return the calls after which a training is cut short: every third one, or one."""
+    first = 1 + KINDS.index(kind) % 3
+    return [*range(first, 16, 3)] if FULL else [first + 3]
+
+
+@pytest.mark.parametrize(("name", "kind"), cases(SOME, PAIRS))
+def test_a_training_that_is_cut_short_is_the_training_by_hand(
+    name, kind, straight, tmp_path_factory
+):
+    """Leaves, weak types, shardings, keys, printed lines, and how often it compiles."""
+    expected = straight(name, RUN.epochs)
+    for calls in steps_of(kind):
+        at = calls * CALLS.get(name, 1)
+        place = tmp_path_factory.mktemp(f"{name}-{kind}-{at}")
+        result, said, log = cut_and_resumed(TRAININGS[name], RUN, kind, at, False, place)
+        assert (result, said) == (expected.result, expected.said), at
+        assert "warning" not in log.replace("[warning  ] finishing this step", ""), log
+
+
+@pytest.mark.parametrize("name", list(TRAININGS)[:: cases(6, 1)])
+def test_a_finished_training_does_nothing_until_it_gets_more_epochs(
+    name, straight, tmp_path
+):
+    """Started again it changes no file; with two epochs more it goes on."""
+    training = TRAININGS[name]
+    done, _ = started_again(training, RUN, tmp_path)
+    assert done.result == straight(name, RUN.epochs).result, done.log
+    done, has_changed = started_again(training, RUN, tmp_path)
+    assert done.code == 0, done.log
+    assert done.result == straight(name, RUN.epochs).result
+    assert not has_changed
+    assert "nothing to train" in done.log
+    more = attrs.evolve(RUN, epochs=RUN.epochs + 2)
+    done, _ = started_again(training, more, tmp_path)
+    assert done.code == 0, done.log
+    assert done.result == straight(name, more.epochs).result
+
+
+def bits_and_places(result):
+    """Return the bits of all leaves by name, and where they are."""
+    leaves, *_ = result
+    bits = {name: [leaf[0], leaf[1], leaf[3]] for name, leaf in leaves.items()}
+    return bits, {name: leaf[2] for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    cases(
+        [((2, 2), (2, 1)), ((1, 1), (2, 2))],
+        [
+            (one, other)
+            for one in ((2, 2), (4, 1), (2, 1), (1, 1))
+            for other in ((2, 2), (4, 1), (2, 1), (1, 1))
+            if one != other
+        ],
+    ),
+)
+def test_a_checkpoint_is_restored_on_other_devices(before, after, tmp_path):
+    """The values are those that were saved, in the places of the program that starts."""
+    one, other = (
+        attrs.evolve(RUN, epochs=1, variables=devices(shape[0] * shape[1]))
+        for shape in (before, after)
+    )
+    done, _ = started_again(partial(spread, shape=before), one, tmp_path / "one")
+    assert done.code == 0, done.log
+    expected = by_hand(partial(spread, shape=after), other, tmp_path / "other")
+    found, changed = started_again(partial(spread, shape=after), other, tmp_path / "one")
+    assert found.code == 0, found.log
+    restored, places = bits_and_places(found.result)
+    assert restored == bits_and_places(done.result)[0]
+    assert places == bits_and_places(expected.result)[1]
+    assert not changed
+
+
+def test_too_few_devices_are_an_error_of_jax_and_nothing_is_lost(tmp_path):
+    """The checkpoints stay, and the training goes on where there are enough."""
+    training = TRAININGS["square"]
+    short = attrs.evolve(RUN, epochs=1)
+    done, _ = started_again(training, short, tmp_path)
+    assert done.code == 0, done.log
+    few = attrs.evolve(RUN, variables=devices(2))
+    failed, has_changed = started_again(training, few, tmp_path)
+    assert failed.code == 1
+    assert "cannot reshape array of size 2 into shape (2,2)" in failed.log
+    assert not has_changed
+    again, _ = started_again(training, RUN, tmp_path)
+    whole = by_hand(training, RUN, tmp_path / "whole")
+    assert again.result == whole.result, again.log
