@@ -1,4 +1,4 @@
-"""What the trainings with JAX in the zoo share: data, and ends that can be compared."""
+"""Gives the trainings with JAX in the zoo their data, and ends that can be compared."""
 
 from __future__ import annotations
 

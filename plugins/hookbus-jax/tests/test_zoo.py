@@ -56,6 +56,7 @@ def steps_of(kind: str) -> list[int]:
     return [*range(first, 16, 3)] if FULL else [first + 3]
 
 
+@pytest.mark.timeout(1800)  # of the full run: each start traces all functions anew
 @pytest.mark.parametrize(("name", "kind"), cases(SOME, PAIRS))
 def test_a_training_that_is_cut_short_is_the_training_by_hand(
     name, kind, straight, tmp_path_factory
