@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +32,7 @@ def drawn_part(state: Any, *, counts: bool = True) -> Any:
     if counts and _is_countable(state):
         return {"whole": copy.deepcopy(state)}
     if is_array(state):
-        # A copy, also of an array that cannot change: the next step may donate its memory.
-        return {"whole": copy.deepcopy(state)} if _draws(state) else None
+        return {"whole": _copied(state)} if _draws(state) else None
     found = {str(key): drawn_part(part, counts=counts) for key, part in parts_of(state)}
     found = {key: part for key, part in found.items() if part is not None}
     return {"parts": found} if found else None
@@ -61,6 +61,27 @@ def with_part(state: Any, part: Mapping[str, Any] | None, *, counts: bool = True
         )
         return type(state)(both) if type(state) in (list, tuple) else tuple(both)
     return state
+
+
+_copies: dict[int, tuple[weakref.ref[Any], Any]] = {}
+"""The copies of immutable arrays, by the ids of these, and the arrays while they live."""
+
+
+def _copied(array: Any) -> Any:
+    """Return a copy of an array, which stays when a step donates the memory of the array.
+
+    An array that cannot change has one copy, so that two captured states with it are the
+    same, and nobody has to wait for its elements to compare them.
+    """
+    library = library_of(array)
+    if library is None or not library.is_immutable(array):
+        return copy.deepcopy(array)
+    known = _copies.get(id(array))
+    if known is not None and known[0]() is array:
+        return known[1]
+    key, made = id(array), copy.deepcopy(array)
+    _copies[key] = weakref.ref(array, lambda _: _copies.pop(key, None)), made
+    return made
 
 
 def _is_countable(state: Any) -> bool:

@@ -342,3 +342,18 @@ def test_a_forged_weak_type_makes_a_checkpoint_bad():
     packed = Packed("weak:bfloat16", (1,), 2, lambda: memoryview(bytes(2)))
     with pytest.raises(CheckpointError, match="JAX has no weak array of dtype bfloat16"):
         JaxLibrary().unpack(packed)
+
+
+def test_a_pass_that_begins_waits_for_no_key(tmp_path, monkeypatch):
+    """What it keeps of the keys is compared by identity: reading one would wait for it."""
+    read, on_host = [], JaxLibrary.on_host
+    monkeypatch.setattr(
+        JaxLibrary, "on_host", lambda _, values: read.append(values) or on_host(values)
+    )
+    with session_in(tmp_path, every=100) as session:
+        held = session.hold(key=jax.random.key(0), count=jnp.asarray(0))
+        for _ in session.epochs(2):
+            for x in session.iterate(range(3)):
+                with session.step():
+                    held.key, held.count = jax.random.fold_in(held.key, x), held.count + 1
+    assert read == []
