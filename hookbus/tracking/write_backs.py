@@ -7,7 +7,7 @@ the loop may compute new ones and keep them in variables of its own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookbus.library import library_of
@@ -16,36 +16,46 @@ from hookbus.tracking.leaves import leaves
 
 
 class WriteBacks:
-    """Compares the arrays of two saves, for each object until one of its arrays changes."""
+    """Compares the arrays of two saves, until one of them has changed.
+
+    Objects that stay the same for long, like a target network, are nothing special beside
+    others that change.
+    """
 
     def __init__(self) -> None:
         self._step = 0
-        self._before: dict[str, list[weakref.ref[Any]]] = {}
-        self._known: set[str] = set()
+        self._before: list[weakref.ref[Any]] | None = None
+        self._is_done = False
 
     def note(self, states: Mapping[str, Any], step: int) -> None:
         """Compare the states of a save with those of the save before."""
-        if step == self._step and self._before:
+        before = self._before
+        if self._is_done or (before is not None and step == self._step):
             return
-        for name in states.keys() - self._known:
-            arrays = [value for _, value in leaves(name, states[name]) if _is_fixed(value)]
-            before = self._before.get(name)
-            self._before[name] = [weakref.ref(array) for array in arrays]
-            if not arrays or before is None:
-                continue
-            self._known.add(name)
+        found = {
+            name: [value for _, value in leaves(name, state) if _is_fixed(value)]
+            for name, state in states.items()
+        }
+        arrays = [array for each in found.values() for array in each]
+        self._before, self._is_done = [weakref.ref(array) for array in arrays], not arrays
+        if before is not None:
+            self._is_done = True
             both = zip(before, arrays, strict=False)
             if len(before) == len(arrays) and all(ref() is array for ref, array in both):
-                log.warning(
-                    "no array of a tracked object was replaced",
-                    name=name,
-                    steps=step - self._step,
-                    why="the checkpoint holds what the program has put there, and nothing "
-                    "that it computes in variables of its own",
-                    hint=f"held = session.hold({name}={name}), then held.{name} = ...; an "
-                    "object that stays the same need not be tracked",
-                )
+                _warn([name for name, each in found.items() if each], step - self._step)
         self._step = step
+
+
+def _warn(names: Sequence[str], steps: int) -> None:
+    log.warning(
+        "no array of the tracked objects was replaced",
+        names=", ".join(names),
+        steps=steps,
+        why="the checkpoint holds what the program has put there, and nothing that it "
+        "computes in variables of its own",
+        hint=f"held = session.hold({names[0]}={names[0]}), then held.{names[0]} = ...; "
+        "what stays the same need not be tracked",
+    )
 
 
 def _is_fixed(value: Any) -> bool:
