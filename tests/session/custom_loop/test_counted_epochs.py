@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-import structlog
 from hookbus_checkpoint_saver import CheckpointSaverHook
 
 from hookbus import (
@@ -21,6 +20,7 @@ from hookbus import (
     latest_checkpoint,
 )
 from hookbus.errors import ArgumentTypeError
+from hookbus.testing.scenarios import watched_lines
 
 LENGTH = 3
 QUIET = Config(autoload=False, header=False)
@@ -78,7 +78,7 @@ def test_a_stop_ends_the_pass_and_the_epochs_and_the_code_behind_runs_once(saved
 def test_a_loop_that_goes_on_after_a_stop_leaves_the_block(own, goes_on):
     """No ``except Exception`` of the loop holds it back, and one line tells why."""
     done = []
-    with structlog.testing.capture_logs() as lines, own(StopAt(2)) as session:
+    with watched_lines() as lines, own(StopAt(2)) as session:
         while True:
             with contextlib.suppress(Exception):
                 if goes_on == "another pass":
@@ -231,7 +231,7 @@ def test_going_back_never_undoes_the_code_between_two_passes(saved):
 
 def test_a_long_body_in_which_a_save_waits_is_reported_once(saved):
     """The line says what to do."""
-    with structlog.testing.capture_logs() as lines, saved() as session:
+    with watched_lines() as lines, saved() as session:
         for _ in session.iterate(range(2)):
             for _ in range(30):
                 with session.step():
