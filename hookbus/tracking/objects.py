@@ -322,7 +322,8 @@ class Tracking:
         tracked, start = self._tracked[name], self.starts[name]
         if tracked.source is not None:
             return start
-        return with_part(saved, start, counts=tracked.rewinds == "whole")
+        with StateRefused(f"the tracked object {name!r}"):
+            return with_part(saved, start, counts=tracked.rewinds == "whole")
 
     def _drawn_part(self, name: str, *, counts: bool = True) -> Any:
         """Return the part of an object with which programs draw; None without one."""
@@ -332,7 +333,8 @@ class Tracking:
     def _rewind(self, name: str, part: Mapping[str, Any]) -> None:
         """Put back a part of an object with which programs draw."""
         tracked = self._tracked[name]
-        tracked.put(with_part(tracked.get(), part))
+        with StateRefused(f"the tracked object {name!r}"):
+            tracked.put(with_part(tracked.get(), part))
 
     def _drawn_with(self) -> dict[str, Beside]:
         """Return the parts of all objects with which programs draw, as `_all_sources`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,8 @@ def train_graph(directory: Path, last: int) -> int:
 def train_loop(directory: Path, last: int) -> int:
     """Train a loop with epochs and passes inside passes; return where it began."""
     state = {"w": np.zeros(3), "lr": np.array(0.5), "count": 0, "names": ("a", [1])}
+    state["key"] = np.array([3, 4], np.uint32)
+    dice, other = random.Random(2), np.random.RandomState(4)
     draw, rest = np.random.default_rng(1), np.random.Generator(np.random.Philox(3))
     old = np.random.Generator(np.random.MT19937(3))
 
@@ -102,6 +105,8 @@ def train_loop(directory: Path, last: int) -> int:
         checkpoint_dir=directory, hooks=hooks("state.lr"), **QUIET
     ) as session:
         session.track(state=state, draw=draw, rest=rest, old=old)
+        session.track(dice=dice, other=(other.get_state, other.set_state))
+        held = session.hold(point=(np.zeros(2), 0), recent=deque([1.5], 3))
         before = session.global_step
         for _ in session.epochs(9):
             for each in session.iterate(batches()):
@@ -112,6 +117,8 @@ def train_loop(directory: Path, last: int) -> int:
                         state["w"][...] += each * part + draw.random() + rest.random()
                         state["w"][...] += old.random()
                         state["count"] = session.global_step
+                        held.point = held.point[0] + part, session.global_step
+                        held.recent.append(dice.random())
                         step.report(loss=float(state["w"].sum()))
                 with session.evaluation("val") as evaluation:
                     evaluation.report(loss=random.random())
