@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,6 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
         elif error is not None:
             state.requests.close()
             failures.extend(_save_failed(state, error, outcome))
-            failures.extend(_attempt(lambda: _record_in_directory(state, outcome)))
             failures.extend(_tell_exception(state, error, outcome))
 
     failures += _attempt(tell)
@@ -85,7 +84,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     failures += _attempt(state.saver.close)
     if began:
         failures += _attempt(state.creator.graph.leave)
-    failures += _attempt(lambda: _record(state, error, outcome))
+    failures += _attempt(lambda: _record(state, error, outcome, clean))
     failures += _attempt(lambda: _leave_peers(state))
     leave_session(state)
     exits_by: list[BaseException | None] = []
@@ -192,6 +191,24 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if requested is not None:
         failures += _attempt(lambda: save(state, requested, None))
     failures += _attempt(lambda: record_values(state))
+    if not state.options.one_call:
+        # A hook may upload the directory in its last event, or clear it away.
+        failures += _mark_end(state, outcome, failures)
+    failures += [error for _, error in _tell(state, "finished", session, outcome)]
+    failures += _attempt(state.check_process)  # a hook may have forked in its last event
+    state.requests.close()
+    failures += _attempt(lambda: record_values(state))
+    if state.options.one_call:  # its last evaluation is a part of the call
+        failures += _mark_end(state, outcome, failures)
+    return failures
+
+
+def _mark_end(
+    state: SessionState, outcome: Outcome, failures: Sequence[BaseException]
+) -> list[BaseException]:
+    """Record in the directory how the session ended; return the errors."""
+    assert state.backend is not None
+    step, saver = state.backend.session.global_step, state.saver
     # A session that ran nothing keeps the mark of the previous session, with exceptions:
     # the end of input, a call with nothing left to do, and a stop at a target that a killed
     # session had reached. No later session may continue from these.
@@ -201,16 +218,12 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
         or (state.options.one_call and outcome.kind in ("completed", "stopped"))
         or (outcome.kind == "stopped" and not is_marked)
     )
-    marks = who is not None and (over or session.global_step != state.first_step)
+    marks = saver.checkpoints.enabled_by is not None
+    marks &= over or step != state.first_step
+    found = []
     if marks and not failures:
-        failures += _attempt(lambda: saver.mark_ended(session.global_step, outcome.kind))
-    # A hook may upload the directory in its last event, or clear it away.
-    failures += _attempt(lambda: _record_in_directory(state, outcome))
-    failures += [error for _, error in _tell(state, "finished", session, outcome)]
-    failures += _attempt(state.check_process)  # a hook may have forked in its last event
-    state.requests.close()
-    failures += _attempt(lambda: record_values(state))
-    return failures
+        found += _attempt(lambda: saver.mark_ended(step, outcome.kind))
+    return [*found, *_attempt(lambda: _record_in_directory(state, outcome))]
 
 
 def _tell(state: SessionState, event: str, *arguments: Any) -> list[Failure]:
@@ -264,10 +277,14 @@ def _close_backend(state: SessionState) -> None:
         raise error
 
 
-def _record(state: SessionState, error: BaseException | None, outcome: Outcome) -> None:
+def _record(
+    state: SessionState, error: BaseException | None, outcome: Outcome, clean: bool
+) -> None:
     """Record how the session ended: for the command, and in the log."""
     if state.is_abandoned:  # a hook forked in its last event
         return
+    if not clean:  # the lock that was released has told whether the directory is ours
+        _record_in_directory(state, outcome)
     last = state.saver.last
     saved = last is not None and last.step == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)

@@ -1,3 +1,3 @@
-"""Leaves out the module whose import needs PyTorch: its doctests have nothing to run."""
+"""Leaves out the modules whose import needs PyTorch or JAX: they have no doctests."""
 
-collect_ignore = ["torch_trainings.py", "zoo_torch.py"]
+collect_ignore_glob = ["torch_trainings.py", "zoo_torch.py", "zoo_jax*.py", "jax_parts.py"]
