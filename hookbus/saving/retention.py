@@ -30,6 +30,16 @@ _KEPT_WHILE_OPEN = 2
 """The fewest checkpoints to keep: another process may be reading the last but one."""
 
 
+def is_kept_for_good(candidate: StoredCheckpoint, _: Stored) -> bool:
+    """Return whether the manifest of a checkpoint keeps it, or cannot tell now."""
+    try:
+        return bool(describe(candidate).kept)
+    except NoGoodCheckpointError:
+        return False
+    except (UsageError, OSError):
+        return True
+
+
 @attrs.define(eq=False)
 class Retention:
     """Removes the checkpoints of one session that no rule keeps.

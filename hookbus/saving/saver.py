@@ -48,7 +48,7 @@ from hookbus.peers.agreement import Agreement
 from hookbus.process.forks import ForkGuard
 from hookbus.saving.contents import Contents, Snapshot
 from hookbus.saving.last_save import LastSave
-from hookbus.saving.retention import Retention
+from hookbus.saving.retention import Retention, is_kept_for_good
 
 _SECONDS_TO_APPEAR = 10.0
 """How long a file of another host may take to appear on a shared disk."""
@@ -340,7 +340,7 @@ class Saver:
             codec = self._loaded_codec()[1]
             path, _ = store.write(manifest, partial(codec.write, contents))
             if self.checkpoints.max_to_keep is not None:
-                store.prune(self.checkpoints.max_to_keep, path)
+                store.prune(self.checkpoints.max_to_keep, path, is_kept_for_good)
         finally:
             lock.release()
         log.info(

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -20,7 +21,9 @@ from hookbus import (
     latest_checkpoint,
     list_checkpoints,
 )
+from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.reader import read_checkpoint
+from hookbus.checkpoint.store import Store
 
 OFF = Config(autoload=False, header=False)
 
@@ -41,6 +44,13 @@ class SavesFailed(SessionRunHook):
 
     def on_exception(self, exception: BaseException) -> None:
         self.told.append(("on_exception", repr(exception)))
+
+
+class KeepsOne(SessionRunHook):
+    """Has the newest checkpoint kept, and no other."""
+
+    def begin(self, checkpoints: Any) -> None:
+        checkpoints.enable(max_to_keep=1)
 
 
 def fail(directory: Path, opened, *hooks: Any, steps: int = 3, error: Any = None) -> Any:
@@ -94,6 +104,17 @@ def test_no_session_restores_it_by_itself(opened, tmp_path):
         graph, checkpoint_filename_with_path=info.path, config=OFF
     ) as session:
         assert (session.global_step, session.run("seen")) == (3, 2)
+
+
+def test_one_that_is_kept_for_good_is_not_pruned(opened, tmp_path):
+    """Its manifest says so, as that of any other checkpoint; those without it are."""
+    directory = tmp_path / "failed"
+    for step in (2, 4, 6):
+        fail(tmp_path, opened, SavesFailed(), KeepsOne(), steps=step)
+        if step == 2:
+            manifest = attrs.evolve(Manifest.read(directory / "ckpt-2"), kept={"me": "why"})
+            Store(directory).rewrite_manifest(directory / "ckpt-2", manifest)
+    assert [info.global_step for info in list_checkpoints(directory)] == [2, 6]
 
 
 def test_moved_among_the_others_it_is_continued(opened, tmp_path):
