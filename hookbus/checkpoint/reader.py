@@ -150,7 +150,7 @@ def best_checkpoint(
         raise UsageError(f"the mode of best_checkpoint() is min or max, given: {mode!r}")
     stored = list_checkpoints(directory)
     if not stored:
-        raise _no_checkpoint(directory)
+        raise no_checkpoint(directory)
     rated = [info for info in stored if name in info.values]
     if not rated:
         raise _no_value(directory, name, {n for info in stored for n in info.values})
@@ -219,7 +219,7 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
     if not is_own:
         state = {**state, "random": {}}
     elif rank != CHIEF:
-        own = _part_of(restored, rank)
+        own = part_of(restored, rank)
         apart = ("inputs", "passes", "pending")
         place = {name: state[name] for name in apart if name in state}
         place = {} if manifest.ranks == ranks else place
@@ -230,8 +230,8 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
     return attrs.evolve(restored, state=state, is_own=is_own)
 
 
-def _part_of(restored: Restored, rank: int) -> Mapping[str, Any]:
-    """Read the part that a rank has saved, other than the chief.
+def part_of(restored: Restored, rank: int) -> Mapping[str, Any]:
+    """Read the part of a checkpoint that a rank has saved, other than the chief.
 
     Raises:
         NoGoodCheckpointError: it cannot be read.
@@ -267,7 +267,7 @@ class NewestIn:
         """
         restored = read_newest(self.directory)
         if restored is None:
-            raise _no_checkpoint(self.directory)
+            raise no_checkpoint(self.directory)
         return restored
 
 
@@ -334,7 +334,7 @@ def read_source(source: str | Path) -> Restored:
     restored = read_newest(path)
     if restored is None:
         if not any((p / MANIFEST_NAME).is_file() for p in (path, Path(f"{path}.old"))):
-            raise _no_checkpoint(source)
+            raise no_checkpoint(source)
         restored = read_checkpoint(path)
     return restored
 
@@ -360,7 +360,7 @@ def tracked_by_ranks(restored: Restored, name: str) -> list[Any]:
     """
     states = [restored.state["tracked"][name]]
     for rank in range(1, restored.manifest.ranks):
-        own = _part_of(restored, rank).get("tracked", {})
+        own = part_of(restored, rank).get("tracked", {})
         states += [own[name]] if name in own else []
     return states
 
@@ -414,7 +414,8 @@ def _read(found: StoredCheckpoint, check: Check = check_parts) -> Restored:
     return Restored(found.path, state, manifest)
 
 
-def _no_checkpoint(source: str | Path) -> CheckpointError:
+def no_checkpoint(source: str | Path) -> CheckpointError:
+    """Return the error for a path without a checkpoint; it lists some beside the path."""
     parent, others = Path(source).parent, ""
     with contextlib.suppress(OSError):
         beside = [found.path.name for found in Store(parent).found()]

@@ -112,12 +112,23 @@ class Store:
         ]
         return sorted(found, key=lambda f: (f.step, not f.old), reverse=True)
 
+    def bad(self) -> list[StoredCheckpoint]:
+        """Return the checkpoints that were set aside as bad, the oldest step first.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        named = [(_BAD.fullmatch(path.name), path) for path in self._paths()]
+        bad = [
+            attrs.evolve(StoredCheckpoint.at(path), step=int(match[1]))
+            for match, path in named
+            if match
+        ]
+        return sorted(bad, key=lambda each: (each.step or 0, each.path.name))
+
     def had_any(self) -> bool:
         """Return whether there is a checkpoint here, or one that was set aside as bad."""
-        return any(
-            _COMPLETE.fullmatch(path.name) or _BAD.fullmatch(path.name)
-            for path in self._paths()
-        )
+        return bool(self.found() or self.bad())
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Report a bad checkpoint and rename it, so that no session restores it."""
@@ -266,15 +277,22 @@ class Store:
         self.remove(old)
 
     def remove(self, path: Path) -> None:
-        """Remove a checkpoint, if it exists."""
-        gone = self.directory / f"{path.name.removesuffix('.old')}.gone-{os.getpid()}"
+        """Remove a checkpoint, if it exists and the system allows it."""
         try:
-            path.rename(gone)
+            self.take_away(path)
         except FileNotFoundError:
             return
         except OSError as error:
             log.warning("cannot prune", path=str(path), why=str(error))
-            return
+
+    def take_away(self, path: Path) -> None:
+        """Remove a checkpoint: in one rename, so that a crash leaves all of it or none.
+
+        Raises:
+            OSError: it cannot be renamed, and is as it was.
+        """
+        gone = self.directory / f"{path.name.partition('.')[0]}.gone-{os.getpid()}"
+        path.rename(gone)
         discard(gone)
 
     def _paths(self) -> list[Path]:

@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "print the metrics of an Estimator's newest checkpoint",
     "predict": "write the predictions of an Estimator to a file",
     "export": "write a trained model into a file for other programs",
+    "checkpoints": "list, verify, compare, keep and remove checkpoints",
     "plugins": "list the installed plugins and what each does",
     "why": "explain why a plugin is on or off, or why a training ended",
     "hooks": "list the hooks that each event calls, in order",

@@ -63,6 +63,7 @@ ODD = [
 COMMANDS = [("plugins",), ("plugins", "-v"), ("plugins", "--json"), ("why",), ("hooks",)]
 COMMANDS += [("run", "--help"), ("run", "empty.py"), ("why", "progress"), ("evaluate",)]
 COMMANDS += [("export",), ("export", "no/runs", "model.safetensors")]
+COMMANDS += [("checkpoints",), ("checkpoints", "no/runs"), ("checkpoints", ".", "rm", "1")]
 
 texts = st.sampled_from(ODD) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=12

@@ -25,6 +25,7 @@ FLAGS = {
     "plugins": ["plugins"],
     "why": ["why", "watcher"],
     "export": ["export", "no/runs", "model.safetensors"],
+    "checkpoints": ["checkpoints", "no/runs"],
     "hooks": ["hooks", "-p", "watcher"],
     "new": ["new", "demo-hook"],
     "help": ["help", "run"],

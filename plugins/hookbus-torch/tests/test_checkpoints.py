@@ -21,6 +21,7 @@ from hookbus import (
     hookimpl,
 )
 from tests.support.forging import forge_state
+from tests.support.in_process import run_here
 
 NATIVE = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -121,3 +122,25 @@ def test_a_hook_that_changes_the_tensors_it_is_shown_ends_the_session(changes, t
         session.track(model=model)
         with session.step():
             pass
+
+
+def test_two_checkpoints_are_compared_value_by_value(tmp_path):
+    """Also numbers of a dtype that NumPy lacks, by their largest difference."""
+    model, half = torch.nn.Linear(2, 1), torch.zeros(4, dtype=torch.bfloat16)
+    with MonitoredTrainingSession(
+        checkpoint_dir=tmp_path,
+        save_checkpoint_steps=1,
+        config=Config(autoload=False, header=False),
+    ) as session:
+        session.track(model=model, half=half)
+        with session.step():
+            half[1:] += 2.5
+            with torch.no_grad():
+                model.bias += 1
+    code, shown = run_here(["checkpoints", str(tmp_path), "diff", "0", "1"])
+    rows = [line.split(maxsplit=2) for line in shown.splitlines()[2:]]
+    assert code == 1
+    assert [row for row in rows if row[0] == "tracked"] == [
+        ["tracked", "model.bias", "1 of 1 elements, by up to 1"],
+        ["tracked", "half", "3 of 4 elements, by up to 2.5"],
+    ]

@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 
 import hookbus
 from hookbus import errors as errors
+from hookbus.cli.checkpoints import FLAGS as CHECKPOINTS_FLAGS
 from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
@@ -41,6 +42,7 @@ MODULES = [name for name in hookbus.__all__ if inspect.ismodule(getattr(hookbus,
 OWN_FLAGS = [
     *((each.name, flag) for each in (train, evaluate, predict) for flag in each.flags),
     *(("export", flag) for flag in EXPORT_FLAGS),
+    *(("checkpoints", flag) for flag in CHECKPOINTS_FLAGS),
 ]
 
 

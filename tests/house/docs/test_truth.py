@@ -8,6 +8,7 @@ import pytest
 
 import hookbus
 from hookbus.cli import COMMANDS
+from hookbus.cli.checkpoints import FLAGS as CHECKPOINTS_FLAGS
 from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
@@ -32,7 +33,7 @@ ESTIMATORS = {
 OTHERS = {
     "--epochs": "the demo's own",
     "--no-": "the beginning of a boolean flag that is false",
-    "--json": "hookbus plugins and hooks",
+    "--json": "hookbus plugins, hooks and checkpoints",
     "--load": "hookbus plugins",
     "--version": "hookbus",
     "--logdir": "tensorboard",
@@ -70,6 +71,7 @@ def test_flags_exist(text):
     """A flag that is told is one of hookbus, of an installed plugin, or a known other."""
     known = {word.strip(",") for flag in FLAGS for word in flag.split()}
     known |= {*OTHERS, *ESTIMATORS, *(flag.split()[0] for flag in EXPORT_FLAGS)}
+    known |= {*CHECKPOINTS_FLAGS}
     for name, plugin in installed_plugins().plugins.items():
         fields = [*fields_of(plugin.entry.load()), ON_ERROR]
         known |= {f"--{name}", *(flag_of(name, field) for field in fields)}
