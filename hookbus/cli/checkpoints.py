@@ -25,13 +25,13 @@ usage: hookbus checkpoints DIRECTORY [--verify] [--json]
 
 List the checkpoints in DIRECTORY, the newest last, and those of sessions that
 failed. With keep, have sessions never prune some; with rm, remove some; with
-diff, tell what differs between two. STEP may also be a name from the list, like
-ckpt-120.bad or failed/ckpt-7. Only diff imports plugins: those of libraries whose
-values the checkpoints have.
+diff, tell what differs between two. STEP may also be a name from the list,
+like ckpt-120.bad or failed/ckpt-7. Only diff imports plugins: those of
+libraries whose values the checkpoints have.
 
 """
 FLAGS = {
-    "--verify": "hash all files, and end with exit code 1 unless all checkpoints are good",
+    "--verify": "hash all files, and end with exit code 1 unless all are good",
     "--undo": "with keep: let sessions prune the checkpoints again",
     "--force": "with rm: also remove the last good checkpoint",
     "--json": "print one JSON object, for programs",
