@@ -298,8 +298,8 @@ def donating(run: Run) -> Any:
         held = session.hold(state=state)
         for epoch in session.epochs(run.epochs):
             for _, (x, y) in session.enumerate(batches(np.random.permutation(len(X)))):
-                before = held.state["params"]["layer0"]["w"]
                 with session.step() as step:
+                    before = held.state["params"]["layer0"]["w"]
                     held.state, loss = train(held.state, x, y)
                     step.report(loss=loss)
                 assert before.is_deleted()
