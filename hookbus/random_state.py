@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import sys
 from collections.abc import Callable, Mapping
@@ -17,31 +18,44 @@ from hookbus.logs import log
 from hookbus.validation import backend_of
 
 
-def _forked_python() -> Any:
-    copied = random.Random()
-    copied.setstate(random.getstate())
-    return random.Random(copied.getrandbits(64)).getstate()
+def python_source(generator: Any) -> RandomSource:
+    """Return the source of a ``random.Random``, or of the module ``random``."""
+
+    def fork() -> Any:
+        copied = random.Random()
+        copied.setstate(generator.getstate())
+        return random.Random(copied.getrandbits(64)).getstate()
+
+    return RandomSource(generator.getstate, generator.setstate, fork)
 
 
-def _numpy_random() -> Any:
-    return sys.modules["numpy"].random
+def numpy_source(generator: Any, bits: Callable[[], Any]) -> RandomSource:
+    """Return the source of a ``RandomState`` of NumPy, or of the module ``numpy.random``.
+
+    *bits* returns its bit generator.
+    """
+
+    def fork() -> Any:
+        before = generator.get_state(legacy=False)
+        words = generator.randint(2**32, size=4, dtype="uint32")
+        generator.set_state(before)
+        state = type(bits())([int(word) for word in words]).state
+        return {**state, "has_gauss": 0, "gauss": 0.0}
+
+    return RandomSource(
+        lambda: generator.get_state(legacy=False),
+        lambda state: generator.set_state(state),
+        fork,
+    )
 
 
-def _forked_numpy() -> Any:
-    generator = _numpy_random()
-    before = generator.get_state(legacy=False)
-    words = generator.randint(2**32, size=4, dtype="uint32")
-    generator.set_state(before)
-    kind = type(generator.get_bit_generator())
-    return {**kind([int(word) for word in words]).state, "has_gauss": 0, "gauss": 0.0}
+@functools.cache
+def _numpy() -> RandomSource:
+    generator = sys.modules["numpy"].random
+    return numpy_source(generator, generator.get_bit_generator)
 
 
-_PYTHON = RandomSource(random.getstate, random.setstate, _forked_python)
-_NUMPY = RandomSource(
-    lambda: _numpy_random().get_state(legacy=False),
-    lambda state: _numpy_random().set_state(state),
-    _forked_numpy,
-)
+_PYTHON = python_source(random)
 
 
 def sources() -> dict[str, RandomSource]:
@@ -52,7 +66,7 @@ def sources() -> dict[str, RandomSource]:
     """
     found = {"python": _PYTHON}
     if sys.modules.get("numpy") is not None:
-        found["numpy"] = _NUMPY
+        found["numpy"] = _numpy()
     for library in libraries().values():
         found.update(library.random_sources())
     return found

@@ -147,12 +147,13 @@ class Contents:
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
-        variables, tracked = (
-            self._saved(session.snapshot()),
-            self.tracking.capture(session.global_step),
-        )
-        beside = {"pending": tracked.pending or {}, "modes": tracked.modes}
-        beside["forms"] = tracked.forms
+        variables = self._saved(session.snapshot())
+        tracked = self.tracking.capture(session.global_step)
+        beside = {
+            "pending": tracked.pending or {},
+            "modes": tracked.modes,
+            "forms": tracked.forms,
+        }
         return Snapshot(variables, tracked.states, session.version, beside)
 
     def check(self, state: Mapping[str, Any]) -> None:

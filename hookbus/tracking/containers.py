@@ -20,7 +20,8 @@ def take_apart(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, dict):
         return value
     if isinstance(value, tuple) and is_named(value):
-        fields: Mapping[str, Any] = value._asdict()  # type: ignore[attr-defined]
+        named: Any = value
+        fields: Mapping[str, Any] = named._asdict()
         return fields
     if isinstance(value, list | tuple | deque):
         return dict(enumerate(value))
@@ -52,10 +53,14 @@ def put_together(value: Any, parts: Mapping[Any, Any]) -> Any:
 
 
 def is_fixed(value: Any) -> bool:
-    """Return whether the fields of a container are those of its class."""
+    """Return whether the fields of a container are those of its class.
+
+    Args:
+        value: a container, which :func:`take_apart` takes apart.
+    """
     if isinstance(value, tuple):
         return is_named(value)
-    return not isinstance(value, dict | list | deque) and take_apart(value) is not None
+    return not isinstance(value, dict | list | deque)
 
 
 def is_named(value: tuple[Any, ...]) -> bool:

@@ -13,6 +13,7 @@ import attrs
 from hookbus.checkpoint.parts import is_numpy_state, is_python_state
 from hookbus.errors import UsageError
 from hookbus.library import Faults, RandomSource, Tracked, library_of, plugin_for
+from hookbus.random_state import numpy_source, python_source
 from hookbus.tracking.containers import (
     PLAIN,
     is_array,
@@ -203,12 +204,7 @@ def _python_generator(name: str, generator: random.Random) -> Tracked:
         if not is_python_state(state):
             yield f"{name!r} has no state of a random.Random"
 
-    def fork() -> Any:
-        copied = random.Random()
-        copied.setstate(generator.getstate())
-        return random.Random(copied.getrandbits(64)).getstate()
-
-    source = RandomSource(generator.getstate, generator.setstate, fork)
+    source = python_source(generator)
     return Tracked(source.capture, put, generator, faults, source)
 
 
@@ -217,7 +213,7 @@ def _numpy_generator(name: str, generator: Any) -> Tracked:
     if hasattr(generator, "bit_generator"):
         source = _generator_source(generator)
     else:
-        source = _random_state_source(generator)
+        source = numpy_source(generator, lambda: generator._bit_generator)
 
     def put(state: Any) -> Any:
         source.restore(state)
@@ -248,17 +244,3 @@ def _generator_source(generator: Any) -> RandomSource:
         return type(bits)(seed).state
 
     return RandomSource(lambda: bits.state, restore, fork)
-
-
-def _random_state_source(generator: Any) -> RandomSource:
-    def capture() -> Any:
-        return generator.get_state(legacy=False)
-
-    def fork() -> Any:
-        before = capture()
-        seed = [int(word) for word in generator.randint(2**32, size=4, dtype="uint32")]
-        generator.set_state(before)
-        kind = getattr(sys.modules["numpy"].random, before["bit_generator"])
-        return {**before, "has_gauss": 0, "gauss": 0.0, **kind(seed).state}
-
-    return RandomSource(capture, generator.set_state, fork)

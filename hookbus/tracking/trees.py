@@ -64,10 +64,11 @@ def plain(state: Any, name: str, outline: Outline | None, levels: int = MOST_LEV
     if parts is None:
         return state
     known = outline[1] if isinstance(outline, tuple) else {}
-    if is_fixed(state):
+    fixed = is_fixed(state)
+    if fixed:
         _check_structure(state, parts, name, outline)
     made = {k: plain(v, f"{name}.{k}", known.get(k), levels - 1) for k, v in parts.items()}
-    if is_fixed(state):
+    if fixed:
         return made
     if not any(map(operator.is_not, made.values(), parts.values())):
         return [*state] if isinstance(state, deque) else state
@@ -279,7 +280,7 @@ def check_trackable(
     """Check that a checkpoint can hold everything in *thing*.
 
     Raises:
-        UsageError: it cannot, or a read-only array is not in a container.
+        UsageError: it cannot.
     """
     library = library_of(thing)
     why = None if library is None else library.why_not_saved(thing)

@@ -19,12 +19,15 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 import numpy as np
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook, hookimpl
+
+if TYPE_CHECKING:
+    import pytest
 
 Kind: TypeAlias = Literal["stop", "sigterm", "sigkill", "exception"]
 KINDS: tuple[Kind, ...] = ("stop", "sigterm", "sigkill", "exception")
@@ -350,6 +353,66 @@ def started_again(training: Training, run: Run, place: Path) -> tuple[Done, bool
         done = in_process(training, run)
         after = {path: path.read_bytes() for path in Path("runs").rglob("ckpt-*/*")}
     return done, before != after
+
+
+@attrs.define(eq=False)
+class Zoo:
+    """Trainings that are compared with themselves by hand.
+
+    Attributes:
+        trainings: the trainings by name.
+        run: how they are run.
+        folders: makes the folders that they are run in.
+    """
+
+    trainings: Mapping[str, Training]
+    run: Run
+    folders: pytest.TempPathFactory
+    _done: dict[tuple[str, int], Straight] = attrs.field(factory=dict, init=False)
+
+    def straight(self, name: str, epochs: int) -> Straight:
+        """Return a training by hand, which is done once."""
+        if (name, epochs) not in self._done:
+            run = attrs.evolve(self.run, epochs=epochs)
+            done = by_hand(self.trainings[name], run, self.folders.mktemp(name))
+            self._done[name, epochs] = done
+        return self._done[name, epochs]
+
+    def check_cut_short(self, name: str, kind: Kind, steps: Iterable[int]) -> None:
+        """Demand of a training, cut short at each of some steps, what it does by hand."""
+        training, expected = self.trainings[name], self.straight(name, self.run.epochs)
+        for at in steps:
+            place = self.folders.mktemp(f"{name}-{kind}-{at}")
+            result, said, log = cut_and_resumed(training, self.run, kind, at, False, place)
+            assert (result, said) == (expected.result, expected.said), at
+            assert "warning" not in log.replace("[warning  ] finishing this step", ""), log
+
+    def check_finished(
+        self, name: str, place: Path, starts: int = 1, goes_on: bool = True
+    ) -> None:
+        """Demand that a finished training changes no file, and takes more epochs.
+
+        Args:
+            name: the training.
+            place: the folder.
+            starts: how often it is started again.
+            goes_on: whether it has two epochs more to do.
+        """
+        training, epochs = self.trainings[name], self.run.epochs
+        done, _ = started_again(training, self.run, place)
+        assert done.result == self.straight(name, epochs).result, done.log
+        for _ in range(starts):
+            done, has_changed = started_again(training, self.run, place)
+            assert done.code == 0, done.log
+            assert done.result == self.straight(name, epochs).result
+            assert not has_changed
+            assert "nothing to train" in done.log
+        if not goes_on:
+            return
+        more = attrs.evolve(self.run, epochs=epochs + 2)
+        done, _ = started_again(training, more, place)
+        assert done.code == 0, done.log
+        assert done.result == self.straight(name, more.epochs).result
 
 
 def _is_cut(done: Done, kind: Kind) -> bool:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.profiles import FULL, cases
-from tests.support.zoo import (
-    KINDS,
-    Run,
-    Straight,
-    by_hand,
-    cut_and_resumed,
-    started_again,
-)
+from tests.support.zoo import KINDS, Run, Zoo, cut_and_resumed
 from tests.support.zoo_numpy import TRAININGS
 
 RUN = Run()
@@ -25,14 +17,9 @@ LEFT = ("endless", "cycling")
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    """Return a function that returns a training by hand, done once."""
-
-    @cache
-    def done(name: str, epochs: int) -> Straight:
-        return by_hand(TRAININGS[name], Run(epochs), tmp_path_factory.mktemp(name))
-
-    return done
+def zoo(tmp_path_factory):
+    """Return the trainings, each of which is done by hand once."""
+    return Zoo(TRAININGS, RUN, tmp_path_factory)
 
 
 def some(*places: int) -> list[tuple[str, str]]:
@@ -43,43 +30,22 @@ def some(*places: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "kind"), some(0))
-def test_a_training_that_is_cut_short_is_the_training_by_hand(
-    name, kind, straight, tmp_path_factory
-):
+def test_a_training_that_is_cut_short_is_the_training_by_hand(name, kind, zoo):
     """Wherever it is cut short, and however: weights, generators, and printed lines."""
-    expected = straight(name, RUN.epochs)
-    for at in STEPS if FULL else STEPS[KINDS.index(kind) :: 4]:
-        place = tmp_path_factory.mktemp(f"{name}-{kind}-{at}")
-        result, said, log = cut_and_resumed(TRAININGS[name], RUN, kind, at, False, place)
-        assert (result, said) == (expected.result, expected.said), at
-        assert "warning" not in log.replace("[warning  ] finishing this step", ""), log
+    zoo.check_cut_short(name, kind, STEPS if FULL else STEPS[KINDS.index(kind) :: 4])
 
 
 @pytest.mark.parametrize(("name", "kind"), some(4))
-def test_a_training_may_be_cut_short_again_and_again(name, kind, straight, tmp_path: Path):
+def test_a_training_may_be_cut_short_again_and_again(name, kind, zoo, tmp_path: Path):
     """Every three steps."""
     result, said, _ = cut_and_resumed(TRAININGS[name], RUN, kind, 3, True, tmp_path)
-    expected = straight(name, RUN.epochs)
+    expected = zoo.straight(name, RUN.epochs)
     assert (result, said) == (expected.result, expected.said)
 
 
 @pytest.mark.parametrize("name", list(TRAININGS)[:: cases(3, 1)])
 def test_a_finished_training_does_nothing_until_it_gets_more_epochs(
-    name, straight, tmp_path: Path
+    name, zoo, tmp_path: Path
 ):
     """Started again it changes no file; with two epochs more it goes on."""
-    training = TRAININGS[name]
-    done, _ = started_again(training, RUN, tmp_path)
-    assert done.result == straight(name, RUN.epochs).result, done.log
-    for _ in range(2):
-        done, has_changed = started_again(training, RUN, tmp_path)
-        assert done.code == 0, done.log
-        assert done.result == straight(name, RUN.epochs).result
-        assert not has_changed
-        assert "nothing to train" in done.log
-    if name in LEFT:
-        return
-    more = RUN.epochs + 2
-    done, _ = started_again(training, Run(more), tmp_path)
-    assert done.code == 0, done.log
-    assert done.result == straight(name, more).result
+    zoo.check_finished(name, tmp_path, starts=2, goes_on=name not in LEFT)
