@@ -12,13 +12,12 @@ from hookbus import (
     CheckpointError,
     EmbeddedSession,
     Graph,
-    MonitoredTrainingSession,
     UsageError,
 )
 from hookbus.backend.inputs import Input
 from hookbus.backend.own_state import own_state
 from hookbus.validation import methods_of
-from tests.support.kinds import QUIET
+from tests.support.saving import saving
 from tests.support.watching import lines as lines
 
 LENGTH = 12
@@ -99,16 +98,7 @@ class Around:
 def train(make: Any, cut: int | None, seen: list[int]) -> Any:
     """Train from the newest checkpoint on, and leave without an end at a step."""
     made = make()
-    with (
-        contextlib.suppress(ZeroDivisionError),
-        MonitoredTrainingSession(
-            checkpoint_dir="runs",
-            save_checkpoint_steps=1,
-            save_summaries_steps=None,
-            log_step_count_steps=None,
-            config=QUIET,
-        ) as session,
-    ):
+    with contextlib.suppress(ZeroDivisionError), saving("runs") as session:
         for value in session.iterate(made):
             if session.global_step == cut:
                 raise ZeroDivisionError

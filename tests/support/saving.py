@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -22,6 +23,20 @@ def counting() -> Graph:
     graph.op(lambda batch, n: batch + n, name="shifted")
     graph.train_op(lambda n: n + 1, name="train", updates="n")
     return graph
+
+
+def saving(
+    directory: str | Path, every: int = 1, **options: Any
+) -> MonitoredTrainingSession:
+    """Return a session of a custom loop that does nothing but save every few steps."""
+    return MonitoredTrainingSession(
+        checkpoint_dir=directory,
+        save_checkpoint_steps=every,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=Config(autoload=False, header=False),
+        **options,
+    )
 
 
 def save(step: int) -> Path:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hookbus import MonitoredTrainingSession
-from tests.support.kinds import QUIET
+from tests.support.saving import saving
 from tests.support.watching import lines as lines
 
 grain: Any = pytest.importorskip("grain")
@@ -79,16 +78,7 @@ def train(
     """Train from the newest checkpoint on; return the batches, and what was read."""
     source, seen = cls(), []
     made = make(source)
-    with (
-        contextlib.suppress(ZeroDivisionError),
-        MonitoredTrainingSession(
-            checkpoint_dir="runs",
-            save_checkpoint_steps=1,
-            save_summaries_steps=None,
-            log_step_count_steps=None,
-            config=QUIET,
-        ) as session,
-    ):
+    with contextlib.suppress(ZeroDivisionError), saving("runs") as session:
         for batch in session.iterate(iter(made) if as_iterator else made):
             if session.global_step == cut:
                 raise ZeroDivisionError

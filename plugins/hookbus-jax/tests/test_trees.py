@@ -12,7 +12,6 @@ import pytest
 from hookbus_jax.library import JaxLibrary
 
 from hookbus import (
-    MonitoredTrainingSession,
     SessionRunHook,
     UsageError,
     hookimpl,
@@ -20,7 +19,7 @@ from hookbus import (
 )
 from hookbus.backend import Packed
 from hookbus.errors import CheckpointError, CheckpointMismatchError
-from tests.support.kinds import QUIET
+from tests.support.saving import saving
 from tests.support.watching import lines as lines
 
 flax = pytest.importorskip("flax")
@@ -75,15 +74,9 @@ TREES = {
 }
 
 
-def session_in(folder, every=1):
-    return MonitoredTrainingSession(
-        checkpoint_dir=folder, save_checkpoint_steps=every, config=QUIET
-    )
-
-
 def train(folder, make, steps=2):
     """Hold a tree, and let it grow in each step; return it."""
-    with session_in(folder) as session:
+    with saving(folder) as session:
         held = session.hold(state=make())
         for _ in session.iterate(range(steps)):
             with session.step():
@@ -122,7 +115,7 @@ def test_a_tree_comes_back_as_it_was(make, tmp_path):
 def test_leaves_have_the_names_of_their_fields(tmp_path):
     """As in the error messages, and as hooks fetch and assign them."""
     train(tmp_path, new_train_state)
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         session.hold(state=new_train_state())
         assert session.run("state.opt_state.hyperparams.learning_rate") == np.float32(2.1)
     state = load_tracked(tmp_path, "state")
@@ -134,7 +127,7 @@ def test_leaves_have_the_names_of_their_fields(tmp_path):
 def test_track_takes_a_tree_that_is_only_read(tmp_path):
     """A session that evaluates gets the saved one, and need not hold it."""
     expected = train(tmp_path, lambda: Pair(jnp.ones(2), 0.5))
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         state = session.track(state=Pair(jnp.zeros(2), 0.0, "other"))
     assert (bits_of(state.w), state.scale) == (bits_of(expected.w), 2.5)
     assert state.name == "other"  # static fields are the program's
@@ -173,7 +166,7 @@ def train_nnx(folder, steps, seed=0):
         "mean": nnx.metrics.Average("loss"),
         "rngs": rngs,
     }
-    with session_in(folder) as session:
+    with saving(folder) as session:
         assert session.track(**things) == things
         for _ in session.iterate(range(steps)):
             with session.step() as step:
@@ -210,7 +203,7 @@ def test_a_state_of_nnx_can_be_held(tmp_path):
     """As functional programs have it: the graph is static, the state is replaced."""
 
     def run(steps):
-        with session_in(tmp_path) as session:
+        with saving(tmp_path) as session:
             graph, state = nnx.split(Net(nnx.Rngs(0)))
             held = session.hold(state=state)
             for _ in session.iterate(range(steps)):
@@ -225,7 +218,7 @@ def test_a_state_of_nnx_can_be_held(tmp_path):
 def test_a_module_that_is_tracked_twice_is_an_error(tmp_path):
     """It names both variables."""
     net = Net(nnx.Rngs(0))
-    with session_in(tmp_path) as session, pytest.raises(UsageError) as caught:
+    with saving(tmp_path) as session, pytest.raises(UsageError) as caught:
         session.track(net=net, again={"x": np.zeros(1)}, other=nnx.List([net.linear]))
     assert str(caught.value) == (
         "'other.0.bias' is the same variable as 'net.linear.bias': a module is tracked "
@@ -254,7 +247,7 @@ def test_a_module_that_is_tracked_twice_is_an_error(tmp_path):
 def test_another_model_than_in_the_checkpoint_is_an_error(now, why, tmp_path):
     """It names the leaf, before anything is put, and so does load_tracked()."""
     train(tmp_path, TREES["equinox"])
-    with session_in(tmp_path) as session, pytest.raises(CheckpointMismatchError, match=why):
+    with saving(tmp_path) as session, pytest.raises(CheckpointMismatchError, match=why):
         session.hold(state=now())
     with pytest.raises(CheckpointMismatchError, match=f"does not fit like=: .*{why}"):
         load_tracked(tmp_path, "state", like=now())
@@ -292,7 +285,7 @@ class SameNames:
 )
 def test_what_no_checkpoint_holds_is_named(thing, why, tmp_path):
     """A function outside a module of equinox, a class, two parts of one name."""
-    with session_in(tmp_path) as session, pytest.raises(UsageError, match=why):
+    with saving(tmp_path) as session, pytest.raises(UsageError, match=why):
         session.hold(state=thing())
 
 
@@ -300,7 +293,7 @@ def test_a_traced_or_deleted_array_is_named(tmp_path):
     """By its leaf, when it is tracked, and when it is saved."""
     gone = jnp.ones(2)
     gone.delete()
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
 
         @jax.jit
         def traced(x):
@@ -312,7 +305,7 @@ def test_a_traced_or_deleted_array_is_named(tmp_path):
             session.hold(state={"x": gone})
 
     def run():
-        with session_in(tmp_path / "deleted") as session:
+        with saving(tmp_path / "deleted") as session:
             held = session.hold(state={"x": jnp.ones(2)})
             with session.step():
                 held.state["x"] = gone
@@ -325,7 +318,7 @@ def test_a_traced_or_deleted_array_is_named(tmp_path):
 
 def test_a_state_that_is_not_written_back_is_reported_once(tmp_path, lines):
     """At the second save."""
-    with session_in(tmp_path, every=2) as session:
+    with saving(tmp_path, every=2) as session:
         state = {"w": jnp.ones(2), "key": jax.random.key(0)}
         session.track(state=state, key={"key": jax.random.key(1)})
         w = state["w"]
@@ -343,7 +336,7 @@ def test_a_state_that_is_not_written_back_is_reported_once(tmp_path, lines):
 
 def test_what_changes_seldom_beside_others_is_not_reported(tmp_path, lines):
     """A target network, and a key that serves for an epoch."""
-    with session_in(tmp_path, every=2) as session:
+    with saving(tmp_path, every=2) as session:
         w, key = jnp.zeros(2), jax.random.key(0)
         held = session.hold(params=w, target=w, key=key)
         for x in session.iterate(range(9)):
@@ -367,7 +360,7 @@ def test_a_pass_that_begins_waits_for_no_key(tmp_path, monkeypatch):
     monkeypatch.setattr(
         JaxLibrary, "on_host", lambda _, values: read.append(values) or on_host(values)
     )
-    with session_in(tmp_path, every=100) as session:
+    with saving(tmp_path, every=100) as session:
         held = session.hold(key=jax.random.key(0), count=jnp.asarray(0))
         for _ in session.epochs(2):
             for x in session.iterate(range(3)):
@@ -391,10 +384,7 @@ class Watches(SessionRunHook):
 def test_a_save_copies_no_array(tmp_path):
     """It holds the arrays of the loop themselves, which cannot change."""
     hook = Watches()
-    session = MonitoredTrainingSession(
-        checkpoint_dir=tmp_path, hooks=[hook], save_checkpoint_steps=1, config=QUIET
-    )
-    with session:
+    with saving(tmp_path, hooks=[hook]) as session:
         held = session.hold(state={"w": jnp.zeros(1000), "low": jnp.ones(9, jnp.bfloat16)})
         for _ in range(3):
             with session.step():

@@ -11,6 +11,7 @@ import pytest
 
 from hookbus import CheckpointError, Config, MonitoredTrainingSession, UsageError
 from tests.support.profiles import cases
+from tests.support.saving import saving
 
 xgboost = pytest.importorskip("xgboost")
 lightgbm = pytest.importorskip("lightgbm")
@@ -64,13 +65,7 @@ def hooked(parameters: dict[str, Any], directory: Path, last: int) -> bytes:
     """Train up to a round with hookbus, which resumes."""
     data = data_for(parameters)
     booster = xgboost.Booster(BASE | parameters, [data])
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        save_checkpoint_steps=2,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=Config(autoload=False, header=False),
-    ) as session:
+    with saving(directory, every=2) as session:
         assert session.track(model=booster) is booster
         while session.global_step < last:
             with session.step():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,12 @@ from sklearn.preprocessing import StandardScaler
 
 from hookbus import (
     CheckpointError,
-    Config,
-    MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
     UsageError,
 )
 from hookbus.errors import CheckpointMismatchError
+from tests.support.saving import saving
 
 DRAW = np.random.default_rng(4)
 X, Y = DRAW.normal(size=(40, 6)), np.arange(40) % 3
@@ -41,23 +39,9 @@ def tracked(model: Any) -> Any:
     return SklearnLibrary().tracked("model", model)
 
 
-@contextmanager
-def session(directory: Path, **options: Any) -> Iterator[Any]:
-    """Open a session that saves every second step."""
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        save_checkpoint_steps=2,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=Config(autoload=False, header=False),
-        **options,
-    ) as opened:
-        yield opened
-
-
 def trained(model: Any, directory: Path, steps: int = 2, **given: Any) -> Any:
     """Train a model in a session up to a step; return it."""
-    with session(directory) as opened:
+    with saving(directory, every=2) as opened:
         opened.track(model=model)
         while opened.global_step < steps:
             with opened.step():
@@ -82,7 +66,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_an_estimator_without_steps_is_refused_and_told_what_to_do(make, told, tmp_path):
     """The message names the class, and the two ways that are left."""
     with (
-        session(tmp_path) as opened,
+        saving(tmp_path, every=2) as opened,
         pytest.raises(UsageError, match=f"^cannot track 'model': .*{told}.*") as caught,
     ):
         opened.track(model=make())
@@ -172,7 +156,7 @@ def test_a_restored_model_is_the_same_object_with_memory_of_its_own(tmp_path):
     """Attributes are set, and what the estimator writes into can be written."""
     origin = trained(SGDClassifier(random_state=1), tmp_path, classes=[0, 1, 2])
     model = SGDClassifier(random_state=1)
-    with session(tmp_path) as opened:
+    with saving(tmp_path, every=2) as opened:
         assert opened.track(model=model) is model
     assert model.coef_.tobytes() == origin.coef_.tobytes()
     assert model.coef_.flags.owndata
@@ -201,7 +185,7 @@ def test_several_labels_and_numbers_come_back(tmp_path):
         for steps in (1, 2):
             model = kind(hidden_layer_sizes=(5, 3, 2), random_state=0)
             given = {"classes": [0, 1, 2]} if name == "labels" else {}
-            with session(tmp_path / name) as opened:
+            with saving(tmp_path / name, every=2) as opened:
                 opened.track(model=model)
                 assert opened.global_step == steps - 1
                 with opened.step():
@@ -237,7 +221,7 @@ def test_hooks_read_and_write_what_a_model_has_learned(tmp_path):
             run_context.assign({"model.coef_": coef * 0, "model.t_": 7.0})
 
     model, hook = SGDClassifier(random_state=0), Shrink()
-    with session(tmp_path, hooks=[hook]) as opened:
+    with saving(tmp_path, hooks=[hook], every=2) as opened:
         opened.track(model=model)
         with opened.step():
             model.partial_fit(X, Y, classes=[0, 1, 2])
@@ -271,7 +255,7 @@ def test_other_parameters_that_change_the_state_do_not_fit(was, model, told, tmp
     """Nothing is restored: the model stays unfitted."""
     y = np.stack([Y, Y], 1) if isinstance(was, MultiOutputClassifier) else Y
     labels: Any = [[0, 1, 2]] * 2 if y.ndim == 2 else [0, 1, 2]
-    with session(tmp_path) as opened:
+    with saving(tmp_path, every=2) as opened:
         opened.track(model=was)
         with opened.step():
             if (
@@ -283,7 +267,7 @@ def test_other_parameters_that_change_the_state_do_not_fit(was, model, told, tmp
             else:
                 was.partial_fit(X)
     before = dict(vars(model))
-    with session(tmp_path) as opened, pytest.raises(CheckpointError, match=told):
+    with saving(tmp_path, every=2) as opened, pytest.raises(CheckpointError, match=told):
         opened.track(model=model)
     assert vars(model) == before
 
@@ -325,5 +309,5 @@ def test_an_estimator_of_the_program_is_tracked_by_its_attributes(tmp_path):
 def test_a_mismatch_is_of_its_own_class(tmp_path):
     """Programs tell it from a checkpoint that somebody has changed."""
     trained(SGDClassifier(), tmp_path, classes=[0, 1, 2])
-    with session(tmp_path) as opened, pytest.raises(CheckpointMismatchError):
+    with saving(tmp_path, every=2) as opened, pytest.raises(CheckpointMismatchError):
         opened.track(model=GaussianNB())

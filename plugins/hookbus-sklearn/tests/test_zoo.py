@@ -24,8 +24,8 @@ from sklearn.linear_model import (
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import all_estimators
 
-from hookbus import Config, MonitoredTrainingSession
 from tests.support.profiles import cases
+from tests.support.saving import saving
 
 STEPS, EVERY = 9, 3
 REFUSED = {"Birch", "FrozenEstimator"}
@@ -161,13 +161,7 @@ class FellError(Exception):
 def hooked(name: str, random: Any, directory: Path, fall: Any = None) -> Any:
     """Train the same with hookbus, which resumes; *fall* is called in each step."""
     trained = Trained(name, random())
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        save_checkpoint_steps=2,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=Config(autoload=False, header=False),
-    ) as session:
+    with saving(directory, every=2) as session:
         session.track(model=trained.model)
         for x, y in session.iterate(trained.batches):
             with session.step():

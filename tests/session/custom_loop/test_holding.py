@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hookbus import (
-    MonitoredTrainingSession,
     SessionRunHook,
     UsageError,
     hookimpl,
@@ -18,7 +17,7 @@ from hookbus import (
 )
 from hookbus.errors import CheckpointMismatchError
 from hookbus.testing.scenarios import Cut
-from tests.support.kinds import QUIET
+from tests.support.saving import saving
 
 
 class Moments(NamedTuple):
@@ -28,12 +27,6 @@ class Moments(NamedTuple):
     count: int
 
 
-def session_in(folder, *hooks, every=1):
-    return MonitoredTrainingSession(
-        checkpoint_dir=folder, hooks=hooks, save_checkpoint_steps=every, config=QUIET
-    )
-
-
 def updated(moments, x):
     return Moments(moments.mean + x, moments.count + 1)
 
@@ -41,7 +34,7 @@ def updated(moments, x):
 def train(folder, cut=None, epochs=3):
     """Train three epochs of four values; return what was held, and what was drawn."""
     drawn = []
-    with session_in(folder) as session:
+    with saving(folder) as session:
         held = session.hold(moments=Moments(np.zeros(2), 0), rate=0.5, note="fresh")
         draw = session.track(draw=random.Random(3))
         for epoch in session.epochs(epochs):
@@ -83,7 +76,7 @@ def test_the_names_of_leaves_come_from_fields(tmp_path):
         def veto_save(self, values):
             names.append([*values])
 
-    with session_in(tmp_path, Looks()) as session:
+    with saving(tmp_path, hooks=[Looks()]) as session:
         held = session.hold(opt={"inner": (Moments(np.zeros(1), 0.5),)})
         with session.step():
             (moments,) = held.opt["inner"]
@@ -94,7 +87,7 @@ def test_the_names_of_leaves_come_from_fields(tmp_path):
 
 def test_a_holder_has_the_given_attributes_and_no_others(tmp_path):
     """A wrong name is an error where it is written."""
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         held = session.hold(state=1.0)
         with pytest.raises(AttributeError):
             held.stat = 2.0
@@ -118,7 +111,7 @@ def test_a_roll_back_replaces_what_is_held(tmp_path):
                 self.was = True
                 run_context.request_rollback(skip_inputs=False)
 
-    with session_in(tmp_path, GoesBack(), every=2) as session:
+    with saving(tmp_path, every=2, hooks=[GoesBack()]) as session:
         held, seen = session.hold(point=(0.0, 0)), []
         for x in session.iterate([1.0, 2.0, 3.0, 4.0]):
             with session.step():
@@ -140,22 +133,22 @@ def test_an_object_with_a_state_can_be_held_and_replaced(tmp_path):
         def load_state_dict(self, state):
             self.w = state["w"]
 
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         held = session.hold(model=Model())
         with session.step():
             held.model = Model(2.5)
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         held = session.hold(model=Model())
         assert held.model.w == 2.5
 
 
 def held_after(tmp_path, before, now):
     """Train a step with one value, and start again with another; return the error."""
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         session.hold(state=before)
         with session.step():
             pass
-    with session_in(tmp_path) as session, pytest.raises(CheckpointMismatchError) as caught:
+    with saving(tmp_path) as session, pytest.raises(CheckpointMismatchError) as caught:
         session.hold(state=now)
     return str(caught.value)
 
@@ -209,7 +202,7 @@ def test_a_structure_that_no_program_could_restore_is_an_error_at_the_save(
     """It names the leaf; the checkpoints before stay good."""
 
     def run():
-        with session_in(tmp_path) as session:
+        with saving(tmp_path) as session:
             held = session.hold(state=(Moments(np.zeros(2), 0), None))
             with session.step():
                 held.state = later(held.state[0])
@@ -228,7 +221,7 @@ def test_an_array_may_change_its_form_in_a_step(tmp_path):
     """A program that starts again has the first form, and accepts the later one."""
 
     def run(steps):
-        with session_in(tmp_path) as session:
+        with saving(tmp_path) as session:
             held = session.hold(low=np.zeros(2, np.float16))
             grows = session.track(grows={"seen": np.zeros(0)})
             for x in session.iterate(range(steps)):
@@ -240,7 +233,7 @@ def test_an_array_may_change_its_form_in_a_step(tmp_path):
     run(2)
     assert run(4) == (np.float32, [6.0, 6.0], [0.0, 1.0, 2.0, 3.0])
     with (
-        session_in(tmp_path) as session,
+        saving(tmp_path) as session,
         pytest.raises(CheckpointMismatchError, match="'low' is an array of shape"),
     ):
         session.hold(low=np.zeros(3, np.float16))
@@ -253,12 +246,12 @@ def test_a_pair_with_arrays_of_another_shape_is_an_error(tmp_path):
     def pair_of(model):
         return (lambda: dict(model)), model.update
 
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         session.track(model=pair_of(models))
         with session.step():
             pass
     other = {"a": np.zeros(5), "log": np.zeros(0)}
-    with session_in(tmp_path) as session:
+    with saving(tmp_path) as session:
         with pytest.raises(
             CheckpointMismatchError, match=r"'model.a' is an array of shape"
         ):
@@ -285,7 +278,7 @@ def test_the_orders_of_a_generator_come_again(kind, loop, cut, tmp_path):
 
     def run(folder, cut=None):
         seen = []
-        with session_in(folder) as session:
+        with saving(folder) as session:
             draw = GENERATORS[kind]()
             if kind == "a pair":
                 session.track(draw=(draw.getstate, draw.setstate))
@@ -320,7 +313,7 @@ def test_a_counter_is_rewound_with_the_key_that_it_is_folded_into(tmp_path):
 
     def run(folder, cut=None):
         seen = []
-        with session_in(folder) as session:
+        with saving(folder) as session:
             state = {"key": np.array([7, 9], np.uint32), "step": 0, "w": np.zeros(2)}
             session.track(state=state)
             for _ in session.epochs(3):
@@ -346,7 +339,7 @@ def test_a_deque_comes_back_with_its_limit(tmp_path):
     """It stays the same object, also inside a dict, and gets the saved items."""
 
     def run(steps):
-        with session_in(tmp_path) as session:
+        with saving(tmp_path) as session:
             buffer, state = deque(maxlen=3), {"recent": deque([0.5])}
             assert session.track(buffer=buffer, state=state)["buffer"] is buffer
             recent = state["recent"]
@@ -371,7 +364,7 @@ def test_a_deque_comes_back_with_its_limit(tmp_path):
 )
 def test_what_no_checkpoint_holds_is_named(thing, what, tmp_path):
     """By the path of the leaf."""
-    with session_in(tmp_path) as session, pytest.raises(UsageError) as caught:
+    with saving(tmp_path) as session, pytest.raises(UsageError) as caught:
         session.hold(state=thing)
     assert str(caught.value).startswith(f"cannot track {what} and cannot be restored")
     assert str(caught.value).endswith(
@@ -384,7 +377,7 @@ def test_values_that_begin_as_one_object_come_back_apart(tmp_path):
 
     def run(steps):
         first, low = {"w": 0.0, "inner": [0.0]}, np.zeros(2)
-        with session_in(tmp_path) as session:
+        with saving(tmp_path) as session:
             held = session.hold(params=first, target=first, low=low, best=low)
             for x in session.iterate(range(steps)):
                 with session.step():
@@ -407,7 +400,7 @@ def test_parts_of_a_tree_that_begin_as_one_object_come_back_apart(tmp_path):
     def run(steps):
         first, low, seen = {"w": 0.0, "inner": [0.0]}, np.zeros(2), deque([0])
         begin = {"now": first, "then": first, "low": low, "best": low}
-        with session_in(tmp_path) as session:
+        with saving(tmp_path) as session:
             state = session.track(state={**begin, "seen": seen, "also": seen, "old": seen})
             assert state["now"] is first
             assert state["seen"] is seen
