@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus.errors import StateRefused, Undo
-from hookbus.library import Beside, RandomSource, libraries, on_host
+from hookbus.library.base import Beside, RandomSource
+from hookbus.library.lookup import libraries, on_host
 from hookbus.logs import log
 from hookbus.validation import backend_of
 

@@ -22,7 +22,7 @@ import attrs
 
 from hookbus.backend.program import Call, Program
 from hookbus.graph.operation import Operation
-from hookbus.library import on_host
+from hookbus.library.lookup import on_host
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Takes the feeds, runs and commits, and returns the values."""

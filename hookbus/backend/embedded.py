@@ -30,7 +30,7 @@ from hookbus.errors import (
 from hookbus.graph.graph import Graph
 from hookbus.graph.operation import Operation
 from hookbus.graph.traversal import inputs_of, loop_ops
-from hookbus.library import LiveValue
+from hookbus.library.base import LiveValue
 
 _MOST_PROGRAMS = 1024
 _NO_NUMBERS = (type(None), str, bytes, Mapping, list, tuple)

@@ -20,7 +20,9 @@ from hookbus.errors import (
     StateRefused,
     blame,
 )
-from hookbus.library import Loader, digest_of, library_of
+from hookbus.library.base import Loader
+from hookbus.library.digest import digest_of
+from hookbus.library.lookup import library_of
 from hookbus.logs import log
 from hookbus.random_state import PROCESS, RandomGenerators, same
 

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from hookbus.errors import CheckpointError
-from hookbus.library import digest_of, library_of
+from hookbus.library.digest import digest_of
+from hookbus.library.lookup import library_of
 from hookbus.validation import methods_of
 
 _MOST_LEVELS = 98

@@ -13,7 +13,8 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import GLOBAL_STEP, Node
 from hookbus.graph.operation import XP, Operation
 from hookbus.graph.traversal import is_train_output, needed_by
-from hookbus.library import LiveValue, capturing, knows_a_library, on_host
+from hookbus.library.base import LiveValue, capturing
+from hookbus.library.lookup import knows_a_library, on_host
 
 Pick: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the values of all slots and returns some of them, in order."""

@@ -24,7 +24,7 @@ from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
 from hookbus.graph.wraps import wrapper
-from hookbus.library import LiveState, LiveValue, capture
+from hookbus.library.base import LiveState, LiveValue, capture
 from hookbus.random_state import undisturbed
 
 _REPORTED_SUMMARIES = "hookbus.reported_summaries"

@@ -13,7 +13,7 @@ import attrs
 from hookbus.bus.observers import WrapperProxy
 from hookbus.bus.registry import Registration
 from hookbus.hooks.hook_options import options_of
-from hookbus.library import device_memory
+from hookbus.library.lookup import device_memory
 from hookbus.logs import log
 
 _CALLS = 3

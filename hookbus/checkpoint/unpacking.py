@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus.errors import CheckpointError, HookbusError, PluginError
-from hookbus.library import Library, Packed, library_named
+from hookbus.library.base import Library, Packed
+from hookbus.library.lookup import library_named
 
 _MOST_BYTES = 2**63 - 1
 """The most bytes that a value can have."""

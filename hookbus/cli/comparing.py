@@ -12,7 +12,7 @@ import attrs
 from hookbus.checkpoint.reader import Restored, part_of
 from hookbus.cli.output import table
 from hookbus.errors import spelled
-from hookbus.library import library_of, on_host
+from hookbus.library.lookup import library_of, on_host
 from hookbus.logs import shown
 from hookbus.tracking.leaves import parts_of
 

@@ -20,7 +20,7 @@ from hookbus.hooks.outcome import (
     united_rollbacks,
 )
 from hookbus.hooks.requests import RunRequests
-from hookbus.library import changes_of
+from hookbus.library.lookup import changes_of
 from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Place, Status

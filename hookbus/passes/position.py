@@ -7,7 +7,7 @@ from typing import Any
 
 from hookbus.backend.inputs import Input
 from hookbus.errors import OutOfRangeError, UsageError
-from hookbus.library import library_of
+from hookbus.library.lookup import library_of
 from hookbus.logs import log
 from hookbus.passes.place import BEFORE_ALL, Body, Pass, PassEvents, bare, upgraded
 from hookbus.random_state import RandomGenerators, same

@@ -23,7 +23,7 @@ from hookbus.discovery import (
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import Kind, options_of
-from hookbus.library import library_of, plugin_for
+from hookbus.library.lookup import library_of, plugin_for
 from hookbus.logs import log
 from hookbus.plugin.loading import LoadedPlugin, kinds_of, load, member_of, policy_of
 from hookbus.plugin.requirements import own_version

@@ -20,7 +20,7 @@ from hookbus.errors import (
     did_you_mean,
     spelled,
 )
-from hookbus.library import library_name, library_named
+from hookbus.library.lookup import library_name, library_named
 from hookbus.logs import shown
 from hookbus.tracking.forms import with_first_forms
 from hookbus.tracking.leaves import fitted, leaves, parts_of

@@ -13,7 +13,7 @@ from hookbus.backend.codegen import CompiledProgram
 from hookbus.backend.protocol import Execution, Session
 from hookbus.backend.reports import Reports
 from hookbus.errors import UsageError
-from hookbus.library import on_host
+from hookbus.library.lookup import on_host
 from hookbus.step.plan import Planner, RunPlan
 from hookbus.step.request import DEFAULT_OPTIONS, NO_FEEDS, NO_METADATA, Unplanned
 from hookbus.step.trace import MISS, Execute

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookbus.library import libraries
+from hookbus.library.lookup import libraries
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 

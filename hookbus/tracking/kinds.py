@@ -12,7 +12,8 @@ import attrs
 
 from hookbus.checkpoint.parts import is_numpy_state, is_python_state
 from hookbus.errors import UsageError
-from hookbus.library import Faults, RandomSource, Tracked, library_of, plugin_for
+from hookbus.library.base import Faults, RandomSource, Tracked
+from hookbus.library.lookup import library_of, plugin_for
 from hookbus.random_state import numpy_source, python_source
 from hookbus.tracking.containers import (
     PLAIN,

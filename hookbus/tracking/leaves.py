@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from hookbus.errors import GraphError, NoValueYetError, UsageError
-from hookbus.library import Library, LiveValue, library_of
+from hookbus.library.base import Library, LiveValue
+from hookbus.library.lookup import library_of
 from hookbus.random_state import same
 from hookbus.tracking.containers import put_together, take_apart
 

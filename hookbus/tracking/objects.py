@@ -19,7 +19,8 @@ from hookbus.errors import (
     UsageError,
 )
 from hookbus.graph.node import plain_name
-from hookbus.library import Beside, LiveValue, RandomSource, Tracked, libraries
+from hookbus.library.base import Beside, LiveValue, RandomSource, Tracked
+from hookbus.library.lookup import libraries
 from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
 from hookbus.tracking.forms import Forms, changed_forms, forms_of, with_first_forms

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus.library import library_of
+from hookbus.library.lookup import library_of
 from hookbus.tracking.containers import PLAIN, is_array
 from hookbus.tracking.leaves import parts_of
 

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 from hookbus.checkpoint.codec import MOST_LEVELS
 from hookbus.errors import UsageError
-from hookbus.library import Faults, library_of
+from hookbus.library.base import Faults
+from hookbus.library.lookup import library_of
 from hookbus.random_state import same
 from hookbus.tracking.containers import (
     PLAIN,

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hookbus.library import library_of
+from hookbus.library.lookup import library_of
 from hookbus.logs import log
 from hookbus.tracking.leaves import leaves
 

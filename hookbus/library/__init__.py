@@ -1,0 +1,1 @@
+"""Knows other libraries through plugins: their values, generators and objects."""
