@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from hookbus.backend.own_state import Checksums, is_fixed, own_state, taker_of
+from hookbus.backend.own_state import own_state, taker_of
 from hookbus.errors import (
     CheckpointError,
     GraphError,
@@ -21,7 +21,7 @@ from hookbus.errors import (
     blame,
 )
 from hookbus.library.base import Loader
-from hookbus.library.digest import digest_of
+from hookbus.library.checksums import Checksums, digest_of, is_fixed
 from hookbus.library.lookup import library_of
 from hookbus.logs import log
 from hookbus.random_state import PROCESS, RandomGenerators, same

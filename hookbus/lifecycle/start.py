@@ -23,7 +23,7 @@ from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
 from hookbus.hooks.requests import CurrentHook, Requests
-from hookbus.library.digest import digest_of
+from hookbus.library.checksums import digest_of
 from hookbus.library.lookup import find_peers
 from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator

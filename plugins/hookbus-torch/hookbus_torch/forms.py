@@ -93,10 +93,10 @@ def faults_of_optimizer(
                         yield from _faults_of_shape(where, value, parameter)
 
 
-def faults_of_scheduler(
+def faults_of_kinds(
     name: str, here: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the faults of a saved scheduler."""
+    """Yield the values of a saved scheduler, or of a group, that are of another kind."""
     for key in here.keys() & saved.keys():
         if not _is_alike(here[key], saved[key]):
             yield _told(f"{name}.{key}", saved[key], here[key])
@@ -106,9 +106,8 @@ def _faults_of_settings(
     path: str, optimizer: Optimizer, here: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> Iterator[str]:
     """Compare the settings of a saved group with those of a group that is here."""
-    for key in here.keys() & saved.keys() - {"params", "param_names"}:
-        if not _is_alike(here[key], saved[key]):
-            yield _told(f"{path}.{key}", saved[key], here[key])
+    settings = {key: here[key] for key in here.keys() - {"params", "param_names"}}
+    yield from faults_of_kinds(path, settings, saved)
     if trials.is_known(optimizer):
         every = trials.completed(optimizer, saved)
         for key in optimizer.defaults:

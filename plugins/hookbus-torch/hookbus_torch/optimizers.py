@@ -84,7 +84,7 @@ def tracked_scheduler(name: str, scheduler: Any) -> Tracked:
                 f"{name!r} is a {type(scheduler).__name__} here, and the checkpoint has no "
                 f"{', '.join(missing)}: it was another scheduler"
             )
-        yield from forms.faults_of_scheduler(name, scheduler.state_dict(), state)
+        yield from forms.faults_of_kinds(name, scheduler.state_dict(), state)
 
     return Tracked(scheduler.state_dict, put, scheduler, faults, is_alike=True)
 
