@@ -78,6 +78,8 @@ from hookbus.loop.evaluation import Evaluation as Evaluation
 from hookbus.loop.step import Step as Step
 from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.process.coordinator import Coordinator as Coordinator
+from hookbus.saving.comparing import Difference as Difference
+from hookbus.saving.comparing import compare_checkpoints as compare_checkpoints
 from hookbus.saving.trained import load_tracked as load_tracked
 from hookbus.saving.watched import Watched as Watched
 from hookbus.session.driven import DrivenSession as DrivenSession

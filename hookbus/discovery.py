@@ -67,6 +67,7 @@ CORE = frozenset({"hookbus", "core", "session", "bus", "graph", "config", "check
 """Names that users may take for plugins: parts of hookbus itself, which are always on."""
 GROUP = "hookbus"
 AUTOUSE_GROUP = "hookbus.autouse"
+COMMAND_GROUP = "hookbus.command"
 _GROUPS = f"{GROUP}."
 """The prefix of further groups for hookbus."""
 _NAME = re.compile(r"[^\W_][\w-]*")
@@ -156,6 +157,25 @@ class Installed:
 
 
 @attrs.frozen
+class InstalledCommand:
+    """A command of ``hookbus`` as the metadata of its distribution describes it.
+
+    Attributes:
+        name: the word that calls it.
+        entry: its entry point, which leads to a function.
+        label: the name and the version of the distribution.
+        summary: the distribution's description in one line; empty without one.
+        rivals: the distributions that have a command of this name, if there are several.
+    """
+
+    name: str
+    entry: EntryPoint
+    label: str
+    summary: str = ""
+    rivals: tuple[str, ...] = ()
+
+
+@attrs.frozen
 class Catalog:
     """The plugins that can be named.
 
@@ -238,6 +258,22 @@ class Catalog:
 def installed_plugins() -> Catalog:
     """Return all installed plugins, in an order that ignores where they are installed."""
     return _catalog(*_installation())
+
+
+def installed_commands() -> Mapping[str, InstalledCommand]:
+    """Return the commands that distributions add to ``hookbus``, by name, sorted."""
+    found: dict[str, InstalledCommand] = {}
+    for release in sorted(releases(), key=lambda each: each.label):
+        for entry in release.entries:
+            if entry.group != COMMAND_GROUP:
+                continue
+            command = InstalledCommand(entry.name, entry, release.label, release.summary)
+            other = found.get(entry.name)
+            if other is not None and other.entry.value != entry.value:
+                named = other.rivals or (other.label,)
+                command = attrs.evolve(other, rivals=(*named, release.label))
+            found[entry.name] = command
+    return {name: found[name] for name in sorted(found)}
 
 
 def _installation() -> tuple[Any, Any]:

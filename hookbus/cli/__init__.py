@@ -25,7 +25,7 @@ COMMANDS = {
     "new": "write a plugin distribution to start from",
     "help": "show the help of a command",
 }
-"""The subcommands, each with its description."""
+"""The subcommands of the core, each with its description; they win over others."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,8 +68,14 @@ def _dispatch(words: list[str]) -> int:
         print(f"hookbus {version('hookbus')}")
         return ExitCode.OK
     if words[0] not in COMMANDS:
-        listed = f"; the commands are {', '.join(COMMANDS)}"
-        hint = did_you_mean(words[0], COMMANDS) or listed
+        from hookbus.cli.installed import run_installed
+        from hookbus.discovery import installed_commands
+
+        installed = installed_commands()
+        if words[0] in installed:
+            return run_installed(installed[words[0]], words[1:])
+        every = [*COMMANDS, *installed]
+        hint = did_you_mean(words[0], every) or f"; the commands are {', '.join(every)}"
         raise UsageError(
             f"there is no command {spelled(words[0])}{hint} "
             "(to run a script: hookbus run SCRIPT)"
@@ -79,6 +85,10 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _help() -> list[str]:
+    from hookbus.cli.installed import described
+
+    added = {name: text for name, text in described().items() if name not in COMMANDS}
+    installed = ["", "commands of other distributions:", *columns(added)] if added else []
     return [
         "usage: hookbus COMMAND [flags] [arguments]",
         "",
@@ -86,6 +96,7 @@ def _help() -> list[str]:
         "",
         "commands:",
         *columns(COMMANDS),
+        *installed,
         "",
         "flags:",
         *columns({"-h, --help": "show this help", "-V, --version": "show the version"}),

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hookbus.checkpoint.reader import read_checkpoint
-from hookbus.cli.comparing import differences, document, lines_of
+from hookbus.cli.comparing import document, lines_of
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import columns, printable
 from hookbus.cli.stored import document_of, list_of, named, rows_of
 from hookbus.cli.tending import keep, remove
 from hookbus.config.parser import ParsedFlags
 from hookbus.errors import ExitCode, UsageError, did_you_mean, spelled
+from hookbus.saving.comparing import differences
 
 _USAGE = """\
 usage: hookbus checkpoints DIRECTORY [--verify] [--json]

@@ -60,6 +60,8 @@ class Config:
         hook_budget_place: the place that gives it.
         show_step: whether to log the source of the compiled step.
         again: whether to train again after the training has finished.
+        checkpoint_dir: the directory of checkpoints of sessions that train, in place of the
+            program's own; None to leave it.
         log_format: how the ``hookbus`` command writes its log.
         log_level: the lowest level that it logs.
         file: the config file that was read, or None.
@@ -67,6 +69,8 @@ class Config:
         header: whether a session logs its plugins when it starts.
         records: the ends of the sessions that used this Config.
         met: the names of hooks that were passed to these sessions in code.
+        replaced: the directories that :attr:`checkpoint_dir` has replaced, None for a
+            session that had none.
     """
 
     words: tuple[Switch, ...] = ()
@@ -80,6 +84,7 @@ class Config:
     hook_budget_place: Precedence = Precedence.CODE
     show_step: bool = False
     again: bool = False
+    checkpoint_dir: str | None = None
     log_format: str = "console"
     log_level: int = LEVEL
     file: str | None = None
@@ -87,6 +92,7 @@ class Config:
     header: bool = True
     records: list[SessionRecord] = attrs.field(factory=list)
     met: set[str] = attrs.field(factory=set)
+    replaced: set[str | None] = attrs.field(factory=set)
 
     @classmethod
     def current(cls) -> Config:
@@ -154,6 +160,7 @@ class Config:
             ),
             show_step=values.get("show_step", False),
             again=values.get("again", False),
+            checkpoint_dir=values.get("checkpoint_dir"),
             log_format=values.get("log_format", "console"),
             log_level=values.get("log_level", LEVEL),
             file=file.name if file is not None else None,
@@ -213,6 +220,26 @@ class Config:
         if given is None or (stronger and self.hook_budget is not None):
             return self.hook_budget
         return given
+
+    def directory(self, given: str | Path | None) -> str | Path | None:
+        """Return the directory of checkpoints of a session that trains.
+
+        Args:
+            given: the directory that the program gives; None without one.
+
+        Raises:
+            UsageError: this Config replaces it, and has replaced another one before.
+        """
+        if self.checkpoint_dir is None:
+            return given
+        self.replaced.add(None if given is None else str(Path(given).absolute()))
+        if len(self.replaced) > 1:
+            named = ", ".join(sorted(path or "none" for path in self.replaced))
+            raise UsageError(
+                f"checkpoint_dir = {spelled(self.checkpoint_dir)} cannot replace several "
+                f"directories of one program: {named}; run it without --checkpoint-dir"
+            )
+        return self.checkpoint_dir
 
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return the settings of one plugin."""

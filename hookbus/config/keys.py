@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -107,6 +108,17 @@ def share(text: str) -> float:
     return found
 
 
+def _directory(text: str) -> str:
+    """Read the name of a directory; the program may change the current one later.
+
+    Raises:
+        ValueError: it is empty, or no system can have it.
+    """
+    if not text.strip() or "\0" in text:
+        raise ValueError("expected the name of a directory")
+    return str(Path(text).absolute())
+
+
 def _format(text: str) -> str:
     if text not in LOG_FORMATS:
         hint = did_you_mean(text, LOG_FORMATS)
@@ -188,6 +200,11 @@ KEYS: Mapping[str, Key] = {
         "true: train again if the training in the checkpoint directory has finished",
         "--again",
         value=True,
+    ),
+    "checkpoint_dir": Key(
+        _directory,
+        "directory of checkpoints for sessions that train, in place of the program's own",
+        "--checkpoint-dir",
     ),
     "log_format": Key(
         _format,

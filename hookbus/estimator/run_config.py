@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import attrs
 
+from hookbus.config.config import Config
 from hookbus.errors import UsageError, did_you_mean
 from hookbus.logs import log
 from hookbus.validation import check_directory, numeric
@@ -116,6 +117,8 @@ class RunConfig:
 def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig:
     """Return the config with the directory of the model, which may be a temporary one.
 
+    The flag --checkpoint-dir replaces it.
+
     Raises:
         ArgumentTypeError: *model_dir* is not a path.
         UsageError: it differs from that of the config.
@@ -127,6 +130,9 @@ def with_directory(config: RunConfig, model_dir: str | Path | None) -> RunConfig
             f"model_dir is given twice: {model_dir!r} to the Estimator, "
             f"{config.model_dir!r} in its config"
         )
+    replaced = Config.current().directory(min(given, default=None))
+    if replaced is not None:
+        given = {str(replaced)}
     if not given:
         given = {tempfile.mkdtemp(prefix="hookbus-")}
         log.warning("no model_dir: using a temporary directory", directory=min(given))

@@ -59,6 +59,7 @@ class Checkpoints:
     _failed: Path | None = None
     _is_frozen: bool = False
     _saves: bool = True
+    _is_replaced: bool = False
 
     @property
     def failed_directory(self) -> Path | None:
@@ -90,7 +91,7 @@ class Checkpoints:
                 f"{who} has no directory to save into: give the session "
                 f"checkpoint_dir=, or the flag --{who}-checkpoint-dir DIR"
             )
-        if directory is not None:
+        if directory is not None and not self._is_replaced:
             here = Path(directory).absolute()
             if self.directory is not None and here != self.directory:
                 raise UsageError(

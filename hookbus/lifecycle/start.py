@@ -149,7 +149,13 @@ def new_session(
     directory = Path(given).absolute() if given else None
     # Without training, a custom loop tracks only some of the objects of a checkpoint.
     saves = kind == "train" or not mode.takes_reports
-    checkpoints = Checkpoints(directory, requests, bus.current, saves=saves)
+    checkpoints = Checkpoints(
+        directory,
+        requests,
+        bus.current,
+        saves=saves,
+        is_replaced=config.checkpoint_dir is not None,
+    )
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     contents = Contents(
         stateful(bus),

@@ -154,6 +154,8 @@ class DrivenSession:
     ) -> None:
         config = config or current_config()
         check_kind(kind)
+        if kind == "train":
+            checkpoint_dir = config.directory(checkpoint_dir)
         saving = ImpliedPlugin(
             "checkpoint-saver", f"checkpoint_dir={str(checkpoint_dir)!r}", {}, required=True
         )

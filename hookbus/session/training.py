@@ -160,6 +160,7 @@ class MonitoredTrainingSession(MonitoredSession):
         hook_budget: float | None = None,
     ) -> None:
         config = config or current_config()
+        checkpoint_dir = config.directory(checkpoint_dir)
         own = {"hooks": as_hooks(hooks, "hooks")}
         creator: SessionCreator
         if is_chief:

@@ -17,9 +17,9 @@ from hookbus.cli.train import train as train
 from hookbus.config.files import LOADERS
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.sources import ENVIRONMENT
-from hookbus.discovery import AUTOUSE_GROUP, installed_plugins
+from hookbus.discovery import AUTOUSE_GROUP, COMMAND_GROUP, installed_plugins
 
-GROUPS = {AUTOUSE_GROUP, "hookbus.codec", "hookbus.library"}
+GROUPS = {AUTOUSE_GROUP, COMMAND_GROUP, "hookbus.codec", "hookbus.library"}
 MODULES = {
     "hookbus." + name
     for name in ["backend", "evaluation", "learning", "metrics", "testing"]
