@@ -231,8 +231,10 @@ class Session(Protocol):
     def snapshot(self) -> dict[str, Any]:
         """Return the value of each variable for a save, which reads it once.
 
-        The values are written before the session runs again, so they need no copy. They are
-        of the kinds of :meth:`variables`.
+        The values are of the kinds of :meth:`variables`. Before the session runs again,
+        they are written, or copied. An array that is read-only, and views none that can be
+        written, is not copied. It has to stay as it is, because a thread may write it to
+        the disk while the session goes on.
         """
 
     def state_dict(self) -> dict[str, Any]:

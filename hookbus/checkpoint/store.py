@@ -158,30 +158,65 @@ class Store:
         Raises:
             CheckpointError: it cannot be written; earlier checkpoints are intact.
         """
-        step = manifest.global_step
-        path = self.directory / f"ckpt-{step}"
+        folder = self.begin(manifest.global_step)
+        try:
+            files = CheckpointFiles(folder)
+            fill(files)
+            manifest = attrs.evolve(manifest, files=dict(sorted(files.records.items())))
+            return self.complete(folder, manifest), manifest
+        except BaseException as error:
+            discard(folder)
+            refusal = self.refusal(manifest.global_step, error)
+            if refusal is error:
+                raise
+            raise refusal from error
+
+    def begin(self, step: int) -> Path:
+        """Make the temporary folder in which a checkpoint is written; return it.
+
+        Raises:
+            CheckpointError: it cannot be made.
+        """
         temporary = self.directory / f"ckpt-{step}.tmp-{os.getpid()}"
         try:
             discard(temporary)
             create_directory(self.directory)
             temporary.mkdir()
-            files = CheckpointFiles(temporary)
-            fill(files)
-            manifest = attrs.evolve(manifest, files=dict(sorted(files.records.items())))
-            (temporary / MANIFEST_NAME).write_text(manifest.text(), "utf-8")
-            sync(temporary / MANIFEST_NAME)
-            sync(temporary)
-            self._move_in(temporary, path)
-        except BaseException as error:
-            discard(temporary)
-            if not isinstance(error, OSError | CheckpointError):
-                raise
-            why = error.strerror if isinstance(error, OSError) else error
-            raise CheckpointError(
-                f"cannot write the checkpoint of step {step} into {self.directory}: "
-                f"{why}; earlier checkpoints are still there"
-            ) from error
-        return path, manifest
+        except OSError as error:
+            raise self.refusal(step, error) from error
+        return temporary
+
+    def complete(self, temporary: Path, manifest: Manifest) -> Path:
+        """Give a folder with all files its manifest and its name; return its new path.
+
+        Raises:
+            OSError: it is not complete; earlier checkpoints are intact.
+        """
+        path = self.path_of(manifest.global_step)
+        (temporary / MANIFEST_NAME).write_text(manifest.text(), "utf-8")
+        sync(temporary / MANIFEST_NAME)
+        sync(temporary)
+        self._move_in(temporary, path)
+        return path
+
+    def path_of(self, step: int) -> Path:
+        """Return the directory of the checkpoint of a step."""
+        return self.directory / f"ckpt-{step}"
+
+    def refusal(self, step: int, error: BaseException) -> BaseException:
+        """Return the error for a checkpoint that cannot be written because of another.
+
+        It is a CheckpointError for one of the disk or of a codec, and otherwise the same.
+        """
+        if not isinstance(error, OSError | CheckpointError):
+            return error
+        why = error.strerror if isinstance(error, OSError) else error
+        refusal = CheckpointError(
+            f"cannot write the checkpoint of step {step} into {self.directory}: "
+            f"{why}; earlier checkpoints are still there"
+        )
+        refusal.__cause__ = error
+        return refusal
 
     def rewrite_manifest(
         self, path: Path, manifest: Manifest, what: str = "how the session ended"

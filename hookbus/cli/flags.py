@@ -26,6 +26,7 @@ FLAGS = {
     "--show-step": KEYS["show_step"].help.removeprefix("true: "),
     "--again": KEYS["again"].help.removeprefix("true: "),
     "--checkpoint-dir DIR": KEYS["checkpoint_dir"].help,
+    "--grace-seconds N": KEYS["grace_seconds"].help,
     "--log-format FORMAT": KEYS["log_format"].help,
     "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
     "-q": "log warnings and errors only: --log-level warning",

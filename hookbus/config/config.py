@@ -62,6 +62,8 @@ class Config:
         again: whether to train again after the training has finished.
         checkpoint_dir: the directory of checkpoints of sessions that train, in place of the
             program's own; None to leave it.
+        grace_seconds: the seconds between a signal and the kill that follows it; None if
+            they are not known.
         log_format: how the ``hookbus`` command writes its log.
         log_level: the lowest level that it logs.
         file: the config file that was read, or None.
@@ -85,6 +87,7 @@ class Config:
     show_step: bool = False
     again: bool = False
     checkpoint_dir: str | None = None
+    grace_seconds: float | None = None
     log_format: str = "console"
     log_level: int = LEVEL
     file: str | None = None
@@ -161,6 +164,7 @@ class Config:
             show_step=values.get("show_step", False),
             again=values.get("again", False),
             checkpoint_dir=values.get("checkpoint_dir"),
+            grace_seconds=values.get("grace_seconds"),
             log_format=values.get("log_format", "console"),
             log_level=values.get("log_level", LEVEL),
             file=file.name if file is not None else None,

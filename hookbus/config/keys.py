@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -119,6 +120,21 @@ def _directory(text: str) -> str:
     return str(Path(text).absolute())
 
 
+def _seconds(text: str) -> float:
+    """Read a number of seconds.
+
+    Raises:
+        ValueError: it is no number, or not above 0.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise ValueError("expected a number of seconds above 0")
+    return found
+
+
 def _format(text: str) -> str:
     if text not in LOG_FORMATS:
         hint = did_you_mean(text, LOG_FORMATS)
@@ -205,6 +221,12 @@ KEYS: Mapping[str, Key] = {
         _directory,
         "directory of checkpoints for sessions that train, in place of the program's own",
         "--checkpoint-dir",
+    ),
+    "grace_seconds": Key(
+        _seconds,
+        "seconds between SIGTERM and the kill: a session that has no time to save then "
+        "relies on its newest checkpoint",
+        "--grace-seconds",
     ),
     "log_format": Key(
         _format,

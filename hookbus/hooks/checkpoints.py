@@ -47,6 +47,8 @@ class Checkpoints:
         directory: the directory of the checkpoints, or None if it is not set yet.
         enabled_by: the hook that switched saving on, or None.
         max_to_keep: the number of checkpoints to keep; None keeps all.
+        background: whether the program goes on while a checkpoint is written; None decides
+            for each one by what that costs.
         failed_by: the hook that asked for a checkpoint if the session fails, or None.
     """
 
@@ -55,6 +57,7 @@ class Checkpoints:
     _current_hook: CurrentHook
     enabled_by: str | None = None
     max_to_keep: int | None = 5
+    background: bool | None = None
     failed_by: str | None = None
     _failed: Path | None = None
     _is_frozen: bool = False
@@ -69,7 +72,10 @@ class Checkpoints:
         return None if self.directory is None else self.directory / FAILED
 
     def enable(
-        self, directory: str | Path | None = None, max_to_keep: int | None = 5
+        self,
+        directory: str | Path | None = None,
+        max_to_keep: int | None = 5,
+        background: bool | None = None,
     ) -> None:
         """Switch saving on, in ``begin``; the session then also saves at its end.
 
@@ -79,6 +85,9 @@ class Checkpoints:
         Args:
             directory: where to save; by default the session's ``checkpoint_dir``.
             max_to_keep: the number of checkpoints to keep; None or 0 keeps all.
+            background: whether the program goes on while a checkpoint is written. None
+                decides for each one: it does if no other hook has an ``after_save``, the
+                checkpoint has 1 MiB or more, and at most 256 MiB of it have to be copied.
 
         Raises:
             UsageError: no directory is set, or two different ones, or every ``begin`` was
@@ -103,6 +112,7 @@ class Checkpoints:
             log.info("this session saves no checkpoint", hook=who, why="it does not train")
             return
         self.enabled_by, self.max_to_keep = who, max_to_keep or None
+        self.background = background
 
     def save_on_exception(self, directory: str | Path | None = None) -> None:
         """Have a checkpoint written if an error ends the session, in ``begin``.

@@ -8,6 +8,7 @@ plugin teaches all of that to hookbus with one class, a :class:`Library`.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeAlias
@@ -252,6 +253,22 @@ class Library:
     def is_immutable(self, value: Any) -> bool:  # noqa: ARG002 (for subclasses)
         """Return whether a value can never change, so that nobody needs a copy of it."""
         return False
+
+    def copied(self, value: Any, before: Any = None) -> Any:  # noqa: ARG002 (for subclasses)
+        """Return a copy of a value, which remains as it is when the training goes on.
+
+        A codec packs the copy in another thread, while the program computes. A device may
+        make it later, but before anything that the program asks of the device from now on.
+
+        Args:
+            value: a value that the library can pack.
+            before: an earlier copy of the value, which is not used any more. If it is of
+                the same form, its memory can be used again; None without one.
+        """
+        return copy.deepcopy(value)
+
+    def await_copies(self) -> None:
+        """Wait until all copies are made, in the thread that writes them."""
 
     def why_not_saved(self, value: Any) -> str | None:
         """Return why a value cannot be saved, like ``was deleted``; None if it can."""

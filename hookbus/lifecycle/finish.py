@@ -29,7 +29,14 @@ from hookbus.hooks.outcome import (
     is_clean_end,
     united,
 )
-from hookbus.lifecycle.requests import apply_at_end, record_values, save, save_failed
+from hookbus.lifecycle.requests import (
+    apply_at_end,
+    has_time_to_save,
+    record_values,
+    save,
+    save_failed,
+    take_written,
+)
 from hookbus.lifecycle.start import inside_event, leave_session, recoverable
 from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log, shown
@@ -76,6 +83,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
             failures.extend(_end_well(state, outcome))
         elif error is not None:
             state.requests.close()
+            failures.extend(_end_writing(state, error))
             failures.extend(_save_failed(state, error, outcome))
             failures.extend(_tell_exception(state, error, outcome))
 
@@ -179,6 +187,8 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     session, saver = state.backend.session, state.saver
     who = saver.checkpoints.enabled_by
     failures = [error for _, error in _tell(state, "end", session, outcome)]
+    if has_time_to_save(state):
+        failures += _attempt(lambda: take_written(state, None, wait=True))
     requested = state.requests.take_save()
     state.requests.close("ended")
     if who is not None:
@@ -249,6 +259,21 @@ def _tell_exception(
     return [] if isinstance(error, KeyboardInterrupt) else interrupts
 
 
+def _end_writing(state: SessionState, error: BaseException) -> list[BaseException]:
+    """Wait for the checkpoint that a thread writes; return the interrupts of that.
+
+    After a second Ctrl-C the session ends at once. Of several ranks, others may not come to
+    complete it.
+    """
+    if isinstance(error, KeyboardInterrupt) or state.agreement is not None:
+        state.saver.leave_under_way()
+    failures = _attempt(lambda: take_written(state, None, wait=True))
+    for other in failures:
+        log.error("a checkpoint is not written", error=repr_of(other))
+        add_note(error, f"a checkpoint is not written: {repr_of(other)}")
+    return [other for other in failures if isinstance(other, KeyboardInterrupt)]
+
+
 def _save_failed(
     state: SessionState, error: BaseException, outcome: Outcome
 ) -> list[BaseException]:
@@ -270,7 +295,9 @@ def _close_backend(state: SessionState) -> None:
     """Close the backend session; raise the error of one of its threads."""
     if state.backend is None or state.is_abandoned:
         return
-    error = state.backend.close(state.options.grace)
+    left = state.seconds_left
+    grace = state.options.grace
+    error = state.backend.close(grace if left is None else min(grace, max(left, 0.0)))
     if isinstance(error, Exception) and recoverable(state, error) is not None:
         log.error("error while closing the session", error=repr_of(error))
     elif error is not None:
@@ -286,7 +313,7 @@ def _record(
     if not clean:  # the lock that was released has told whether the directory is ours
         _record_in_directory(state, outcome)
     last = state.saver.last
-    saved = last is not None and last.step == outcome.step
+    saved = last is not None and (last.step == outcome.step or state.relies_on_last)
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
     state.options.config.records.append(record)
     _report_nothing_to_train(state, outcome)

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.backend.reports import ReportGraph
+from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.reader import Restored
-from hookbus.errors import PluginError, SessionClosedError, blaming_writers
+from hookbus.errors import (
+    CheckpointError,
+    PluginError,
+    SessionClosedError,
+    blaming_writers,
+)
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import shared
 from hookbus.hooks.outcome import (
@@ -22,15 +28,20 @@ from hookbus.hooks.outcome import (
 from hookbus.hooks.requests import RunRequests
 from hookbus.library.lookup import changes_of
 from hookbus.lifecycle.state import Phase, SessionState
-from hookbus.logs import log
+from hookbus.logs import log, shown
 from hookbus.peers.agreement import NEVER, Place, Status
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.saving.contents import Snapshot
+from hookbus.saving.writing import Draft
 from hookbus.swaps import unswapped
 from hookbus.validation import plain_params
 
 _CAME = "a signal came"
+_MOST_SECS = 600.0
+"""The most seconds for which the session waits for a checkpoint that a thread writes."""
+_MARGIN = 1.25
+"""How much longer than the slowest one before a save may take, when time is short."""
 _LONG_BODY = 20
 """The number of steps for one value after which a waiting request is reported."""
 
@@ -41,6 +52,7 @@ def apply_requests(
     saving: bool = True,
     together: bool = False,
     cancelled: bool = False,
+    goes_on: bool = False,
 ) -> None:
     """Serve the requests of hooks; with several ranks, those on which all ranks agree.
 
@@ -50,6 +62,7 @@ def apply_requests(
         saving: whether to write a checkpoint; if not, a request for one stays open.
         together: whether all ranks call this function now.
         cancelled: whether the run was cancelled before its second half.
+        goes_on: whether the program may go on while a checkpoint is written.
     """
     asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
@@ -57,19 +70,27 @@ def apply_requests(
             _exchange(state, asked, now=True)
         else:
             hold_requests(state, asked)
-    _serve(state, None if cancelled else context, asked, saving)
+    _serve(state, None if cancelled else context, asked, saving, goes_on)
 
 
 def apply_between_steps(
-    state: SessionState, context: SessionRunContext | None, together: bool = False
+    state: SessionState,
+    context: SessionRunContext | None,
+    together: bool = False,
+    goes_on: bool = True,
 ) -> None:
-    """Serve the requests of hooks between two steps of a loop.
+    """Serve the requests of hooks between two steps of a loop, as :func:`apply_requests`.
 
     In the body of a value they wait until the next value is pulled, except assignments.
     """
     if not state.contents.position.holds:
-        saving = state.contents.tracking.is_complete
-        apply_requests(state, context, saving=saving, together=together)
+        apply_requests(
+            state,
+            context,
+            saving=state.contents.tracking.is_complete,
+            together=together,
+            goes_on=goes_on,
+        )
         return
     asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
@@ -88,7 +109,7 @@ def apply_at_pull(state: SessionState) -> None:
     if context is not None:
         context.reopen()
     try:
-        _serve(state, context, asked, state.contents.tracking.is_complete)
+        _serve(state, context, asked, state.contents.tracking.is_complete, goes_on=True)
     finally:
         if context is not None:
             context.close()
@@ -106,8 +127,12 @@ def is_overdue(state: SessionState) -> bool:
     """Return whether a signal has waited too long for the end of the body of a value.
 
     It waits as long as threads do at the end of the session, or twice as long as a body
-    takes. The session then leaves without a checkpoint.
+    takes; and no longer than a checkpoint could be written. The session then leaves
+    without one.
     """
+    left = state.seconds_left
+    if left is not None and left < _MARGIN * sum(state.saver.seconds_to_save()):
+        return True
     came = state.ending.signals.received_at
     usual = state.contents.position.body_secs(until=came)
     return time.monotonic() - came > max(state.options.grace, 2 * usual)
@@ -144,9 +169,11 @@ def _serve(
     context: SessionRunContext | None,
     asked: RunRequests,
     saving: bool,
+    goes_on: bool = False,
 ) -> None:
     """Serve requests; *context* belongs to the run that has just ended, if any."""
     requests, ending = state.requests, state.ending
+    take_written(state, context)
     _roll_back_if_asked(state, asked, context)
     began = state.global_step - 1 if context is None else context.global_step
     due = ending.due(began, asked)
@@ -155,7 +182,7 @@ def _serve(
     commit(state, asked)
     requested = requests.take_save(asked) if saving else None
     if requested is not None:
-        save(state, requested, context)
+        save(state, requested, context, goes_on and due is None and not ending.is_decided)
         if state.agreement is not None:
             # Hooks of some ranks may have made requests around the save.
             _exchange(state, asked, now=True)
@@ -225,6 +252,7 @@ def _exchange(
     schedule = None if backend is None else backend.stepper.schedules.get(state.kind)
     boundary = 0.0 if schedule is None else schedule.next_boundary
     signals = state.ending.signals
+    under_way = state.saver.under_way
     status = Status(
         state.global_step,
         int(min(boundary, NEVER)),
@@ -233,6 +261,7 @@ def _exchange(
         skipped_at=requests.skipped_at,
         assigned=requests.assigned,
         digests=requests.digests,
+        writing=0 if under_way is None else 1 + under_way.is_filled,
     )
     asked, signal = agreement.exchange(status, place, now=now)
     if signal:
@@ -310,6 +339,7 @@ def take_rollback(
         UsageError: the session saves nothing, or there is no checkpoint.
         NoGoodCheckpointError: there are checkpoints, but none of them is good.
     """
+    take_written(state, context, wait=True)  # it may be the newest one
     rollback = state.requests.take_rollback(asked)
     assert rollback is not None
     stop = asked.stop
@@ -367,8 +397,9 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
         return
     _stop_by_signal(state, context)
     is_later = asked.rollback is not None and state.mode.replaces_backend
-    if not is_later and (ending.is_waiting or state.requests.has_work(asked)):
-        _serve(state, context, asked, saving=True)
+    has_work = ending.is_waiting or state.has_written or state.requests.has_work(asked)
+    if has_work and not is_later:
+        _serve(state, context, asked, saving=True, goes_on=True)
     if state.recoveries.is_recovering:
         assert state.backend is not None
         state.recoveries.note_progress(state.backend.session)
@@ -415,16 +446,19 @@ def heed_signal(state: SessionState) -> bool:
 
 @signals_deferred
 def save(
-    state: SessionState, request: SaveRequest, context: SessionRunContext | None
+    state: SessionState,
+    request: SaveRequest,
+    context: SessionRunContext | None,
+    goes_on: bool = False,
 ) -> None:
     """Write a checkpoint, unless the last one is up to date or a hook refuses.
 
     The checkpoint contains every assignment that hooks make before the write. A signal
-    interrupts the hooks, but not the write.
+    interrupts the hooks, but not the write. If the program *goes_on*, a thread may write
+    it; the next save waits for that.
     """
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
-    requests = state.requests
     step = session.global_step
     if saver.checkpoints.enabled_by is None:
         log.info(
@@ -433,14 +467,91 @@ def save(
             why=request.why,
         )
         return
+    if not has_time_to_save(state):
+        return
+    take_written(state, context, wait=True)
     state.backend.stepper.flush_idle()
     write = _write if bus.costs is None else bus.costs.timed(request.who, _write)
     with bus.clock.paused():
         with unswapped(session):
-            path = write(state, request, context)
-        if path is None:
+            path = write(state, request, context, goes_on)
+        if path is not None:
+            _tell_saved(state, step, path, context)
+
+
+def has_time_to_save(state: SessionState) -> bool:
+    """Return whether a save fits into the time before the process is killed.
+
+    If it does not, the session relies on the checkpoint that is under way if that fits,
+    and otherwise on the last one.
+    """
+    saver, left = state.saver, state.seconds_left
+    if left is None or saver.last is None:
+        return True
+    save, before = saver.seconds_to_save()
+    if not on_any_rank(state, left < _MARGIN * (save + before)):
+        return True
+    if on_any_rank(state, left < _MARGIN * before):
+        saver.leave_under_way()
+    else:
+        take_written(state, None, wait=True)
+    if not state.relies_on_last and saver.last.step != state.global_step:
+        state.relies_on_last = True
+        log.warning(
+            "no time to save: the next run resumes from the last checkpoint",
+            path=shown(saver.last.path),
+            seconds_left=round(left, 1),
+            a_save_takes=round(save, 1),
+        )
+    return False
+
+
+@signals_deferred
+def take_written(
+    state: SessionState, context: SessionRunContext | None, wait: bool = False
+) -> None:
+    """Take over the checkpoint that a thread writes, if it stands, and tell the hooks.
+
+    With *wait*, wait for it. With several ranks all of them do it together.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    saver = state.saver
+    if saver.under_way is None or not (wait or state.has_written):
+        return
+    draft = saver.under_way.writing.draft
+    with state.bus.clock.paused():
+        try:
+            left = state.seconds_left
+            path = saver.settle(_MOST_SECS if left is None else min(_MOST_SECS, left))
+        except CheckpointError:
+            if state.agreement is not None or not saver.copies.has_lost(draft.contents):
+                raise
+            _save_anew(state, draft.manifest)
             return
-        answers = bus.caller("after_save").collect(session, step, path)
+        _tell_saved(state, draft.step, path, context)
+
+
+def _save_anew(state: SessionState, lost: Manifest) -> None:
+    """Ask for another checkpoint: the program has deleted the values of this one."""
+    log.info(
+        "a checkpoint is given up, and the next one is due",
+        step=lost.global_step,
+        why="the program donates its arrays; from now on they are copied",
+    )
+    state.saver.copies.trusts_immutable = False
+    if state.phase is Phase.RUNNING:
+        state.requests.request_save(lost.saved_by, lost.why)
+
+
+def _tell_saved(
+    state: SessionState, step: int, path: Path, context: SessionRunContext | None
+) -> None:
+    """Tell the hooks that a checkpoint stands; one of them may stop the session."""
+    assert state.backend is not None
+    session, bus, requests = state.backend.session, state.bus, state.requests
+    answers = bus.caller("after_save").collect(session, step, path)
     if not answers:
         return
     who, reason = answers[0]
@@ -537,9 +648,12 @@ def on_any_rank(state: SessionState, flag: bool) -> bool:
 
 
 def _write(
-    state: SessionState, request: SaveRequest, context: SessionRunContext | None
+    state: SessionState,
+    request: SaveRequest,
+    context: SessionRunContext | None,
+    goes_on: bool,
 ) -> Path | None:
-    """Write a checkpoint; return its directory, or None if none is written."""
+    """Write a checkpoint; return its directory, or None if it does not stand now."""
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
     requests, step = state.requests, session.global_step
@@ -556,4 +670,23 @@ def _write(
     # This checkpoint also serves the requests that hooks have made meanwhile.
     request = united(request, requests.take_save(asked)) or request
     record_values(state)  # before it is decided which checkpoints stay
-    return saver.write(session, snapshot, request)
+    draft = saver.draft(session, snapshot, request)
+    if goes_on and _may_be_late(state, draft):
+        saver.write_in_background(draft)
+        return None
+    return saver.write(draft)
+
+
+def _may_be_late(state: SessionState, draft: Draft) -> bool:
+    """Return whether a thread may write a checkpoint while the program goes on.
+
+    The first one is written at once, and shows that saving works. Unless the plugin that
+    saves is told otherwise, so is each one of which other hooks want to hear: they would
+    act at another step in each run of the program.
+    """
+    saver = state.saver
+    wanted, who = saver.checkpoints.background, saver.checkpoints.enabled_by
+    if wanted is None:
+        told = {name for name, _ in state.bus.caller("after_save").rows}
+        wanted = told <= {who} and saver.is_cheap_to_copy(draft)
+    return not on_any_rank(state, not wanted or saver.last is None)

@@ -32,6 +32,7 @@ from hookbus.lifecycle.recovery import Preemptions, Recoveries, Recovery, Rollba
 from hookbus.lifecycle.requests import (
     apply_after_run,
     apply_requests,
+    take_written,
 )
 from hookbus.lifecycle.services import Services
 from hookbus.lifecycle.state import (
@@ -331,6 +332,7 @@ def recover(state: SessionState, cause: BaseException) -> BackendHandle:
     assert state.backend is not None
     assert state.recoveries.preemptions is not None
     state.recoveries.preemptions.closed(state.backend.session)
+    take_written(state, None, wait=True)  # the new session restores the newest one
     close_replaced(state)
     _wait_to_reopen(state, cause)
     backend = open_backend(state)

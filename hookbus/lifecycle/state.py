@@ -29,7 +29,13 @@ from hookbus.lifecycle.recovery import Recoveries
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
-from hookbus.process.signals import abandon_after_fork, delay_signals, deliver_signals
+from hookbus.process.grace import seconds_left
+from hookbus.process.signals import (
+    KINDS,
+    abandon_after_fork,
+    delay_signals,
+    deliver_signals,
+)
 from hookbus.saving.contents import Contents
 from hookbus.saving.saver import Saver
 from hookbus.step.stepper import Stepper
@@ -160,6 +166,8 @@ class SessionState:
         first_step: the global step at which the first backend session was ready; None
             before.
         outcome: the outcome of the session; None before its end.
+        relies_on_last: whether the session has no time to save, so that the next one
+            resumes from the last checkpoint.
     """
 
     options: SessionOptions
@@ -180,6 +188,7 @@ class SessionState:
     begun: set[str] = attrs.field(factory=set)
     first_step: int | None = None
     outcome: Outcome | None = None
+    relies_on_last: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -214,7 +223,24 @@ class SessionState:
     @property
     def is_waiting(self) -> bool:
         """Whether the session may have work after a run without any requests."""
-        return self.acts_always or self.ending.is_waiting or self.loop.is_holding
+        waits = self.saver.under_way is not None or self.loop.is_holding
+        return waits or self.acts_always or self.ending.is_waiting
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds until the process is killed after a signal; None if not known."""
+        signals = self.ending.signals
+        if signals.received is None or KINDS[signals.received] != "preempted":
+            return None
+        return seconds_left(signals.received_at, self.options.config.grace_seconds)
+
+    @property
+    def has_written(self) -> bool:
+        """Whether the checkpoint that is under way is written, on all ranks."""
+        agreement = self.agreement
+        if agreement is None:
+            return self.saver.has_filled
+        return self.saver.under_way is not None and agreement.all_written
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase, or go on in it with another backend session."""

@@ -184,7 +184,7 @@ class Passes:
             return
         assert state.backend is not None
         state.requests.request_save(who, "end: completed")
-        apply_between_steps(state, state.loop.last_context, together=True)
+        apply_between_steps(state, state.loop.last_context, together=True, goes_on=False)
         state.saver.skip_further_saves(state.backend.session)
 
 

@@ -32,6 +32,7 @@ from hookbus.peers.protocol import CHIEF, Peers, Reduction
 
 _PERIOD, _MOST_STEPS = 0.05, 16
 """The seconds between two exchanges if steps are short, and the most steps."""
+_WRITTEN = 2
 NEVER = 2**62
 """The next boundary of a rank none of whose hooks has chosen a step."""
 
@@ -57,6 +58,8 @@ class Status:
         skipped_at: the sum of the global steps at which they have.
         assigned: the number of values that hooks have assigned.
         digests: the sum of the checksums of these values.
+        writing: 1 while a thread of this rank writes a checkpoint, 2 when it has written
+            it, 0 if none is under way.
     """
 
     step: int
@@ -69,6 +72,7 @@ class Status:
     skipped_at: int = 0
     assigned: int = 0
     digests: int = 0
+    writing: int = 0
 
     def flags(self) -> list[int]:
         """Return the numbers, and their opposites: the greatest of both are extremes."""
@@ -109,12 +113,14 @@ class Agreement:
         asked: the requests of this rank's hooks, by kind, on which the ranks still have to
             agree: plain data.
         is_over: whether the ranks do not wait for each other any more.
+        all_written: whether each rank has written its part of the checkpoint under way.
         where: where this rank is in the training, for the message if another is elsewhere.
     """
 
     peers: Peers
     asked: dict[str, Any] = attrs.field(factory=dict)
     is_over: bool = False
+    all_written: bool = False
     where: str = "begins"
     _boundary: int = 0
     _is_exchanging: bool = False
@@ -297,6 +303,7 @@ class Agreement:
         found = MinMax.of(flags)
         most, least = found.most, found.least
         self._every, self._boundary = most.every, least.boundary
+        self.all_written = least.writing == _WRITTEN
         if most.step != least.step:
             what = f"some are at step {least.step}, others at {most.step}"
         elif most.place != least.place:

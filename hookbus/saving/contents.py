@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -47,12 +48,14 @@ class Snapshot:
     Attributes:
         beside: the parts that hooks are not shown, like ``pending``, by the names that they
             have in checkpoints.
+        since: when the session began to read them, on the clock of ``time.monotonic``.
     """
 
     variables: Mapping[str, Any]
     tracked: Mapping[str, Any]
     version: int
     beside: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    since: float = 0.0
 
     def values(self) -> dict[str, Any]:
         """Return each number and array in it, by name."""
@@ -147,14 +150,14 @@ class Contents:
 
     def snapshot(self, session: Session) -> Snapshot:
         """Read the values of a save; the state of each tracked object is read once."""
-        variables = self._saved(session.snapshot())
+        since, variables = time.monotonic(), self._saved(session.snapshot())
         tracked = self.tracking.capture(session.global_step)
         beside = {
             "pending": tracked.pending or {},
             "modes": tracked.modes,
             "forms": tracked.forms,
         }
-        return Snapshot(variables, tracked.states, session.version, beside)
+        return Snapshot(variables, tracked.states, session.version, beside, since)
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Check the form of a checkpoint's parts, and of the states of the hooks here.

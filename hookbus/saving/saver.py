@@ -13,19 +13,9 @@ import attrs
 
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.codec import Codec, load_codec
-from hookbus.checkpoint.files import (
-    CheckpointFiles,
-    check_no_link,
-    create_directory,
-    sync,
-)
+from hookbus.checkpoint.files import CheckpointFiles, check_no_link, create_directory
 from hookbus.checkpoint.lock import DirectoryLock
-from hookbus.checkpoint.manifest import (
-    RANK_FOLDER,
-    FileRecord,
-    Manifest,
-    short_params,
-)
+from hookbus.checkpoint.manifest import FileRecord, Manifest, short_params
 from hookbus.checkpoint.reader import (
     NewestIn,
     Restored,
@@ -39,7 +29,6 @@ from hookbus.errors import (
     CheckpointError,
     PeersDisagreeError,
     UsageError,
-    text_of,
 )
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.outcome import SaveRequest
@@ -47,8 +36,10 @@ from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
 from hookbus.process.forks import ForkGuard
 from hookbus.saving.contents import Contents, Snapshot
+from hookbus.saving.copies import Copies
 from hookbus.saving.last_save import LastSave
 from hookbus.saving.retention import Retention, is_kept_for_good
+from hookbus.saving.writing import BackgroundWriting, Draft, Writing, Written
 
 _SECONDS_TO_APPEAR = 10.0
 """How long a file of another host may take to appear on a shared disk."""
@@ -66,6 +57,9 @@ class Saver:
         fork_guard: detects a forked child of the process that opened the session.
         last: the checkpoint that was restored or saved last; None before the first.
         is_displaced: whether the directory was replaced by that of another session.
+        copies: copies what a thread writes while the program goes on.
+        under_way: the checkpoint that a thread writes; None without one.
+        slowest: the most seconds that this rank took to write a checkpoint.
     """
 
     retention: Retention
@@ -75,6 +69,9 @@ class Saver:
     fork_guard: ForkGuard = attrs.field(factory=ForkGuard)
     last: LastSave | None = None
     is_displaced: bool = False
+    copies: Copies = attrs.field(factory=Copies)
+    under_way: BackgroundWriting | None = None
+    slowest: float = 0.0
     _codec: tuple[str, Codec] | None = None
     _lock: DirectoryLock | None = None
 
@@ -158,6 +155,7 @@ class Saver:
 
     def abandon_after_fork(self) -> None:
         """Leave the lock to the parent, in a forked child, where nothing is written."""
+        self.under_way = None  # the thread is the parent's
         if self._lock is not None:
             self._lock.abandon_after_fork()
 
@@ -228,20 +226,23 @@ class Saver:
         self.contents.put_back(session, restored, seek)
         # The input goes on elsewhere, so this state is not saved yet.
         self.contents.unfreeze_position()
-        self._note(session, restored.path, restored.manifest, {})
+        self._note(
+            session.global_step, session.version, restored.path, restored.manifest, {}
+        )
 
-    def write(self, session: Session, snapshot: Snapshot, request: SaveRequest) -> Path:
-        """Write a checkpoint of the current step; return its directory.
+    def draft(self, session: Session, snapshot: Snapshot, request: SaveRequest) -> Draft:
+        """Return the checkpoint of the current step, which is to be written.
 
         Variables that were written since the snapshot are saved with their new values,
         also those inside tracked objects.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: a value cannot be saved.
             UsageError: another session saves into the directory, which was replaced.
             ForkedSessionError: the parent of this process opened the session.
         """
         self.fork_guard.check()
+        since = snapshot.since
         if session.version != snapshot.version:
             snapshot = self.contents.snapshot(session)
         self._renew_lock()
@@ -258,66 +259,96 @@ class Saver:
                 ended, values = before.ended, {**before.values, **values}
         manifest = self._manifest(session, request, ended)
         manifest = attrs.evolve(manifest, kept=kept, values=values)
-        path = self.store.directory / f"ckpt-{step}"
-        files: Mapping[str, FileRecord]
-        if self.is_chief:
-            path, manifest = self.store.write(manifest, partial(self._fill, contents))
-            files = {n: record for n, record in manifest.files.items() if "/" not in n}
-        else:
-            files = self._write_part(contents)
-        if self.agreement is not None:
-            self.agreement.gather()  # it stands
-        self._note(session, path, manifest, files)
-        by, why = request.who, request.why
+        return Draft(contents, manifest, session.version, since)
+
+    def write(self, draft: Draft) -> Path:
+        """Write a checkpoint; return its directory.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        writing = self._writing(draft)
+        return self._conclude(draft, writing, writing.run())
+
+    def is_cheap_to_copy(self, draft: Draft) -> bool:
+        """Return whether a copy holds the loop for less time than writing it would."""
+        return self.copies.size(draft.contents).is_cheap
+
+    def write_in_background(self, draft: Draft) -> None:
+        """Begin to write a copy of a checkpoint; :meth:`settle` takes it over later.
+
+        Raises:
+            CheckpointError: its folder cannot be made.
+        """
+        assert self.under_way is None
+        copied = attrs.evolve(draft, contents=self.copies.copy(draft.contents))
+        writing = self._writing(copied)
+        writing.begin()
+        self.under_way = BackgroundWriting(writing, self.copies)
+
+    @property
+    def has_filled(self) -> bool:
+        """Whether this rank has written its part of the checkpoint that is under way."""
+        return self.under_way is not None and self.under_way.is_filled
+
+    def settle(self, most_secs: float) -> Path:
+        """Take over the checkpoint that is under way; return its directory.
+
+        Args:
+            most_secs: how long to wait for it.
+
+        Raises:
+            CheckpointError: it cannot be written, or is not written by then.
+        """
+        under_way = self.under_way
+        assert under_way is not None
+        try:
+            under_way.wait(most_secs)
+        finally:  # whatever comes of it, nobody waits for it again
+            self.under_way = None
+        writing = under_way.writing
+        return self._conclude(writing.draft, writing, writing.complete())
+
+    def seconds_to_save(self) -> tuple[float, float]:
+        """Return how long a save will take, and before it the one that is under way.
+
+        Nobody knows before the first one was written: 0.
+        """
+        under_way = self.under_way
+        before = 0.0 if under_way is None else max(0.0, self.slowest - under_way.elapsed)
+        return self.slowest, before
+
+    def leave_under_way(self) -> None:
+        """Wait for no checkpoint any more; what is written of it counts for nothing."""
+        self.under_way = None
+
+    def _writing(self, draft: Draft) -> Writing:
+        return Writing(draft, self.store, self._loaded_codec()[1], self.agreement)
+
+    def _conclude(self, draft: Draft, writing: Writing, written: Written) -> Path:
+        """Note a checkpoint that stands, and remove those that are too many."""
+        step, path, manifest = draft.step, written.path, written.manifest
+        self.slowest = max(self.slowest, writing.seconds or 0.0)
+        self._note(step, draft.version, path, manifest, written.files)
+        by, why = manifest.saved_by, manifest.why
         log.info("checkpoint saved", path=shown(path), step=step, by=by, why=why)
-        self.retention.log_kept(path, kept)
+        self.retention.log_kept(path, manifest.kept)
         if self.is_chief:
             self.retention.prune(path)
         return path
 
     def _note(
         self,
-        session: Session,
+        step: int,
+        version: int,
         path: Path,
         manifest: Manifest,
         files: Mapping[str, FileRecord],
     ) -> None:
-        """Note the checkpoint of the current step, which has the current variables."""
-        step, last = session.global_step, self.last
+        """Note the checkpoint of a step, which has the variables of a version."""
+        last = self.last
         is_final = last is not None and last.is_final and last.step == step
-        self.last = LastSave(
-            step, path, manifest, session.version, files, is_final=is_final
-        )
-
-    def _fill(self, contents: Mapping[str, Any], files: CheckpointFiles) -> None:
-        """Write the files of a checkpoint, and have other ranks write theirs."""
-        agreement, codec = self.agreement, self._loaded_codec()[1]
-        if agreement is None:
-            codec.write(contents, files)
-            return
-        agreement.broadcast(str(files.directory))
-        codec.write(contents, files)
-        for rank, records in enumerate(agreement.gather({})):
-            folder = RANK_FOLDER.format(rank)
-            for name, (size, digest) in records.items():
-                files.records[f"{folder}/{name}"] = FileRecord(size, digest)
-
-    def _write_part(self, contents: Mapping[str, Any]) -> Mapping[str, FileRecord]:
-        """Write this rank's part into the chief's checkpoint; return the part's files."""
-        agreement = self.agreement
-        assert agreement is not None
-        whole = Path(agreement.broadcast())
-        part = whole / RANK_FOLDER.format(agreement.peers.rank)
-        files = CheckpointFiles(part)
-        try:
-            part.mkdir()
-            self._loaded_codec()[1].write(contents, files)
-            sync(part)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {part}: {text_of(error)}") from error
-        records = files.records
-        agreement.gather({n: [each.bytes, each.sha256] for n, each in records.items()})
-        return records
+        self.last = LastSave(step, path, manifest, version, files, is_final=is_final)
 
     def write_failed(self, session: Session, snapshot: Snapshot, why: str) -> Path:
         """Write the checkpoint of a session that failed; return its directory.
@@ -405,6 +436,8 @@ class Saver:
         if self._lock is not None and self._lock.is_lost:
             return  # the directory may be that of another training
         last = self.last
+        if self.under_way is not None:  # a checkpoint that does not stand yet
+            current = min(current, self.under_way.writing.draft.step)
         changed = self.retention.record_values(-1 if last is None else last.step, current)
         if changed and last is not None:
             manifest = changed.get(last.path, last.manifest)

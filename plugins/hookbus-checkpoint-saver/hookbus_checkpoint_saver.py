@@ -62,6 +62,9 @@ class CheckpointSaverHook(SessionRunHook):
             is ``lowest`` for ``loss``; any other metric needs a mode.
         save_on_failure: save a session that an error ends, into the folder ``failed`` of
             its directory.
+        background: whether the training goes on while a checkpoint is written; by default
+            it does if nobody but this plugin acts on saves, the checkpoint has 1 MiB or
+            more, and at most 256 MiB of it have to be copied.
 
     Raises:
         UsageError: not exactly one period is given, settings contradict each other, the
@@ -89,6 +92,7 @@ class CheckpointSaverHook(SessionRunHook):
     best_from_evaluations: bool | str = False
     best_mode: str | None = None
     save_on_failure: bool = False
+    background: bool | None = None
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
     _checkpoints: Checkpoints | None = attrs.field(default=None, init=False)
     _best: Best | None = attrs.field(default=None, init=False)
@@ -135,7 +139,10 @@ class CheckpointSaverHook(SessionRunHook):
 
     def begin(self, checkpoints: Checkpoints, graph: Graph) -> None:
         """Switch saving on."""
-        checkpoints.enable(self.checkpoint_dir, self.max_to_keep)
+        background = self.background
+        if background is None and self.listeners:
+            background = False  # they act on a checkpoint at its own step
+        checkpoints.enable(self.checkpoint_dir, self.max_to_keep, background)
         if self.save_on_failure:
             checkpoints.save_on_exception()
         self._checkpoints, self._has_ended = checkpoints, False
@@ -196,6 +203,7 @@ class CheckpointSaverHook(SessionRunHook):
     @hookbus.hookimpl
     def before_save(self, session: hookbus.Session, global_step: int) -> None:
         """Keep the checkpoint if it is due, and tell the listeners that it comes."""
+        self._saved = self._unrated = global_step
         if not self._has_ended:
             self._keep_if_due(global_step)
         for listener in self.listeners:
@@ -204,7 +212,7 @@ class CheckpointSaverHook(SessionRunHook):
     @hookbus.hookimpl
     def after_save(self, session: hookbus.Session, global_step: int) -> str | None:
         """Notify the listeners, and stop if one of them asks for it."""
-        stop, self._saved, self._unrated = None, global_step, global_step
+        stop = None
         for listener in self.listeners:
             if listener.after_save(session, global_step):
                 stop = f"{type(listener).__name__} asked for it after a save"

@@ -92,6 +92,14 @@ class TorchLibrary(Library):
         """
         return values.pack(value)
 
+    def copied(self, value: Any, before: Any = None) -> Any:
+        """Return a copy of a tensor on the CPU; a device makes it behind its other work."""
+        return values.copied(value, before)
+
+    def await_copies(self) -> None:
+        """Wait until the devices have made all copies."""
+        values.await_devices()
+
     def itemsize(self, dtype: str) -> int | None:
         """Return the bytes of an element of a dtype; None for a quantized one."""
         return values.itemsize(dtype)

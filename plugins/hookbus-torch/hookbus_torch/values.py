@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -199,6 +200,33 @@ def pack(value: Any) -> Packed | None:
         return memoryview(_bytes_of(host).numpy())
 
     return Packed(name, tuple(tensor.shape), tensor.nbytes, data)
+
+
+def copied(value: Any, before: Any) -> Any:
+    """Return a copy of a tensor on the CPU, in the memory of an earlier copy if that fits.
+
+    On CUDA the copy is made behind the work that the current stream has, into pinned
+    memory: so it has the values of now, whatever the program does next on that stream.
+    """
+    if not isinstance(value, torch.Tensor):
+        return copy.deepcopy(value)
+    tensor = value.detach()
+    unfit = tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta
+    if unfit or tensor.is_nested or hasattr(tensor, "full_tensor"):
+        return tensor  # pack() refuses it
+    fits = isinstance(before, torch.Tensor) and before.shape == tensor.shape
+    if not (fits and before.dtype == tensor.dtype and before.is_cpu):
+        pinned = tensor.is_cuda
+        before = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+    return before.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
+def await_devices() -> None:
+    """Wait until the CUDA devices have done all work that they have now."""
+    cuda = torch.cuda
+    for n in range(cuda.device_count() if cuda.is_initialized() else 0):
+        if cuda.memory_allocated(n):
+            cuda.synchronize(n)
 
 
 def itemsize(dtype: str) -> int | None:

@@ -1,0 +1,157 @@
+"""Copies the contents of a checkpoint, so that the training goes on while they are written.
+
+Values that nobody can change need no copy: the arrays of JAX, and the committed variables
+of a graph. Everything else is copied into memory that is kept for the next checkpoint,
+because fresh memory takes longer to write than the copy itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from hookbus.library.lookup import libraries, library_of
+
+_Path: TypeAlias = tuple[Any, ...]
+
+MOST_COPIED = 256 * 2**20
+"""The most bytes that are copied for a checkpoint without anybody asking for it."""
+LEAST_WRITTEN = 2**20
+"""The bytes from which on a checkpoint is worth a thread: fewer are written at once."""
+_TRUSTED = "variables"
+"""The part of a checkpoint whose read-only arrays belong to the backend session."""
+
+
+@attrs.frozen
+class Size:
+    """The bytes of all arrays of a checkpoint, and of those that have to be copied.
+
+    Attributes:
+        total: those of all.
+        copied: those that have to be copied.
+    """
+
+    total: int
+    copied: int
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a copy holds the loop for less time than writing the checkpoint would."""
+        return self.total >= LEAST_WRITTEN and self.copied <= MOST_COPIED
+
+
+@attrs.define(eq=False)
+class Copies:
+    """Copies the contents of checkpoints, one after the other.
+
+    Attributes:
+        trusts_immutable: whether values that nobody can change are not copied. A program
+            that donates its arrays deletes them, so those have to be copied.
+    """
+
+    trusts_immutable: bool = True
+    _memory: dict[_Path, Any] = attrs.field(factory=dict)
+
+    def size(self, contents: Mapping[str, Any]) -> Size:
+        """Return how much a copy of the contents would cost."""
+        total = copied = 0
+        for path, value in _leaves((), contents):
+            nbytes = getattr(value, "nbytes", 0)
+            total += nbytes
+            copied += 0 if self._stays(path, value) else nbytes
+        return Size(total, copied)
+
+    def copy(self, contents: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the contents with a copy of everything that may change.
+
+        The result of the call before is not valid any more: its memory is used again.
+        """
+        used: dict[_Path, Any] = {}
+        copied: dict[str, Any] = self._copied((), contents, used)
+        self._memory = used
+        return copied
+
+    def has_lost(self, contents: Mapping[str, Any]) -> bool:
+        """Return whether the program has deleted values that were not copied."""
+        return any(
+            (library := library_of(value)) is not None
+            and library.is_immutable(value)
+            and library.why_not_saved(value) is not None
+            for _, value in _leaves((), contents)
+        )
+
+    def await_all(self) -> None:
+        """Wait until all copies are made: a device makes them while the program goes on."""
+        for library in libraries().values():
+            library.await_copies()
+
+    def _copied(self, path: _Path, value: Any, used: dict[_Path, Any]) -> Any:
+        if isinstance(value, Mapping):
+            return {k: self._copied((*path, k), v, used) for k, v in value.items()}
+        if value.__class__ in (list, tuple):
+            parts = [self._copied((*path, n), v, used) for n, v in enumerate(value)]
+            return parts if value.__class__ is list else tuple(parts)
+        if self._stays(path, value):
+            return value
+        before, library = self._memory.get(path), library_of(value)
+        if library is not None:
+            new = library.copied(value, before)
+        else:
+            new = _copied_array(value, before)
+        used[path] = new
+        return new
+
+    def _stays(self, path: _Path, value: Any) -> bool:
+        """Return whether a value remains as it is, whatever the program does."""
+        library = library_of(value)
+        if library is not None:
+            return self.trusts_immutable and library.is_immutable(value)
+        if not _is_array(value):
+            return True  # a number or text; or nothing that a codec takes
+        return path[0] == _TRUSTED and _is_read_only(value)
+
+
+def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
+    """Yield the values inside a state, each with the keys to it."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves((*path, key), part)
+    elif value.__class__ in (list, tuple):
+        for n, part in enumerate(value):
+            yield from _leaves((*path, n), part)
+    else:
+        yield path, value
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array of NumPy, which is no dependency."""
+    return hasattr(value, "setflags") and hasattr(value, "__setitem__")
+
+
+def _is_read_only(array: Any) -> bool:
+    """Return whether nobody can write an array, not even through one that it views."""
+    while _is_array(array):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return array is None or isinstance(array, bytes)
+
+
+def _copied_array(array: Any, before: Any) -> Any:
+    """Return a copy of an array, in the memory of an earlier one if that fits."""
+    forms = [
+        (getattr(a, "dtype", None), getattr(a, "shape", None)) for a in (array, before)
+    ]
+    if forms[0] != forms[1] or array.__class__ is not before.__class__:
+        return array.copy("K")
+    new = array.copy("K") if _strides(array) != _strides(before) else before
+    if new is before:
+        new[...] = array
+    return new
+
+
+def _strides(array: Any) -> list[int]:
+    """Return the axes of an array in the order of its memory, as a codec keeps them."""
+    return sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))

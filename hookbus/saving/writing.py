@@ -1,0 +1,249 @@
+"""Writes one checkpoint, in the session's thread or in one of its own.
+
+Several ranks write it together: each writes its own part, and it counts when all have
+written theirs. What all ranks do together happens in the session's thread: to begin it, and
+to complete it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hookbus.checkpoint.codec import Codec
+from hookbus.checkpoint.files import CheckpointFiles, discard, sync
+from hookbus.checkpoint.manifest import RANK_FOLDER, FileRecord, Manifest
+from hookbus.checkpoint.store import Store
+from hookbus.errors import CheckpointError, text_of
+from hookbus.logs import log
+from hookbus.peers.agreement import Agreement
+from hookbus.saving.copies import Copies
+
+_PATIENCE = 1.0
+"""The seconds of waiting after which a line is logged."""
+
+
+@attrs.frozen(eq=False)
+class Draft:
+    """A checkpoint that is to be written.
+
+    Attributes:
+        contents: the contents of this rank's part.
+        manifest: its description, without files.
+        version: ``session.version`` when the session had these variables.
+        since: when the save began, on the clock of ``time.monotonic``.
+    """
+
+    contents: Mapping[str, Any]
+    manifest: Manifest
+    version: int
+    since: float
+
+    @property
+    def step(self) -> int:
+        """The global step."""
+        return self.manifest.global_step
+
+
+@attrs.frozen(eq=False)
+class Written:
+    """A checkpoint that stands.
+
+    Attributes:
+        path: its directory.
+        manifest: its manifest; on other ranks than the chief without files.
+        files: the files of this rank's part.
+    """
+
+    path: Path
+    manifest: Manifest
+    files: Mapping[str, FileRecord]
+
+
+@attrs.define(eq=False)
+class Writing:
+    """Writes one checkpoint.
+
+    Attributes:
+        draft: the checkpoint.
+        store: the directory of the checkpoints.
+        codec: writes the files.
+        agreement: the link to the other ranks; None if this process trains alone.
+        seconds: how long the save took until this rank had written its part; None before.
+    """
+
+    draft: Draft
+    store: Store
+    codec: Codec
+    agreement: Agreement | None = None
+    seconds: float | None = None
+    _folder: Path | None = None
+    _files: CheckpointFiles | None = None
+    _written: Written | None = None
+    _error: BaseException | None = None
+
+    def run(self) -> Written:
+        """Write the checkpoint; return what stands.
+
+        Raises:
+            CheckpointError: it cannot be written; earlier checkpoints are intact.
+        """
+        self.begin()
+        self.fill()
+        return self.complete()
+
+    def begin(self) -> None:
+        """Make the place for the files, on all ranks together.
+
+        Raises:
+            CheckpointError: it cannot be made.
+        """
+        agreement, folder = self.agreement, None
+        if agreement is None or agreement.is_chief:
+            folder = self.store.begin(self.draft.step)
+        if agreement is not None:
+            folder = Path(agreement.broadcast(folder and str(folder)))
+            if not agreement.is_chief:
+                folder /= RANK_FOLDER.format(agreement.peers.rank)
+        self._folder = folder
+
+    def fill(self) -> None:
+        """Write this rank's files; a process that trains alone completes the checkpoint.
+
+        An error is kept for :meth:`complete`, so that all ranks hear of it.
+        """
+        assert self._folder is not None
+        try:
+            if self._is_part:
+                self._folder.mkdir()
+            self._files = CheckpointFiles(self._folder)
+            self.codec.write(self.draft.contents, self._files)
+            if self.agreement is None:
+                records = self._files.records
+                self._written = Written(*self._move_in(self._folder, records), records)
+            elif self._is_part:
+                sync(self._folder)
+        except BaseException as error:
+            self._error = error
+        self.seconds = time.monotonic() - self.draft.since
+
+    def complete(self) -> Written:
+        """Complete the checkpoint, on all ranks together; return what stands.
+
+        Raises:
+            CheckpointError: it cannot be written; earlier checkpoints are intact.
+        """
+        agreement, written = self.agreement, self._written
+        if agreement is not None and self._folder is not None:
+            written = self._complete_together(agreement, self._folder)
+        if self._error is not None:
+            if self._folder is not None and not self._is_part:
+                discard(self._folder)
+            raise self._refusal(self._error)
+        assert written is not None
+        return written
+
+    def _complete_together(self, agreement: Agreement, folder: Path) -> Written | None:
+        """Have the chief complete it if all ranks have written their parts."""
+        own = {} if self._files is None else self._files.records
+        told = {name: [each.bytes, each.sha256] for name, each in own.items()}
+        parts = agreement.gather([told, self._why()])
+        self._note_failed({rank: why for rank, (_, why) in enumerate(parts) if why})
+        path, manifest = self.store.path_of(self.draft.step), self.draft.manifest
+        if agreement.is_chief and self._error is None:
+            every = dict(own)
+            for rank, (files, _) in enumerate(parts[1:], 1):
+                for name, (size, digest) in files.items():
+                    every[f"{RANK_FOLDER.format(rank)}/{name}"] = FileRecord(size, digest)
+            try:
+                path, manifest = self._move_in(folder, every)
+            except BaseException as error:
+                self._error = error
+        self._note_failed({0: why} if (why := agreement.broadcast(self._why())) else {})
+        return Written(path, manifest, own)
+
+    def _why(self) -> str | None:
+        """Return why this rank cannot write its part, for the others."""
+        return None if self._error is None else text_of(self._refusal(self._error))
+
+    def _note_failed(self, failed: Mapping[int, str]) -> None:
+        """Fail on this rank, too, if others cannot write their parts."""
+        if failed and self._error is None:
+            rank, why = min(failed.items())
+            self._error = CheckpointError(f"rank {rank}: {why}")
+
+    def _move_in(
+        self, folder: Path, records: Mapping[str, FileRecord]
+    ) -> tuple[Path, Manifest]:
+        """Give the checkpoint its manifest and its name; return its path and the former."""
+        files = dict(sorted(records.items()))
+        manifest = attrs.evolve(self.draft.manifest, files=files)
+        return self.store.complete(folder, manifest), manifest
+
+    def _refusal(self, error: BaseException) -> BaseException:
+        """Return the error for the user."""
+        if self._is_part:
+            if isinstance(error, OSError):
+                return CheckpointError(f"cannot write {self._folder}: {text_of(error)}")
+            return error
+        return self.store.refusal(self.draft.step, error)
+
+    @property
+    def _is_part(self) -> bool:
+        """Whether this rank writes a part of the chief's checkpoint."""
+        return self.agreement is not None and not self.agreement.is_chief
+
+
+class BackgroundWriting:
+    """Fills a checkpoint in a thread, while the program goes on.
+
+    Args:
+        writing: the checkpoint, which has begun.
+        copies: the copies that it is written from.
+    """
+
+    def __init__(self, writing: Writing, copies: Copies) -> None:
+        self.writing = writing
+        self._copies = copies
+        self._thread = threading.Thread(
+            target=self._fill, name="hookbus-saving", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the thread has ended, well or not."""
+        return not self._thread.is_alive()
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the save began."""
+        return time.monotonic() - self.writing.draft.since
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the thread.
+
+        Raises:
+            CheckpointError: the thread still writes after so many seconds.
+        """
+        self._thread.join(min(_PATIENCE, seconds))
+        if self.is_filled:
+            return
+        step = self.writing.draft.step
+        log.info("waiting for a checkpoint", step=step, at_most=f"{seconds:g} seconds")
+        self._thread.join(seconds - _PATIENCE)
+        if not self.is_filled:
+            raise CheckpointError(
+                f"the checkpoint of step {step} is not written after {self.elapsed:.0f} "
+                "seconds, and the session waits no longer; earlier checkpoints are still "
+                "there. Is the disk gone?"
+            )
+
+    def _fill(self) -> None:
+        self._copies.await_all()
+        self.writing.fill()
