@@ -43,10 +43,10 @@ def test_a_save_needs_little_memory_beyond_the_state(layout, background, loop):
     """
     size = SIZE // 4 if layout == "dense" else SIZE // 2
     weights = np.zeros(size, np.float32)[:: 1 if layout == "dense" else 2].reshape(100, -1)
+    config = hookbus.Config(autoload=False)
+    config = config.with_options("checkpoint-saver", background=background)
     tracemalloc.start()
     try:
-        config = hookbus.Config(autoload=False)
-        config = config.with_options("checkpoint-saver", background=background)
         with loop(config=config) as session:
             session.track(state=(lambda: {"w": weights}, lambda _: None))
             with session.step():
