@@ -10,12 +10,7 @@ from typing import Any
 from hookbus.backend.reports import ReportGraph
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.reader import Restored
-from hookbus.errors import (
-    CheckpointError,
-    PluginError,
-    SessionClosedError,
-    blaming_writers,
-)
+from hookbus.errors import PluginError, SessionClosedError, blaming_writers
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import shared
 from hookbus.hooks.outcome import (
@@ -525,7 +520,7 @@ def take_written(
         try:
             left = state.seconds_left
             path = saver.settle(_MOST_SECS if left is None else min(_MOST_SECS, left))
-        except CheckpointError:
+        except Exception:
             if state.agreement is not None or not saver.copies.has_lost(draft.contents):
                 raise
             _save_anew(state, draft.manifest)

@@ -42,6 +42,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=5, help="which two ranks share badly")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds in each step")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of an update")
+    parser.add_argument("--background", action="store_true", help="save in a thread")
     parser.add_argument("--reads", default="", help="the ranks of a hook that reads")
     parser.add_argument("--assigns", action="store_true")
     parser.add_argument("--fails-at", type=int, help="the step in which rank 0 fails")
@@ -110,7 +111,9 @@ def train(options: argparse.Namespace) -> None:
             checkpoint_dir=options.folder / "checkpoints",
             hooks=[
                 StopAtStepHook(last_step=options.steps),
-                CheckpointSaverHook(save_steps=3, save_on_failure=True),
+                CheckpointSaverHook(
+                    save_steps=3, save_on_failure=True, background=options.background
+                ),
                 reads,
             ],
             save_checkpoint_steps=None,

@@ -133,25 +133,33 @@ class Child:
         return self.answer.read_text()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_killed_at_random_moments_it_ends_like_the_plain_script(workers, tmp_path):
+@pytest.mark.parametrize(
+    ("workers", "flags"),
+    [
+        pytest.param(0, "-p no:progress", id="0"),
+        pytest.param(2, "-p no:progress", id="2"),
+        pytest.param(0, "-p no:progress --checkpoint-saver-background", id="background"),
+    ],
+)
+def test_killed_at_random_moments_it_ends_like_the_plain_script(workers, flags, tmp_path):
     """Bit for bit: weights, statistics, the optimizer's state and the generator."""
     answer = tmp_path / "digest"
     plain = Child(lambda: plainly(workers), answer).result()
     began = time.perf_counter()
-    whole = Child(lambda: hooked(workers, tmp_path / "whole"), answer).result()
+    whole = Child(lambda: hooked(workers, tmp_path / "whole", flags), answer).result()
     took = time.perf_counter() - began
     assert whole == plain
     draw, killed = random.Random(workers), 0
     while killed < cases(3 if workers == 0 else 1, 15):
         directory = Path(tempfile.mkdtemp(dir=tmp_path))
-        first = Child(lambda at=directory: hooked(workers, at), answer)
+        first = Child(lambda at=directory: hooked(workers, at, flags), answer)
         first.kill(draw.uniform(0, took))
         newest = latest_checkpoint(directory)
         if newest is not None and newest.ended is not None:
             continue  # the training was over; started again it trains anew
         killed += 1
-        assert Child(lambda at=directory: hooked(workers, at), answer).result() == plain
+        again = Child(lambda at=directory: hooked(workers, at, flags), answer)
+        assert again.result() == plain
 
 
 def test_with_all_observers_on_it_is_the_same_training(tmp_path):

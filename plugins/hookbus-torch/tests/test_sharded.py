@@ -29,7 +29,7 @@ def trained(ranks: int, folder: Path, *arguments: str) -> RanksRun:
 def whole(tmp_path_factory) -> RanksRun:
     """A training that nothing has interrupted."""
     done = trained(2, tmp_path_factory.mktemp("whole"))
-    assert done.code == 0, done
+    assert done.code == 0, done.output
     return done
 
 
@@ -38,7 +38,7 @@ def saved(tmp_path_factory) -> Path:
     """The directory of a training that ended at step 6."""
     folder = tmp_path_factory.mktemp("saved")
     done = trained(2, folder, "--steps", "6")
-    assert done.code == 0, done
+    assert done.code == 0, done.output
     return folder / "checkpoints"
 
 
@@ -51,10 +51,14 @@ def copy(saved, tmp_path) -> Path:
 
 @pytest.mark.parametrize("who", cases(["all ranks"], ["all ranks", "one rank"]))
 @pytest.mark.parametrize("number", range(cases(1, 10)))
-def test_killed_and_resumed_each_rank_has_the_same_bits(who, number, whole, tmp_path):
+@pytest.mark.parametrize(
+    "how", [[], ["--background"]], ids=["at once", "in the background"]
+)
+def test_killed_and_resumed_each_rank_has_the_same_bits(how, who, number, whole, tmp_path):
     """Its part of the model and of Adam's state, as in a training without a kill."""
-    kill(who, SCRIPT, 2, tmp_path, ["--pause", "0.1"], f"{who} {number}", seconds=1.5)
-    again = trained(2, tmp_path)
+    arguments = ["--pause", "0.1", *how]
+    kill(who, SCRIPT, 2, tmp_path, arguments, f"{who} {number}", seconds=1.5)
+    again = trained(2, tmp_path, *how)
     assert again.of_each("bits") == whole.of_each("bits"), again
     assert len({*again.of_each("bits")}) == 2  # each has a part of its own
     assert "restored path=checkpoints/ckpt-" in again.output

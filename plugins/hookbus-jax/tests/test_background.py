@@ -1,0 +1,70 @@
+"""Checkpoints of JAX arrays are written in the background, without a copy."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hookbus import Config, MonitoredTrainingSession, list_checkpoints, load_tracked
+from hookbus.saving.copies import Copies
+from tests.support.watching import lines as lines
+
+ELEMENTS, STEPS = 300_000, 24
+GIVEN_UP = "a checkpoint is given up, and the next one is due"
+
+
+def values_at(step: int) -> float:
+    """Return the value of the state after so many steps."""
+    value = 0.0
+    for x in range(step):
+        value = value * 0.5 + x
+    return value
+
+
+def train(directory, donate: bool) -> float:
+    def update(state, x):
+        return jax.tree.map(lambda w: w * 0.5 + x, state)
+
+    step_fn = jax.jit(update, donate_argnums=(0,) if donate else ())
+    config = Config(autoload=False).with_options("checkpoint-saver", save_steps=3)
+    with MonitoredTrainingSession(
+        checkpoint_dir=directory,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=config,
+    ) as session:
+        held = session.hold(state={"a": jnp.zeros(ELEMENTS), "b": jnp.zeros(ELEMENTS)})
+        for x in session.iterate(range(STEPS)):
+            with session.step():
+                held.state = step_fn(held.state, float(x))
+    return float(held.state["b"][-1])
+
+
+@pytest.mark.parametrize("donate", [False, True], ids=["kept", "donated"])
+def test_each_checkpoint_has_the_values_of_its_step(donate, tmp_path, lines):
+    """A program that donates its arrays loses the first one at most, and saves again."""
+    assert train(tmp_path, donate) == pytest.approx(values_at(STEPS))
+    stored = list_checkpoints(tmp_path)
+    assert stored[-1].global_step == STEPS
+    for info in stored:
+        state = load_tracked(info.path, "state")
+        for leaf in state.values():
+            assert float(leaf.min()) == float(leaf.max())
+            assert float(leaf[0]) == pytest.approx(values_at(info.global_step))
+    given_up = [line for line in lines() if line["event"] == GIVEN_UP]
+    assert len(given_up) <= donate
+
+
+def test_arrays_are_not_copied_until_a_program_donates_them():
+    """Nobody can change them."""
+    array, copies = jnp.arange(3.0), Copies()
+    contents = {"tracked": {"state": {"w": array}}}
+    assert copies.size(contents).copied == 0
+    assert copies.copy(contents)["tracked"]["state"]["w"] is array
+    copies.trusts_immutable = False
+    copied = copies.copy(contents)["tracked"]["state"]["w"]
+    assert copied is not array
+    array.delete()
+    assert copied.tolist() == [0, 1, 2]
+    assert copies.has_lost(contents)
