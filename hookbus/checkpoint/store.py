@@ -81,9 +81,15 @@ class StoredCheckpoint:
 
 @attrs.frozen
 class Store:
-    """The checkpoints in one directory, which is created at the first write."""
+    """The checkpoints in one directory, which is created at the first write.
+
+    Attributes:
+        directory: the directory.
+        discard: removes a checkpoint that was renamed, and so counts no more.
+    """
 
     directory: Path = attrs.field(converter=Path)
+    discard: Callable[[Path], None] = discard
 
     def prepare(self) -> None:
         """Create the directory and check that it can be written.
@@ -327,8 +333,9 @@ class Store:
             OSError: it cannot be renamed, and is as it was.
         """
         gone = self.directory / f"{path.name.partition('.')[0]}.gone-{os.getpid()}"
+        discard(gone)  # another one of this step may still be on its way
         path.rename(gone)
-        discard(gone)
+        self.discard(gone)
 
     def _paths(self) -> list[Path]:
         """Return everything in the directory; nothing if there is no directory."""

@@ -20,6 +20,7 @@ MOST_COPIED = 256 * 2**20
 """The most bytes that are copied for a checkpoint without anybody asking for it."""
 LEAST_WRITTEN = 2**20
 """The bytes from which on a checkpoint is worth a thread: fewer are written at once."""
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _TRUSTED = "variables"
 """The part of a checkpoint whose read-only arrays belong to the backend session."""
 
@@ -88,6 +89,8 @@ class Copies:
             library.await_copies()
 
     def _copied(self, path: _Path, value: Any, used: dict[_Path, Any]) -> Any:
+        if value.__class__ in _PLAIN:  # the state of a generator has hundreds of numbers
+            return value
         if isinstance(value, Mapping):
             return {k: self._copied((*path, k), v, used) for k, v in value.items()}
         if value.__class__ in (list, tuple):
@@ -114,7 +117,9 @@ class Copies:
 
 
 def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
-    """Yield the values inside a state, each with the keys to it."""
+    """Yield the values inside a state that may be large, each with the keys to it."""
+    if value.__class__ in _PLAIN:
+        return
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves((*path, key), part)

@@ -10,6 +10,7 @@ would keep.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from typing import TypeAlias
 import attrs
 
 from hookbus.bus.bus import Bus
+from hookbus.checkpoint.files import discard
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.reader import CheckpointInfo, describe
 from hookbus.checkpoint.store import Store, StoredCheckpoint
@@ -55,9 +57,13 @@ class Retention:
     _known: dict[StoredCheckpoint, CheckpointInfo] = attrs.field(factory=dict)
     _deferred: list[Path] = attrs.field(factory=list)
     _logged: set[tuple[Path, str, str]] = attrs.field(factory=set)
+    _removing: list[threading.Thread] = attrs.field(factory=list)
 
-    def prune(self, newest: Path) -> None:
-        """Remove the checkpoints that no rule keeps, but never *newest*."""
+    def prune(self, newest: Path, in_background: bool = False) -> None:
+        """Remove the checkpoints that no rule keeps, but never *newest*.
+
+        With *in_background* a thread frees their space, which takes long for large ones.
+        """
         keep, directory = self.checkpoints.max_to_keep, self.checkpoints.directory
         self._deferred = []
         if keep is None or directory is None:
@@ -73,10 +79,30 @@ class Retention:
             self._known.pop(candidate, None)
             return False
 
-        Store(directory).prune(keep, newest, stays)
+        self._await_removal()
+        store = Store(directory, self._discard_aside) if in_background else Store(directory)
+        store.prune(keep, newest, stays)
+
+    def _discard_aside(self, path: Path) -> None:
+        """Remove a checkpoint that is renamed, while the session goes on."""
+        removing = threading.Thread(
+            target=discard, args=(path,), name="hookbus-removing", daemon=True
+        )
+        removing.start()
+        self._removing.append(removing)
+
+    def _await_removal(self) -> None:
+        """Wait for the threads that remove checkpoints."""
+        while self._removing:
+            self._removing.pop().join()
+
+    def abandon_after_fork(self) -> None:
+        """Leave the removals to the parent, in a forked child."""
+        self._removing.clear()
 
     def finish(self) -> None:
         """Remove the checkpoints that stayed for readers while the session was open."""
+        self._await_removal()
         if self.checkpoints.directory is not None:
             for path in self._deferred:
                 Store(self.checkpoints.directory).remove(path)

@@ -156,6 +156,7 @@ class Saver:
     def abandon_after_fork(self) -> None:
         """Leave the lock to the parent, in a forked child, where nothing is written."""
         self.under_way = None  # the thread is the parent's
+        self.retention.abandon_after_fork()
         if self._lock is not None:
             self._lock.abandon_after_fork()
 
@@ -268,7 +269,7 @@ class Saver:
             CheckpointError: it cannot be written.
         """
         writing = self._writing(draft)
-        return self._conclude(draft, writing, writing.run())
+        return self._conclude(writing, writing.run())
 
     def is_cheap_to_copy(self, draft: Draft) -> bool:
         """Return whether a copy holds the loop for less time than writing it would."""
@@ -307,7 +308,7 @@ class Saver:
         finally:  # whatever comes of it, nobody waits for it again
             self.under_way = None
         writing = under_way.writing
-        return self._conclude(writing.draft, writing, writing.complete())
+        return self._conclude(writing, writing.complete(), in_background=True)
 
     def seconds_to_save(self) -> tuple[float, float]:
         """Return how long a save will take, and before it the one that is under way.
@@ -325,16 +326,19 @@ class Saver:
     def _writing(self, draft: Draft) -> Writing:
         return Writing(draft, self.store, self._loaded_codec()[1], self.agreement)
 
-    def _conclude(self, draft: Draft, writing: Writing, written: Written) -> Path:
+    def _conclude(
+        self, writing: Writing, written: Written, in_background: bool = False
+    ) -> Path:
         """Note a checkpoint that stands, and remove those that are too many."""
-        step, path, manifest = draft.step, written.path, written.manifest
+        draft, path, manifest = writing.draft, written.path, written.manifest
+        step = draft.step
         self.slowest = max(self.slowest, writing.seconds or 0.0)
         self._note(step, draft.version, path, manifest, written.files)
         by, why = manifest.saved_by, manifest.why
         log.info("checkpoint saved", path=shown(path), step=step, by=by, why=why)
         self.retention.log_kept(path, manifest.kept)
         if self.is_chief:
-            self.retention.prune(path)
+            self.retention.prune(path, in_background)
         return path
 
     def _note(

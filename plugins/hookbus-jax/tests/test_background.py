@@ -52,7 +52,7 @@ def test_each_checkpoint_has_the_values_of_its_step(donate, tmp_path, lines):
         for leaf in state.values():
             assert float(leaf.min()) == float(leaf.max())
             assert float(leaf[0]) == pytest.approx(values_at(info.global_step))
-    given_up = [line for line in lines() if line["event"] == GIVEN_UP]
+    given_up = [line for line in lines if line["event"] == GIVEN_UP]
     assert len(given_up) <= donate
 
 
