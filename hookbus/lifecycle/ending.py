@@ -44,6 +44,8 @@ class Ending:
             repeated, and after a roll-back.
         failed: the stop of the run that failed last. It becomes the deferred stop only if
             the session repeats the run.
+        relies_on_last: whether there was no time to save, so that the next session resumes
+            from the last checkpoint.
     """
 
     signals: SignalWatch
@@ -52,6 +54,7 @@ class Ending:
     input_end: BaseException | None = None
     deferred: DeferredStop | None = None
     failed: DeferredStop | None = None
+    relies_on_last: bool = False
 
     @property
     def is_decided(self) -> bool:

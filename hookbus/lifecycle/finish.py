@@ -29,8 +29,8 @@ from hookbus.hooks.outcome import (
     is_clean_end,
     united,
 )
-from hookbus.lifecycle.requests import (
-    apply_at_end,
+from hookbus.lifecycle.requests import apply_at_end
+from hookbus.lifecycle.saves import (
     has_time_to_save,
     record_values,
     save,
@@ -266,7 +266,7 @@ def _end_writing(state: SessionState, error: BaseException) -> list[BaseExceptio
     complete it.
     """
     if isinstance(error, KeyboardInterrupt) or state.agreement is not None:
-        state.saver.leave_under_way()
+        state.saver.writer.leave()
     failures = _attempt(lambda: take_written(state, None, wait=True))
     for other in failures:
         log.error("a checkpoint is not written", error=repr_of(other))
@@ -313,7 +313,7 @@ def _record(
     if not clean:  # the lock that was released has told whether the directory is ours
         _record_in_directory(state, outcome)
     last = state.saver.last
-    saved = last is not None and (last.step == outcome.step or state.relies_on_last)
+    saved = last is not None and (last.step == outcome.step or state.ending.relies_on_last)
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
     state.options.config.records.append(record)
     _report_nothing_to_train(state, outcome)

@@ -29,11 +29,8 @@ from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.recovery import Preemptions, Recoveries, Recovery, Rollbacks
-from hookbus.lifecycle.requests import (
-    apply_after_run,
-    apply_requests,
-    take_written,
-)
+from hookbus.lifecycle.requests import apply_after_run, apply_requests
+from hookbus.lifecycle.saves import take_written
 from hookbus.lifecycle.services import Services
 from hookbus.lifecycle.state import (
     Mode,

@@ -6,8 +6,9 @@ import enum
 import functools
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 from weakref import WeakSet
 
 import attrs
@@ -16,7 +17,14 @@ from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
 from hookbus.config.config import Config, forget_records
-from hookbus.errors import SessionClosedError, SessionStoppedError, UsageError
+from hookbus.errors import (
+    SessionClosedError,
+    SessionStoppedError,
+    UsageError,
+    did_you_mean,
+)
+from hookbus.graph.graph import Graph
+from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import NOBODY, Outcome, Rollback, StopReason
@@ -24,7 +32,6 @@ from hookbus.hooks.requests import Requests, RunRequests
 from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
-from hookbus.lifecycle.loop_state import LoopState
 from hookbus.lifecycle.recovery import Recoveries
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
@@ -87,6 +94,69 @@ class SessionOptions:
     one_call: bool = False
     exit_on_signal: bool = True
     watch_signals: bool = True
+
+
+Block: TypeAlias = Literal["step", "evaluation"]
+"""A block of a custom loop: the method of the session that makes it."""
+
+
+@attrs.define(eq=False)
+class LoopState:
+    """The state of a custom loop.
+
+    Attributes:
+        block: the block that is entered; None between two blocks.
+        last_context: the context of the last step, which takes the requests that hooks make
+            between two steps.
+        held: the requests of hooks that wait for the next pull.
+        has_begun: whether the first step is prepared.
+        has_warned: whether the loop was warned of a long body.
+        is_cut_inside: whether the session has left the loop in the body of a value.
+        input_names: the names that the loop gave to its inputs.
+        thread: the number of the thread that opened the session.
+    """
+
+    block: Block | None = None
+    last_context: SessionRunContext | None = None
+    held: RunRequests = attrs.field(factory=RunRequests)
+    has_begun: bool = False
+    has_warned: bool = False
+    is_cut_inside: bool = False
+    input_names: set[str] = attrs.field(factory=set)
+    thread: int = attrs.field(factory=threading.get_ident)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether requests of hooks wait for the next pull."""
+        held = self.held
+        return bool(held.stop or held.save or held.rollback)
+
+    def check_block(self, block: Block) -> None:
+        """Raise UsageError if another block is open: blocks cannot be nested."""
+        if self.block is not None:
+            raise UsageError(
+                f"{block}() inside {self.block}(): leave the {self.block} first"
+            )
+
+    def check_wraps(self, graph: Graph) -> None:
+        """Warn of wraps that no input of the loop uses.
+
+        Raises:
+            GraphError: a wrap is for a value inside a tracked object.
+        """
+        names = self.input_names
+        for name, wraps in graph.wraps.items():
+            if name in names:
+                continue
+            owners = [graph.resolve(each).owner for each in wraps]
+            graph.check_wrap(graph.resolve(name), wrapper(owners[0]))
+            near = did_you_mean(name, names) or f"; use session.iterate(..., name={name!r})"
+            log.warning(
+                "a wrap has no effect",
+                node=name,
+                by=", ".join(owner or "the user" for owner in owners),
+                why=f"no input of the loop has this name{near}",
+            )
 
 
 class Mode(Protocol):
@@ -166,8 +236,6 @@ class SessionState:
         first_step: the global step at which the first backend session was ready; None
             before.
         outcome: the outcome of the session; None before its end.
-        relies_on_last: whether the session has no time to save, so that the next one
-            resumes from the last checkpoint.
     """
 
     options: SessionOptions
@@ -188,7 +256,6 @@ class SessionState:
     begun: set[str] = attrs.field(factory=set)
     first_step: int | None = None
     outcome: Outcome | None = None
-    relies_on_last: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -223,7 +290,7 @@ class SessionState:
     @property
     def is_waiting(self) -> bool:
         """Whether the session may have work after a run without any requests."""
-        waits = self.saver.under_way is not None or self.loop.is_holding
+        waits = self.saver.writer.under_way is not None or self.loop.is_holding
         return waits or self.acts_always or self.ending.is_waiting
 
     @property
@@ -239,8 +306,8 @@ class SessionState:
         """Whether the checkpoint that is under way is written, on all ranks."""
         agreement = self.agreement
         if agreement is None:
-            return self.saver.has_filled
-        return self.saver.under_way is not None and agreement.all_written
+            return self.saver.writer.has_filled
+        return self.saver.writer.under_way is not None and agreement.all_written
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase, or go on in it with another backend session."""

@@ -13,8 +13,8 @@ from hookbus.lifecycle.requests import (
     apply_between_steps,
     exchange_at_end_of_pass,
     heed_signal,
-    on_any_rank,
 )
+from hookbus.lifecycle.saves import on_any_rank
 from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.tracking.held import Held, holder_of
 

@@ -96,10 +96,6 @@ class Retention:
         while self._removing:
             self._removing.pop().join()
 
-    def abandon_after_fork(self) -> None:
-        """Leave the removals to the parent, in a forked child."""
-        self._removing.clear()
-
     def finish(self) -> None:
         """Remove the checkpoints that stayed for readers while the session was open."""
         self._await_removal()

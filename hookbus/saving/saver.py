@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 
 from hookbus.backend.protocol import Session
-from hookbus.checkpoint.codec import Codec, load_codec
 from hookbus.checkpoint.files import CheckpointFiles, check_no_link, create_directory
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest, short_params
@@ -36,10 +35,9 @@ from hookbus.logs import log, shown
 from hookbus.peers.agreement import Agreement
 from hookbus.process.forks import ForkGuard
 from hookbus.saving.contents import Contents, Snapshot
-from hookbus.saving.copies import Copies
 from hookbus.saving.last_save import LastSave
 from hookbus.saving.retention import Retention, is_kept_for_good
-from hookbus.saving.writing import BackgroundWriting, Draft, Writing, Written
+from hookbus.saving.writing import Draft, Writer, Written
 
 _SECONDS_TO_APPEAR = 10.0
 """How long a file of another host may take to appear on a shared disk."""
@@ -57,9 +55,7 @@ class Saver:
         fork_guard: detects a forked child of the process that opened the session.
         last: the checkpoint that was restored or saved last; None before the first.
         is_displaced: whether the directory was replaced by that of another session.
-        copies: copies what a thread writes while the program goes on.
-        under_way: the checkpoint that a thread writes; None without one.
-        slowest: the most seconds that this rank took to write a checkpoint.
+        writer: writes the files.
     """
 
     retention: Retention
@@ -69,10 +65,7 @@ class Saver:
     fork_guard: ForkGuard = attrs.field(factory=ForkGuard)
     last: LastSave | None = None
     is_displaced: bool = False
-    copies: Copies = attrs.field(factory=Copies)
-    under_way: BackgroundWriting | None = None
-    slowest: float = 0.0
-    _codec: tuple[str, Codec] | None = None
+    writer: Writer = attrs.field(factory=Writer)
     _lock: DirectoryLock | None = None
 
     @property
@@ -106,11 +99,11 @@ class Saver:
                 self._lock = DirectoryLock(self.store.directory)
                 self._lock.take()
                 self.store.clear()
-            self._codec = load_codec()
+            self.writer.prepare()
         failed = self._failed_directory()
         if failed is not None:
             Store(failed).prepare()
-            self._codec = load_codec()
+            self.writer.prepare()
 
     def check_shared(self) -> None:
         """Check that all ranks see one directory, and not several of one name.
@@ -155,8 +148,7 @@ class Saver:
 
     def abandon_after_fork(self) -> None:
         """Leave the lock to the parent, in a forked child, where nothing is written."""
-        self.under_way = None  # the thread is the parent's
-        self.retention.abandon_after_fork()
+        self.writer.abandon_after_fork()
         if self._lock is not None:
             self._lock.abandon_after_fork()
 
@@ -268,12 +260,7 @@ class Saver:
         Raises:
             CheckpointError: it cannot be written.
         """
-        writing = self._writing(draft)
-        return self._conclude(writing, writing.run())
-
-    def is_cheap_to_copy(self, draft: Draft) -> bool:
-        """Return whether a copy holds the loop for less time than writing it would."""
-        return self.copies.size(draft.contents).is_cheap
+        return self._conclude(draft, self.writer.write(draft, self.store, self.agreement))
 
     def write_in_background(self, draft: Draft) -> None:
         """Begin to write a copy of a checkpoint; :meth:`settle` takes it over later.
@@ -281,16 +268,7 @@ class Saver:
         Raises:
             CheckpointError: its folder cannot be made.
         """
-        assert self.under_way is None
-        copied = attrs.evolve(draft, contents=self.copies.copy(draft.contents))
-        writing = self._writing(copied)
-        writing.begin()
-        self.under_way = BackgroundWriting(writing, self.copies)
-
-    @property
-    def has_filled(self) -> bool:
-        """Whether this rank has written its part of the checkpoint that is under way."""
-        return self.under_way is not None and self.under_way.is_filled
+        self.writer.write_in_background(draft, self.store, self.agreement)
 
     def settle(self, most_secs: float) -> Path:
         """Take over the checkpoint that is under way; return its directory.
@@ -301,38 +279,13 @@ class Saver:
         Raises:
             CheckpointError: it cannot be written, or is not written by then.
         """
-        under_way = self.under_way
-        assert under_way is not None
-        try:
-            under_way.wait(most_secs)
-        finally:  # whatever comes of it, nobody waits for it again
-            self.under_way = None
-        writing = under_way.writing
-        return self._conclude(writing, writing.complete(), in_background=True)
-
-    def seconds_to_save(self) -> tuple[float, float]:
-        """Return how long a save will take, and before it the one that is under way.
-
-        Nobody knows before the first one was written: 0.
-        """
-        under_way = self.under_way
-        before = 0.0 if under_way is None else max(0.0, self.slowest - under_way.elapsed)
-        return self.slowest, before
-
-    def leave_under_way(self) -> None:
-        """Wait for no checkpoint any more; what is written of it counts for nothing."""
-        self.under_way = None
-
-    def _writing(self, draft: Draft) -> Writing:
-        return Writing(draft, self.store, self._loaded_codec()[1], self.agreement)
+        return self._conclude(*self.writer.settle(most_secs), in_background=True)
 
     def _conclude(
-        self, writing: Writing, written: Written, in_background: bool = False
+        self, draft: Draft, written: Written, in_background: bool = False
     ) -> Path:
         """Note a checkpoint that stands, and remove those that are too many."""
-        draft, path, manifest = writing.draft, written.path, written.manifest
-        step = draft.step
-        self.slowest = max(self.slowest, writing.seconds or 0.0)
+        step, path, manifest = draft.step, written.path, written.manifest
         self._note(step, draft.version, path, manifest, written.files)
         by, why = manifest.saved_by, manifest.why
         log.info("checkpoint saved", path=shown(path), step=step, by=by, why=why)
@@ -372,7 +325,7 @@ class Saver:
         try:
             manifest = self._manifest(session, SaveRequest(who, why), ended="failed")
             contents = self._gather(session, snapshot)
-            codec = self._loaded_codec()[1]
+            codec = self.writer.codec
             path, _ = store.write(manifest, partial(codec.write, contents))
             if self.checkpoints.max_to_keep is not None:
                 store.prune(self.checkpoints.max_to_keep, path, is_kept_for_good)
@@ -408,7 +361,7 @@ class Saver:
         }
         return Manifest(
             session.global_step,
-            self._loaded_codec()[0],
+            self.writer.codec_name,
             request.who,
             request.why,
             files={},
@@ -440,8 +393,9 @@ class Saver:
         if self._lock is not None and self._lock.is_lost:
             return  # the directory may be that of another training
         last = self.last
-        if self.under_way is not None:  # a checkpoint that does not stand yet
-            current = min(current, self.under_way.writing.draft.step)
+        under_way = self.writer.under_way
+        if under_way is not None:  # a checkpoint that does not stand yet
+            current = min(current, under_way.writing.draft.step)
         changed = self.retention.record_values(-1 if last is None else last.step, current)
         if changed and last is not None:
             manifest = changed.get(last.path, last.manifest)
@@ -548,7 +502,7 @@ class Saver:
         """
         files, contents = CheckpointFiles(), self._gather(session, snapshot)
         try:
-            self._loaded_codec()[1].write(contents, files)
+            self.writer.codec.write(contents, files)
         except CheckpointError:  # the save itself raises it, and tells what to do
             return {}
         return files.records
@@ -556,11 +510,6 @@ class Saver:
     def _gather(self, session: Session, snapshot: Snapshot) -> dict[str, Any]:
         """Return the contents of this rank's part of a checkpoint."""
         return self.contents.gather(session, snapshot, is_chief=self.is_chief)
-
-    def _loaded_codec(self) -> tuple[str, Codec]:
-        if self._codec is None:
-            self._codec = load_codec()
-        return self._codec
 
     def _newest(self) -> Restored | None:
         """Read the newest good checkpoint, as this rank restores it."""

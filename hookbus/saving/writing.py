@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from hookbus.checkpoint.codec import Codec
+from hookbus.checkpoint.codec import Codec, load_codec
 from hookbus.checkpoint.files import CheckpointFiles, discard, sync
 from hookbus.checkpoint.manifest import RANK_FOLDER, FileRecord, Manifest
 from hookbus.checkpoint.store import Store
@@ -75,6 +75,7 @@ class Writing:
         codec: writes the files.
         agreement: the link to the other ranks; None if this process trains alone.
         seconds: how long the save took until this rank had written its part; None before.
+        is_left: whether nobody waits for it any more, so that it must not appear.
     """
 
     draft: Draft
@@ -82,20 +83,11 @@ class Writing:
     codec: Codec
     agreement: Agreement | None = None
     seconds: float | None = None
+    is_left: bool = False
     _folder: Path | None = None
     _files: CheckpointFiles | None = None
     _written: Written | None = None
     _error: BaseException | None = None
-
-    def run(self) -> Written:
-        """Write the checkpoint; return what stands.
-
-        Raises:
-            CheckpointError: it cannot be written; earlier checkpoints are intact.
-        """
-        self.begin()
-        self.fill()
-        return self.complete()
 
     def begin(self) -> None:
         """Make the place for the files, on all ranks together.
@@ -123,7 +115,9 @@ class Writing:
                 self._folder.mkdir()
             self._files = CheckpointFiles(self._folder)
             self.codec.write(self.draft.contents, self._files)
-            if self.agreement is None:
+            if self.is_left:
+                discard(self._folder)
+            elif self.agreement is None:
                 records = self._files.records
                 self._written = Written(*self._move_in(self._folder, records), records)
             elif self._is_part:
@@ -225,6 +219,11 @@ class BackgroundWriting:
         """The seconds since the save began."""
         return time.monotonic() - self.writing.draft.since
 
+    def leave(self) -> None:
+        """Have the thread end without a checkpoint, as soon as it can."""
+        self.writing.is_left = True
+        _left.append(self._thread)
+
     def wait(self, seconds: float) -> None:
         """Wait for the thread.
 
@@ -247,3 +246,117 @@ class BackgroundWriting:
     def _fill(self) -> None:
         self._copies.await_all()
         self.writing.fill()
+
+
+_left: list[threading.Thread] = []
+"""The threads for which the sessions of this process did not wait."""
+
+
+@attrs.define(eq=False)
+class Writer:
+    """Writes the checkpoints of one session, one after the other.
+
+    Attributes:
+        copies: copies what a thread writes while the program goes on.
+        under_way: the checkpoint that a thread writes; None without one.
+        slowest: the most seconds that this rank took to save.
+    """
+
+    copies: Copies = attrs.field(factory=Copies)
+    under_way: BackgroundWriting | None = None
+    slowest: float = 0.0
+    _codec: tuple[str, Codec] | None = None
+
+    @property
+    def codec_name(self) -> str:
+        """The name of the codec, which manifests have."""
+        return self._loaded()[0]
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of all checkpoints."""
+        return self._loaded()[1]
+
+    @property
+    def has_filled(self) -> bool:
+        """Whether this rank has written its part of the checkpoint that is under way."""
+        return self.under_way is not None and self.under_way.is_filled
+
+    def prepare(self) -> None:
+        """Load the codec, and let the threads end that earlier sessions have left."""
+        while _left:
+            _left.pop().join()
+        self._loaded()
+
+    def write(self, draft: Draft, store: Store, agreement: Agreement | None) -> Written:
+        """Write a checkpoint, and return it when it stands.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        writing = Writing(draft, store, self.codec, agreement)
+        writing.begin()
+        writing.fill()
+        return self._completed(writing)
+
+    def write_in_background(
+        self, draft: Draft, store: Store, agreement: Agreement | None
+    ) -> None:
+        """Begin to write a copy of a checkpoint; :meth:`settle` takes it over later.
+
+        Raises:
+            CheckpointError: its folder cannot be made.
+        """
+        assert self.under_way is None
+        draft = attrs.evolve(draft, contents=self.copies.copy(draft.contents))
+        writing = Writing(draft, store, self.codec, agreement)
+        writing.begin()
+        self.under_way = BackgroundWriting(writing, self.copies)
+
+    def settle(self, most_secs: float) -> tuple[Draft, Written]:
+        """Complete the checkpoint that is under way; return it when it stands.
+
+        Args:
+            most_secs: how long to wait for the thread.
+
+        Raises:
+            CheckpointError: it cannot be written, or is not written by then.
+        """
+        under_way = self.under_way
+        assert under_way is not None
+        try:
+            under_way.wait(most_secs)
+        except BaseException:
+            self.leave()
+            raise
+        self.under_way = None
+        return under_way.writing.draft, self._completed(under_way.writing)
+
+    def leave(self) -> None:
+        """Wait for no checkpoint any more; what is written of it counts for nothing."""
+        if self.under_way is not None:
+            self.under_way.leave()
+        self.under_way = None
+
+    def abandon_after_fork(self) -> None:
+        """Leave the checkpoint under way to the parent, in a forked child."""
+        self.under_way = None
+
+    def seconds_to_save(self) -> tuple[float, float]:
+        """Return how long a save will take, and before it the one that is under way.
+
+        Nobody knows before the first one was written: 0.
+        """
+        under_way = self.under_way
+        before = 0.0 if under_way is None else max(0.0, self.slowest - under_way.elapsed)
+        return self.slowest, before
+
+    def _completed(self, writing: Writing) -> Written:
+        written = writing.complete()
+        self.slowest = max(self.slowest, writing.seconds or 0.0)
+        return written
+
+    def _loaded(self) -> tuple[str, Codec]:
+        if self._codec is None:
+            self._codec = load_codec()
+        return self._codec

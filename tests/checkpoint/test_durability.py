@@ -379,7 +379,7 @@ with opened(directory, size, background=background) as session:
     try:
         session.run("train")
         if background:
-            session._state.saver.under_way._thread.join()
+            session._state.saver.writer.under_way._thread.join()
             session.run("train")
         print("done")
     except Exception as error:

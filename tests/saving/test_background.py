@@ -139,7 +139,9 @@ def test_after_save_comes_in_the_thread_of_the_session_when_it_stands(gate):
                 assert saved.told == [(0, 0, "ckpt-0", True)]
                 assert names() == ["ckpt-0", f"ckpt-2.tmp-{os.getpid()}"]
                 gate.opened.set()
-                while session._state.saver.under_way and not session._state.has_written:
+                while (
+                    session._state.saver.writer.under_way and not session._state.has_written
+                ):
                     pass
         assert saved.told[1] == (2, 3, "ckpt-2", True)
     assert [step for step, *_ in saved.told] == [0, 2, 4]
@@ -176,7 +178,7 @@ def test_an_error_of_the_disk_reaches_the_loop_or_its_end(wait, gate):
                 if steps == 2:
                     gate.opened.set()
                     if wait:
-                        session._state.saver.under_way._thread.join()
+                        session._state.saver.writer.under_way._thread.join()
 
     with pytest.raises(CheckpointError, match=r"step 2 .*No space left") as raised:
         train()
@@ -297,7 +299,7 @@ def test_a_forked_child_leaves_it_to_the_parent(gate):
                 w += 1
         child = os.fork()
         if not child:
-            os._exit(0 if session._state.saver.under_way is None else 1)
+            os._exit(0 if session._state.saver.writer.under_way is None else 1)
         assert os.waitpid(child, 0)[1] == 0
         gate.opened.set()
     assert {info.global_step for info in list_checkpoints(RUN)} == {0, 2}
