@@ -55,11 +55,17 @@ class ReportGraph(Graph):
         self.live: dict[str, LiveValue] = {}
         self.live_variables: dict[str, LiveValue] = {}
         self.states: dict[str, LiveState] = {}
+        self._held: dict[str, Any] = {}
 
     @property
     def unsaved(self) -> frozenset[str]:
         """The variables that checkpoints hold only as parts of tracked objects, or not."""
         return super().unsaved | self.live_variables.keys()
+
+    @property
+    def tracked(self) -> Mapping[str, Any]:
+        """The objects of the graph, and those that a custom loop tracks, by name."""
+        return {**self.objects, **self._held}
 
     @property
     def takes_reports(self) -> bool:
@@ -113,6 +119,7 @@ class ReportGraph(Graph):
         self,
         values: Mapping[str, LiveValue],
         states: Mapping[str, LiveState] = MappingProxyType({}),
+        things: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Make values inside tracked objects known as nodes, by name.
 
@@ -121,7 +128,9 @@ class ReportGraph(Graph):
         Args:
             values: those that the objects always have.
             states: the objects whose values come and go, by their own name.
+            things: the objects by their own name.
         """
+        self._held.update(things)
         self.live.update(values)
         self.states.update(states)
         variables = {name: live for name, live in values.items() if live.put is not None}

@@ -122,6 +122,32 @@ def list_checkpoints(directory: str | Path) -> list[CheckpointInfo]:
     return [good[step] for step in sorted(good)]
 
 
+def verify_checkpoint(path: str | Path) -> None:
+    """Check that all files of a checkpoint are as they were written, by their hashes.
+
+    The call only reads, and imports no plugin.
+
+    Args:
+        path: the directory of the checkpoint, like ``runs/digits/ckpt-120``.
+
+    Raises:
+        NoGoodCheckpointError: the checkpoint is missing or damaged.
+        UsageError: another version of hookbus wrote it.
+        CheckpointError: it cannot be read now.
+
+    >>> verify_checkpoint("no/such/ckpt-1")
+    Traceback (most recent call last):
+    hookbus.errors.NoGoodCheckpointError: no/such/ckpt-1: its manifest.json is missing
+    """
+    path = Path(path)
+    try:
+        StoredCheckpoint.at(path).manifest()
+    except NoGoodCheckpointError as error:
+        raise NoGoodCheckpointError(f"{path}: {error}") from error
+    except OSError as error:
+        raise cannot_read(path, error) from error
+
+
 def best_checkpoint(
     directory: str | Path, name: str, mode: Literal["min", "max"] = "min"
 ) -> Path:

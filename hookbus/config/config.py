@@ -234,16 +234,30 @@ class Config:
         Raises:
             UsageError: this Config replaces it, and has replaced another one before.
         """
-        if self.checkpoint_dir is None:
+        chosen = self._with_directory()
+        if chosen is None:
             return given
-        self.replaced.add(None if given is None else str(Path(given).absolute()))
-        if len(self.replaced) > 1:
-            named = ", ".join(sorted(path or "none" for path in self.replaced))
+        chosen.replaced.add(None if given is None else str(Path(given).absolute()))
+        if len(chosen.replaced) > 1:
+            named = ", ".join(sorted(path or "none" for path in chosen.replaced))
             raise UsageError(
-                f"checkpoint_dir = {spelled(self.checkpoint_dir)} cannot replace several "
+                f"checkpoint_dir = {spelled(chosen.checkpoint_dir)} cannot replace several "
                 f"directories of one program: {named}; run it without --checkpoint-dir"
             )
-        return self.checkpoint_dir
+        return chosen.checkpoint_dir
+
+    @property
+    def replaces_directory(self) -> bool:
+        """Whether sessions that train save elsewhere than the program says."""
+        return self._with_directory() is not None
+
+    def _with_directory(self) -> Config | None:
+        """Return the Config that replaces the directory of the program, or None.
+
+        A program may give its sessions a Config without flags. The directory that the
+        command line names also holds for them: it protects the program's own.
+        """
+        return next((c for c in (self, *_process) if c.checkpoint_dir is not None), None)
 
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return the settings of one plugin."""

@@ -91,6 +91,11 @@ class Graph(NodeTable):
         return {}
 
     @property
+    def tracked(self) -> Mapping[str, Any]:
+        """The objects that checkpoints contain, by name, also those of a custom loop."""
+        return self.objects
+
+    @property
     def variables(self) -> tuple[Node, ...]:
         """The variables, ``global_step`` left out."""
         return tuple(
@@ -195,12 +200,17 @@ class Graph(NodeTable):
         """
         return self._add(name, "variable" if is_variable else "native", source)
 
-    def hold(self, values: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    def hold(
+        self,
+        values: Mapping[str, Any],
+        states: Mapping[str, Any],
+        things: Mapping[str, Any],
+    ) -> None:
         """Make values inside the objects that a custom loop tracks known, by name.
 
         Only the graph of a custom loop knows such nodes. *values* are
         :class:`~hookbus.backend.LiveValue` objects, and *states* finds those that come and
-        go.
+        go. *things* are the objects themselves.
         """
 
     def input(self, name: str, factory: Callable[[], Iterable[Any]]) -> Node:

@@ -33,6 +33,9 @@ class RunServices(Protocol):
     def epoch(self) -> int | None:
         """Return the number of the open pass of a custom loop over its input."""
 
+    def input_numbers(self) -> Mapping[str, int]:
+        """Return the number of the last value that each input has given."""
+
     def is_ending(self) -> bool:
         """Return whether a signal or the coordinator ends the session."""
 
@@ -147,6 +150,15 @@ class SessionRunContext:
         None between two passes, and in a loop that does not call ``iterate``.
         """
         return self._frame.services.epoch()
+
+    @property
+    def input_numbers(self) -> Mapping[str, int]:
+        """The number of the value that the run works on, by input, counted from 0.
+
+        A number counts the values of the current pass over the input. In a custom loop the
+        innermost open pass of ``session.iterate`` counts, under its name or ``iterate``.
+        """
+        return self._frame.services.input_numbers()
 
     @property
     def stop_requested(self) -> bool:

@@ -147,7 +147,13 @@ def _tell_saved(
         return
     who, reason = answers[0]
     if context is not None:
-        requests.request_stop(who, str(reason), context)
+        was_over = context.is_over  # between two steps, as at the end of a pass
+        context.reopen()
+        try:
+            requests.request_stop(who, str(reason), context)
+        finally:
+            if was_over:
+                context.close()
     elif state.phase is not Phase.CLOSED:
         log.info(
             "a stop is ignored: no run came before the checkpoint", by=who, why=str(reason)

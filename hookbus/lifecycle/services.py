@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hookbus.graph.node import Node
@@ -48,6 +49,15 @@ class Services:
     def epoch(self) -> int | None:
         """Return the number of the open pass of a custom loop over its input."""
         return self._state.contents.position.epoch
+
+    def input_numbers(self) -> Mapping[str, int]:
+        """Return the number of the last value that each input has given."""
+        state = self._state
+        if state.mode.takes_reports:
+            return state.contents.position.given()
+        assert state.backend is not None
+        given = state.backend.session.positions()
+        return {n: each["pulled"] - 1 for n, each in given.items() if each.get("pulled")}
 
     def is_ending(self) -> bool:
         """Return whether a signal or the coordinator ends the session."""

@@ -152,7 +152,7 @@ def new_session(
         requests,
         bus.current,
         saves=saves,
-        is_replaced=config.checkpoint_dir is not None,
+        is_replaced=config.replaces_directory,
     )
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     contents = Contents(

@@ -38,7 +38,7 @@ def _add(state: SessionState, things: Mapping[str, Any]) -> dict[str, Any]:
     tracking, graph = state.contents.tracking, state.creator.graph
     values = tracking.add(things)
     state.contents.put_generators()
-    graph.hold(tracking.live(values), tracking.states(values))
+    graph.hold(tracking.live(values), tracking.states(values), values)
     return values
 
 

@@ -335,6 +335,13 @@ class ProgramPosition:
             return {}
         return {str(each.number): [each.source.pulled - 1]}
 
+    def given(self) -> dict[str, int]:
+        """Return the number of the value in hand of the open pass, by the pass's name."""
+        each = self._open[-1] if self._open else None
+        if each is None or each.is_epochs or not each.source.pulled:
+            return {}
+        return {each.name or "iterate": each.source.pulled - 1}
+
     def go_back(
         self, state: Mapping[str, Any], left_out: Mapping[str, Iterable[int]]
     ) -> None:

@@ -112,3 +112,14 @@ def test_a_name_that_no_directory_has_is_refused(text):
     """At the flag already."""
     with pytest.raises(UsageError, match="expected the name of a directory"):
         value_of("checkpoint_dir", text, "--checkpoint-dir")
+
+
+def test_it_also_holds_for_a_session_with_a_config_of_its_own(elsewhere):
+    """The directory of the program stays as it is; other flags do not reach it."""
+    set_process_config(elsewhere)
+    try:
+        train(Config(autoload=False), "own")
+    finally:
+        set_process_config(None)
+    assert saved("other") == 2
+    assert not Path("own").exists()
