@@ -1,4 +1,4 @@
-"""Lists the distributions below plugins/: those of hooks, and those for libraries.
+"""Lists the distributions below plugins/: of hooks, of commands, and for libraries.
 
 It also copies the repository, to build them where nothing else is.
 """
@@ -10,8 +10,16 @@ from shutil import copytree, ignore_patterns
 
 ROOT = Path(__file__).parents[2]
 EVERY = sorted(path.parent for path in ROOT.glob("plugins/*/setup.cfg"))
-HOOKS = [path for path in EVERY if "\nhookbus =" in (path / "setup.cfg").read_text("utf-8")]
-"""Each has one hook. The others teach hookbus a library, and need the library."""
+_TEXTS = {path: (path / "setup.cfg").read_text("utf-8") for path in EVERY}
+COMMANDS = [path for path, text in _TEXTS.items() if "\nhookbus.command =" in text]
+"""Each adds commands."""
+_LIBRARIES = [path for path, text in _TEXTS.items() if "\nhookbus.library =" in text]
+HOOKS = [
+    path
+    for path, text in _TEXTS.items()
+    if "\nhookbus =" in text and path not in _LIBRARIES
+]
+"""Each has one hook. Most of the others teach hookbus a library, and need the library."""
 
 _LEFT_OUT = ignore_patterns(
     ".git", ".*_cache", ".tox", ".venv*", "build", "*.egg-info", "runs"

@@ -95,6 +95,23 @@ def parameters_of(module: Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
         yield _plain(key, names), parameter
 
 
+def parts_of(name: str, module: Module) -> Iterator[tuple[str, Module]]:
+    """Yield the modules that are called one by one, each with its path behind a name.
+
+    Of a wrapper its inside comes; of a compiled module the whole, which is one call.
+    """
+    names = _plain_names(module)
+    compiled: list[str] = []
+    for path, part in module.named_modules():
+        if any(not above or path.startswith(f"{above}.") for above in compiled):
+            continue
+        if _is_compiled([part]) or isinstance(part, torch._dynamo.OptimizedModule):
+            compiled.append(path)
+        elif _wrapped_by(part) is not None:
+            continue
+        yield f"{name}.{names[path]}".rstrip("."), part
+
+
 def bare(module: Module) -> Module:
     """Return the module inside its wrappers."""
     while (attribute := _wrapped_by(module)) is not None:
