@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.reader import newest_manifest, read_newest
+from hookbus.discovery import installed_commands, installed_plugins
 from hookbus.errors import CheckpointError, UsageError, summary_of
 from hookbus.hooks.outcome import OUTCOME_FILE
 from hookbus.logs import shown
+
+_REPLAY = "replay"
+_LOCATOR = "locate-nan"
+_WATCHERS = ("nan-tensor", "spike-rollback")
+"""The plugins that end the training because of a value."""
 
 
 def outcome_lines(directory: Path) -> Iterator[str]:
@@ -48,6 +55,25 @@ def outcome_lines(directory: Path) -> Iterator[str]:
         yield f"  {'checkpoint':13} {shown(path)}"
     for name, value in _flat(outcome.get("params", {})):
         yield f"  {'param':13} {name} = {value!r}"
+    if newest is not None and _is_worth_a_replay(outcome, newest):
+        yield f"  {'replay':13} {_replay(directory, outcome, newest.global_step)}"
+
+
+def _is_worth_a_replay(outcome: Mapping[str, Any], newest: Manifest) -> bool:
+    """Return whether a command is installed that repeats the end, which needs a reason."""
+    if _REPLAY not in installed_commands():
+        return False
+    is_behind = outcome["step"] > newest.global_step
+    kind, who = outcome.get("kind"), outcome.get("who")
+    return kind == "failed" or (is_behind and who in _WATCHERS)
+
+
+def _replay(directory: Path, outcome: Mapping[str, Any], step: int) -> str:
+    """Return the command that repeats the steps before the end."""
+    words = [_REPLAY, str(directory), "--from", str(step)]
+    if outcome.get("who") in _WATCHERS and _LOCATOR in installed_plugins():
+        words.append(f"--{_LOCATOR}")
+    return f"hookbus {shlex.join(words)} SCRIPT"
 
 
 def _read_outcome(directory: Path) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from hookbus.testing import BackendModel
 from hookbus.testing._backend.kinds import of_graphs, train
 from hookbus.testing.scenarios import SCENARIOS, all_at_once
 from tests.support import naive_backend
-from tests.support.distributions import EVERY, HOOKS
+from tests.support.distributions import COMMANDS, EVERY, HOOKS
 from tests.support.kinds import custom_loop
 from tests.support.pages import ROOT, blocks_of
 
@@ -94,8 +94,8 @@ def test_a_run_in_which_no_hook_asks_transfers_nothing():
     assert kept[0].transfers == 0
 
 
-def test_every_distribution_is_for_hooks_or_for_a_library():
-    others = {folder.name for folder in EVERY} - {folder.name for folder in HOOKS}
+def test_every_distribution_is_for_hooks_or_commands_or_for_a_library():
+    others = {folder.name for folder in {*EVERY} - {*HOOKS} - {*COMMANDS}}
     assert others == {
         "hookbus-jax",
         "hookbus-sklearn",

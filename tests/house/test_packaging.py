@@ -20,7 +20,7 @@ from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import read_flags
 from hookbus.config.settings import fields_of, flag_of
 from hookbus.discovery import installed_plugins
-from tests.support.distributions import EVERY
+from tests.support.distributions import COMMANDS, EVERY
 from tests.support.distributions import HOOKS as FOLDERS
 
 ROOT = Path(__file__).parents[2]
@@ -109,14 +109,15 @@ def test_the_top_level_is_fixed():
 def test_the_requirements_name_every_distribution():
     """plugins/requirements.txt installs the core and exactly the plugins that there are."""
     lines = (ROOT / "plugins" / "requirements.txt").read_text("utf-8").splitlines()
-    plugins = [f"-e plugins/{folder.name}" for folder in FOLDERS]
+    plugins = [f"-e plugins/{folder.name}" for folder in sorted([*FOLDERS, *COMMANDS])]
     assert lines == ["-e .", *plugins]
 
 
 def test_the_extra_all_names_every_plugin():
     """``pip install "hookbus[all]"`` installs exactly the plugins that there are."""
     extra = read(ROOT / "setup.cfg")["options.extras_require"]["all"].split()
-    assert extra == [f"{folder.name}>=0.1,<0.2" for folder in FOLDERS]
+    every = sorted([*FOLDERS, *COMMANDS])
+    assert extra == [f"{folder.name}>=0.1,<0.2" for folder in every]
 
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]

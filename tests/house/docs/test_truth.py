@@ -17,7 +17,12 @@ from hookbus.cli.train import train as train
 from hookbus.config.files import LOADERS
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.sources import ENVIRONMENT
-from hookbus.discovery import AUTOUSE_GROUP, COMMAND_GROUP, installed_plugins
+from hookbus.discovery import (
+    AUTOUSE_GROUP,
+    COMMAND_GROUP,
+    installed_commands,
+    installed_plugins,
+)
 
 GROUPS = {AUTOUSE_GROUP, COMMAND_GROUP, "hookbus.codec", "hookbus.library"}
 MODULES = {
@@ -33,7 +38,14 @@ ESTIMATORS = {
 OTHERS = {
     "--epochs": "the demo's own",
     "--no-": "the beginning of a boolean flag that is false",
-    "--json": "hookbus plugins, hooks and checkpoints",
+    "--json": "hookbus plugins, hooks, checkpoints and replay",
+    "--from": "hookbus replay",
+    "--to": "hookbus replay",
+    "--break-at": "hookbus replay",
+    "--into": "hookbus replay",
+    "--locate-nan": "hookbus replay, and a plugin of hookbus-torch",
+    "--no-locate-nan-gradients": "a plugin of hookbus-torch",
+    "--no-python": "torchrun",
     "--load": "hookbus plugins",
     "--version": "hookbus",
     "--logdir": "tensorboard",
@@ -64,7 +76,7 @@ def text(page):
 def test_commands_exist(text):
     """A word after ``hookbus`` in a command is one of its commands."""
     spoken = re.findall(r"(?:`|^\$ |&& |-m )hookbus ([a-z]+)", text, flags=re.MULTILINE)
-    assert set(spoken) <= set(COMMANDS)
+    assert set(spoken) <= {*COMMANDS, *installed_commands()}
 
 
 def test_flags_exist(text):
