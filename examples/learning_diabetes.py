@@ -74,7 +74,8 @@ def main() -> None:
         number_of_steps=options.steps,
         log_every_n_steps=100,
     )
-    print(f"loss of the last step: {loss:.0f}")
+    if loss is not None:  # a run that is started again has nothing left to train
+        print(f"loss of the last step: {loss:.0f}")
 
     newest = latest_checkpoint(options.logdir)
     if newest is None:

@@ -25,6 +25,8 @@ from hookbus.checkpoint.reader import best_checkpoint as best_checkpoint
 from hookbus.checkpoint.reader import latest_checkpoint as latest_checkpoint
 from hookbus.checkpoint.reader import list_checkpoints as list_checkpoints
 from hookbus.checkpoint.reader import verify_checkpoint as verify_checkpoint
+from hookbus.cli.flags import SplitFlags as SplitFlags
+from hookbus.cli.flags import split_flags as split_flags
 from hookbus.config.config import Config as Config
 from hookbus.errors import AbortedError as AbortedError
 from hookbus.errors import CheckpointError as CheckpointError

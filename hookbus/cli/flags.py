@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import attrs
 
 from hookbus.cli.target import own_folder_first
 from hookbus.config.config import Config
@@ -13,6 +15,7 @@ from hookbus.errors import UsageError, spelled
 from hookbus.logs import configure
 
 HELP = ("-h", "--help")
+_MODULE = "-m"
 FLAGS = {
     "-p NAME": "switch plugin NAME on; -p no:NAME switches it off before import; "
     "repeatable, the last one wins",
@@ -81,3 +84,67 @@ def parse(arguments: Sequence[str], own: CommandFlags) -> ParsedFlags:
 def wants_help(parsed: ParsedFlags) -> bool:
     """Return whether the user asked for help."""
     return bool(parsed.switches.intersection(HELP))
+
+
+@attrs.frozen
+class SplitFlags:
+    """The words after a command that passes flags on to ``hookbus run``.
+
+    Attributes:
+        switches: its own flags without a value that are given.
+        values: its own flags with a value that are given, with the text of each.
+        flags: the other words before the program: flags of ``hookbus run``.
+        program: the script and its arguments, or ``-m``, the module and its arguments.
+    """
+
+    switches: frozenset[str]
+    values: Mapping[str, str]
+    flags: tuple[str, ...]
+    program: tuple[str, ...]
+
+
+def split_flags(
+    command: str,
+    words: Sequence[str],
+    switches: Sequence[str] = (),
+    valued: Sequence[str] = (),
+) -> SplitFlags:
+    """Tell the flags of a command from those of ``hookbus run`` and from the program.
+
+    The program is what ``hookbus run`` takes: a script or ``-m MODULE``, and its arguments.
+
+    Args:
+        command: the name of the command, for messages.
+        words: the words after the name.
+        switches: the command's own flags without a value, like ``--json``.
+        valued: its own flags with a value, like ``--steps``.
+
+    Raises:
+        UsageError: a flag has no value, or an invalid one.
+
+    >>> words = ["-q", "--times=3", "train.py", "--times", "9"]
+    >>> split = split_flags("time", words, valued=["--times"])
+    >>> split.values, split.flags, split.program
+    ({'--times': '3'}, ('-q',), ('train.py', '--times', '9'))
+    """
+    own = CommandFlags(command, (*HELP, *switches), tuple(valued), last=(_MODULE,))
+    parsed = parse(words, own)
+    before = [*words[: len(words) - len(parsed.rest)]]
+    module = parsed.values.get(_MODULE)
+    if module is not None:
+        while before and not before[-1].startswith(_MODULE):
+            before.pop()
+        before.pop()
+    elif before[-1:] == ["--"]:
+        before.pop()
+    flags = []
+    while before:
+        word = before.pop(0)
+        name, equals, _ = word.partition("=")
+        if name in valued and not equals:
+            before.pop(0)
+        elif name not in valued and word not in own.switches:
+            flags.append(word)
+    named = () if module is None else (_MODULE, module)
+    values = {name: text for name, text in parsed.values.items() if name != _MODULE}
+    return SplitFlags(parsed.switches, values, tuple(flags), (*named, *parsed.rest))

@@ -259,6 +259,13 @@ class Config:
         """
         return next((c for c in (self, *_process) if c.checkpoint_dir is not None), None)
 
+    @property
+    def replaced_directory(self) -> Path | None:
+        """The directory of the program that another one replaces; None without one."""
+        chosen = self._with_directory()
+        named = () if chosen is None else filter(None, chosen.replaced)
+        return next(map(Path, named), None)
+
     def settings_of(self, plugin: str) -> tuple[Setting, ...]:
         """Return the settings of one plugin."""
         return tuple(s for s in self.settings if s.plugin == plugin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ class Checkpoints:
         background: whether the program goes on while a checkpoint is written; None decides
             for each one by what that costs.
         failed_by: the hook that asked for a checkpoint if the session fails, or None.
+        replaced: the directory that the program gives, if the flag ``--checkpoint-dir``
+            takes its place; None if the program gives none, or without the flag.
     """
 
     directory: Path | None
@@ -62,7 +64,8 @@ class Checkpoints:
     _failed: Path | None = None
     _is_frozen: bool = False
     _saves: bool = True
-    _is_replaced: bool = False
+    replaced: Path | None = None
+    _replace: Callable[[str | Path], str | Path | None] | None = None
 
     @property
     def failed_directory(self) -> Path | None:
@@ -100,7 +103,11 @@ class Checkpoints:
                 f"{who} has no directory to save into: give the session "
                 f"checkpoint_dir=, or the flag --{who}-checkpoint-dir DIR"
             )
-        if directory is not None and not self._is_replaced:
+        if directory is not None and self._replace is not None:
+            if self.directory is None:
+                self.replaced = Path(directory).absolute()
+                self.directory = Path(self._replace(directory) or directory)
+        elif directory is not None:
             here = Path(directory).absolute()
             if self.directory is not None and here != self.directory:
                 raise UsageError(

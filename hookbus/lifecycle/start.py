@@ -152,7 +152,8 @@ def new_session(
         requests,
         bus.current,
         saves=saves,
-        is_replaced=config.replaces_directory,
+        replaced=config.replaced_directory,
+        replace=config.directory if config.replaces_directory else None,
     )
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     contents = Contents(

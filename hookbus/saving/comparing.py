@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -64,7 +64,9 @@ class Difference:
         return fields
 
 
-def compare_checkpoints(one: str | Path, other: str | Path) -> list[Difference]:
+def compare_checkpoints(
+    one: str | Path, other: str | Path, inside_hooks: bool = False
+) -> list[Difference]:
     """Return all differences of two checkpoints, bit for bit, in the order of their parts.
 
     The call only reads. It imports the plugins of the libraries whose values it compares.
@@ -72,6 +74,8 @@ def compare_checkpoints(one: str | Path, other: str | Path) -> list[Difference]:
     Args:
         one: the directory of a checkpoint, like ``runs/digits/ckpt-120``.
         other: that of another one.
+        inside_hooks: whether each value inside the states of hooks has a difference of its
+            own, under a name like ``early-stopping.best``.
 
     Returns:
         The differences; none if the checkpoints hold the same state. What their manifests
@@ -98,32 +102,36 @@ def compare_checkpoints(one: str | Path, other: str | Path) -> list[Difference]:
     >>> next((d.name, d.largest) for d in found if d.part == "tracked")
     ('w', 3.0)
     """
-    return differences(read_checkpoint(one), read_checkpoint(other))
+    return differences(read_checkpoint(one), read_checkpoint(other), inside_hooks)
 
 
-def differences(one: Restored, other: Restored) -> list[Difference]:
+def differences(
+    one: Restored, other: Restored, inside_hooks: bool = False
+) -> list[Difference]:
     """Return all differences of two checkpoints, in the order of their parts.
 
     Raises:
         NoGoodCheckpointError: the part of a rank is damaged.
     """
-    found = [*_of_parts("", one.state, other.state)]
+    values = (*_VALUE_BY_VALUE, *(("hooks",) if inside_hooks else ()))
+    found = [*_of_parts("", one.state, other.state, values)]
     for rank in range(1, max(one.manifest.ranks, other.manifest.ranks)):
         states = [
             part_of(each, rank) if rank < each.manifest.ranks else {}
             for each in (one, other)
         ]
-        found += _of_parts(f"rank-{rank}/", *states)
+        here, there = states
+        found += _of_parts(f"rank-{rank}/", here, there, values)
     return found
 
 
 def _of_parts(
-    prefix: str, one: Mapping[str, Any], other: Mapping[str, Any]
+    prefix: str, one: Mapping[str, Any], other: Mapping[str, Any], values: Collection[str]
 ) -> Iterator[Difference]:
     """Yield the differences of the parts of one rank."""
     for part in dict.fromkeys((*_VALUE_BY_VALUE, *_BY_NAME, *sorted({*one, *other}))):
         here, there = one.get(part, {}), other.get(part, {})
-        if part in _VALUE_BY_VALUE:
+        if part in values:
             yield from _of_values(prefix + part, here, there)
         elif part in _BY_NAME:
             for name in dict.fromkeys((*here, *there)):

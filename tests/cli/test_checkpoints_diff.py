@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 from hookbus_stop_at_step import StopAtStepHook
 
-from hookbus import Graph, MonitoredTrainingSession, SessionRunHook
+from hookbus import (
+    Graph,
+    MonitoredTrainingSession,
+    SessionRunHook,
+    compare_checkpoints,
+)
 from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.files import CheckpointFiles
 from hookbus.checkpoint.manifest import Manifest
@@ -300,3 +305,14 @@ def test_the_words_of_the_command_are_its_own():
     train()
     RUNS.rename("diff")
     assert run_here(["checkpoints", "diff", "diff", "2", "4"])[0] == 1
+
+
+def test_programs_compare_the_values_inside_the_states_of_hooks():
+    """Each has a difference of its own, if that is asked for; else each hook."""
+    write(1, {"hooks": {"counts": {"seen": 1, "best": {"loss": 0.5}}}})
+    write(2, {"hooks": {"counts": {"seen": 2, "best": {"loss": 0.5}}}})
+    paths = [f"{RUNS}/ckpt-{step}" for step in (1, 2)]
+    (whole,) = compare_checkpoints(*paths)
+    assert (whole.name, whole.kind) == ("counts", "state")
+    (value,) = compare_checkpoints(*paths, inside_hooks=True)
+    assert (value.part, value.name, value.one) == ("hooks", "counts.seen", "1")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookbus import UsageError, split_flags
 from hookbus.config.parser import ParsedFlags as Said
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import read_flags
@@ -444,3 +445,29 @@ def test_a_terminal_without_colors_gets_none(hookbus, script):
     path = script(code, before="")
     assert hookbus("run", path, NO_COLOR="").stdout == "True\n"
     assert hookbus("run", path, NO_COLOR="1").stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "program"),
+    [
+        ("-q --at 5 -p no:x train.py --at 7", "-q -p no:x", "train.py --at 7"),
+        ("--json --at=5 -q -- -odd.py", "-q", "-odd.py"),
+        ("--at 5 -q -m package.module --at 7", "-q", "-m package.module --at 7"),
+        ("-q --at 5 -mmodule", "-q", "-m module"),
+        ("--stop-at-step 5 --at 5 train.py", "--stop-at-step 5", "train.py"),
+        ("--at 5 -q", "-q", ""),
+    ],
+)
+def test_flags_of_a_command_are_told_from_those_of_hookbus_run(words, flags, program):
+    """Its own flags are taken out; the program and its arguments stay as they are."""
+    split = split_flags("certify", words.split(), ["--json"], ["--at"])
+    assert dict(split.values) == {"--at": "5"}
+    assert split.switches == ({"--json"} if "--json" in words else set())
+    assert " ".join(split.flags) == flags
+    assert " ".join(split.program) == program
+
+
+def test_a_flag_of_a_command_without_its_value_is_refused():
+    """As one of hookbus run."""
+    with pytest.raises(UsageError, match="--at needs a value after it"):
+        split_flags("certify", ["--at"], valued=["--at"])

@@ -47,7 +47,9 @@ def test_the_help_lists_it_without_an_import(ship, hookbus):
     done = hookbus("--help")
     assert (done.returncode, done.stderr) == (0, "")
     head, _, tail = done.stdout.partition("commands of other distributions:\n")
-    assert "  count  Counts words (counter 1.0)\n" in tail
+    assert ["count", "Counts", "words", "(counter", "1.0)"] in map(
+        str.split, tail.splitlines()
+    )
     assert "  run " in head
 
 

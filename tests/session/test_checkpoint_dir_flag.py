@@ -13,7 +13,9 @@ from hookbus import (
     DrivenSession,
     EmbeddedSession,
     Estimator,
+    MonitoredSession,
     MonitoredTrainingSession,
+    SessionRunHook,
     SingularMonitoredSession,
     UsageError,
     latest_checkpoint,
@@ -59,6 +61,25 @@ def test_a_saver_of_the_program_saves_there(elsewhere):
     saver = CheckpointSaverHook("own", save_steps=1)
     train(elsewhere, "own", hooks=[saver], save_checkpoint_secs=None)
     assert (saved("other"), Path("own").exists()) == (2, False)
+
+
+def test_a_saver_of_the_program_that_alone_names_a_directory_saves_there(elsewhere):
+    """The session has none of its own; hooks see which one is replaced."""
+    seen = []
+
+    class Reader(SessionRunHook):
+        def begin(self, checkpoints):
+            seen.append(checkpoints.replaced)
+
+    hooks = [CheckpointSaverHook("own", save_steps=1), Reader()]
+    for steps in (2, 3):
+        with MonitoredSession(hooks=hooks, config=elsewhere) as session:
+            held = session.track(w=np.zeros(1))
+            for _ in session.iterate(range(steps)):
+                with session.step():
+                    held += 1
+    assert (saved("other"), Path("own").exists()) == (3, False)
+    assert seen == [Path("own").absolute()] * 2
 
 
 def test_a_driven_session_saves_there(elsewhere):
