@@ -34,6 +34,7 @@ EXEMPT = {
 
 LONG = {
     "README.md",
+    "docs/how-to/certify.md",
     "docs/how-to/custom-loop.md",
     "docs/how-to/read-the-summaries.md",
     "docs/how-to/resume-after-a-kill.md",

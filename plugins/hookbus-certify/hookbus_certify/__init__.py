@@ -1,0 +1,1 @@
+"""Certifies that a training script resumes exactly: the command ``hookbus certify``."""
