@@ -92,11 +92,16 @@ class Inquiry:
         again = self._run("uninterrupted, states kept")
         between = self._between([self.reference.whole, again])
         first = between or found
+        fresh: list[Ran] = []
         if between is None and changed:
             fresh = self._in_fresh_folders(1)
             first = self._between([*fresh, again]) or first
         last = None if first.step is None else min(first.step + _MORE, self.reference.last)
-        if changed and self._between(self._in_fresh_folders(_RUNS, last)) is None:
+        if last == self.reference.last:
+            last = None
+        known = fresh if last is None else []
+        more = self._in_fresh_folders(_RUNS - len(known), last) if changed else []
+        if changed and self._between([*known, *more]) is None:
             named = ", ".join(changed[:3])
             return first, (
                 f"the script leaves files in its folder, and a later start uses them: "

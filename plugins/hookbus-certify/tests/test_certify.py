@@ -12,9 +12,12 @@ from hookbus_certify.command import certify
 
 from tests.support import commands
 from tests.support.certified import EXACT, zoo_script
-from tests.support.profiles import FULL, cases
-from tests.support.zoo_numpy import TRAININGS
+from tests.support.profiles import FULL
 
+if FULL:
+    from tests.support.zoo_numpy import TRAININGS as ZOO
+else:
+    ZOO = {}
 QUIET = ("-p", "no:progress", "-p", "no:step-counter")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NEEDS_NOTHING = ("custom_loop", "digits", "estimator_digits", "learning_diabetes")
@@ -83,7 +86,7 @@ def test_the_examples_are_certified(name, capsys):
 
 @pytest.mark.skipif(not FULL, reason="takes many runs")
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", cases((), TRAININGS))
+@pytest.mark.parametrize("name", ZOO)
 def test_the_trainings_of_the_zoo_are_certified(name, capsys):
     """All of them resume exactly, which other tests show without this command."""
     Path("train.py").write_text(zoo_script("zoo_numpy", name), "utf-8")
