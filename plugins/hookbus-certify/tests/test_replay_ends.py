@@ -71,20 +71,20 @@ def test_a_signal_ends_the_replay_without_leftovers(number, code, trained, tempo
     """With the exit code of hookbus run."""
     Path("train.py").write_text(SLOW)
     before = files_in(trained / "runs")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command(str(trained / "runs"), "train.py"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "the replay is exact" in line:
-            process.send_signal(number)
-            break
-    rest = process.stdout.read()
-    assert process.wait(60) == code, rest
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "the replay is exact" in line:
+                process.send_signal(number)
+                break
+        rest = process.stdout.read()
+        assert process.wait(60) == code, rest
     assert "the replay was cut short at step" in rest
     assert not [*temporary.iterdir()]
     assert files_in(trained / "runs") == before
