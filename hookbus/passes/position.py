@@ -526,7 +526,8 @@ class ProgramPosition:
     def _pull(self, each: Pass) -> Any:
         """Return the next value, and begin its body."""
         body = self._body = each.body
-        if each.has_passes:
+        # A resumed program has had passes in this body if the checkpoint has its start.
+        if each.has_passes or (each.awaited is not None and each.awaited[1]):
             position = each.source.state_at(each.done)
             value = each.source.pull()
             each.before = position, self._generators.capture_all()
