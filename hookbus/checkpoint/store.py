@@ -333,7 +333,6 @@ class Store:
             OSError: it cannot be renamed, and is as it was.
         """
         gone = self.directory / f"{path.name.partition('.')[0]}.gone-{os.getpid()}"
-        discard(gone)  # another one of this step may still be on its way
         path.rename(gone)
         self.discard(gone)
 

@@ -27,7 +27,7 @@ def spread(run: Run, shape: tuple[int, int]) -> Any:
     """Weights that both axes of a mesh share, and batches that one axis shares."""
     mesh = Mesh(np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape), ("a", "b"))
     on = partial(NamedSharding, mesh)
-    params = _params(on)
+    params = spread_params(on)
     state = {"params": params, "opt_state": TX.init(params), "key": jax.random.key(3)}
     # A step would put counters and keys on the mesh, so they begin there.
     state = jax.tree.map(
@@ -56,7 +56,7 @@ def spread(run: Run, shape: tuple[int, int]) -> Any:
     return end_of(state=held.state)
 
 
-def _params(on: Any) -> Any:
+def spread_params(on: Any) -> Any:
     """Return weights that are spread over the mesh."""
     params = dense(jax.random.key(2), 6, 8, 2)
     specs = {

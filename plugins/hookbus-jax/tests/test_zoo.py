@@ -15,7 +15,7 @@ from tests.support.zoo_jax_spread import devices, spread
 
 # A process that has used JAX cannot fork; a server that has only imported it can.
 RUN = Run(server="tests.support.zoo_jax_all", variables=devices(4))
-CALLS = {"scanned": SEVERAL}
+CALLS = {"scanned": SEVERAL, "graph_that_scans": SEVERAL}
 """The number of steps that a call does, by training, where it does several."""
 SOME = [(name, KINDS[n % len(KINDS)]) for n, name in enumerate(TRAININGS)][::3]
 PAIRS = [(name, kind) for name in TRAININGS for kind in KINDS]
