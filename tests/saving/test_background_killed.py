@@ -69,7 +69,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
     began = time.perf_counter()
     whole = train(tmp_path / "whole", null)
     took, draw = time.perf_counter() - began, random.Random(5)
-    for number in range(cases(4, 300)):
+    for number in range(cases(2, 300)):
         directory = tmp_path / str(number)
         pid, reading = child(directory)
         time.sleep(draw.uniform(0, took))

@@ -15,7 +15,7 @@ QUIET = ("-p", "no:progress", "-p", "no:step-counter")
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", cases(("cache",), FAULTS))
+@pytest.mark.parametrize("name", cases(("counter",), FAULTS))
 def test_a_planted_fault_is_found_with_its_cause(name, capsys):
     """The first value that differs, the first step at which it does, and why."""
     fault = FAULTS[name]

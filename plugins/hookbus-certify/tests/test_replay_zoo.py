@@ -25,7 +25,7 @@ def hookbus(*words: str | Path, cut: str = "") -> commands.Done:
     return commands.run([*command], env=env, libraries=commands.EXAMPLES)
 
 
-@pytest.mark.parametrize(("name", "kind"), cases(EVERY[5::60], EVERY))
+@pytest.mark.parametrize(("name", "kind"), cases(EVERY[65:66], EVERY))
 def test_a_replay_of_a_training_is_exact(name, kind):
     """However it was cut short; from its first checkpoint, and from later ones."""
     training = (SCRIPT, "tests.support.zoo_numpy", name)
