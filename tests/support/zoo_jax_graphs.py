@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 from hookbus_jax import JaxGraph
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.support.jax_parts import ROWS, STEPS, X, Y, batches, dense, end_of
 from tests.support.zoo import Run
@@ -194,7 +194,7 @@ def graph_with_nnx(run: Run) -> Any:
         x, y = batch
 
         def loss_of(params: Any) -> Any:
-            model = nnx.merge(definition, params, rest)
+            model = nnx.merge(definition, params, rest, copy=True)
             losses = optax.softmax_cross_entropy_with_integer_labels(model(x), y)
             return losses.mean(), nnx.split(model, nnx.Param, ...)[2]
 
@@ -249,7 +249,20 @@ def on_mesh(run: Run, shape: tuple[int, int]) -> Any:
     mesh = Mesh(np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape), ("a", "b"))
     params = spread_params(partial(NamedSharding, mesh))
     values = {"params": params, "opt_state": TX.init(params), "key": jax.random.key(3)}
-    return trained(run, values, partial(noisy_update, TX))
+    # A step would put counters and keys on the mesh, so they begin there.
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def put(leaf: Any) -> Any:
+        return leaf if leaf.ndim else jax.device_put(leaf, everywhere)
+
+    values = {name: jax.tree.map(put, value) for name, value in values.items()}
+    places = jax.tree.map(lambda leaf: leaf.sharding, tuple(values.values()))
+
+    def update(params: Any, opt_state: Any, key: Any, batch: Any) -> Any:
+        new = noisy_update(TX, params, opt_state, key, batch)
+        return jax.lax.with_sharding_constraint(new, places)  # XLA would choose others
+
+    return trained(run, values, update)
 
 
 def graph_on_square(run: Run) -> Any:
