@@ -143,7 +143,6 @@ def die():
 
 
 def die_writing():
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 
@@ -165,6 +164,7 @@ def killed(work, template, directory, number, kill):
     child = os.fork()
     if not child:
         try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # a thread could not do it
             kill_at(number, kill)
             globals()[work](directory, report)
             os._exit(0)

@@ -429,13 +429,17 @@ def ranks(tmp_path):
         yield ranked
 
 
+STEPS_OF_RANKS = 60
+"""In short steps the ranks exchange requests only every sixteen."""
+
+
 def train_as(rank: int) -> tuple[list[Any], float]:
     """Train as one of several ranks; return what after_save told, and the state."""
     saved = Saved()
     saved.options = HookOptions(ranks="all")
     with opened(saved) as session:
         w = session.track(w=np.zeros(3))
-        for _ in range(6):
+        for _ in range(STEPS_OF_RANKS):
             with session.step():
                 w += rank + 1
     return saved.told, w[0]
@@ -456,8 +460,8 @@ def test_a_checkpoint_of_several_ranks_counts_when_all_have_written(gate, ranks)
         looking.result()
     assert told[0][0] == told[1][0]
     steps = [step for step, *_ in told[0][0]]
-    assert steps == [info.global_step for info in list_checkpoints(RUN)]
-    assert (steps[0], steps[-1]) == (0, 6)
+    assert {*steps} >= {info.global_step for info in list_checkpoints(RUN)}
+    assert (steps[0], steps[-1]) == (0, STEPS_OF_RANKS)
     assert seen == ["ckpt-0", f"ckpt-{steps[1]}.tmp-{os.getpid()}"]
     assert gate.writes >= 2
     for info in list_checkpoints(RUN):
