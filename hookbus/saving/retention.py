@@ -49,11 +49,13 @@ class Retention:
     Attributes:
         checkpoints: the directory and the number of checkpoints to keep.
         values: numbers that no checkpoint has yet, by step and name.
+        has_pruned: whether the session has looked for checkpoints to remove.
     """
 
     checkpoints: Checkpoints
     _bus: Bus
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
+    has_pruned: bool = False
     _known: dict[StoredCheckpoint, CheckpointInfo] = attrs.field(factory=dict)
     _deferred: list[Path] = attrs.field(factory=list)
     _logged: set[tuple[Path, str, str]] = attrs.field(factory=set)
@@ -65,7 +67,7 @@ class Retention:
         With *in_background* a thread frees their space, which takes long for large ones.
         """
         keep, directory = self.checkpoints.max_to_keep, self.checkpoints.directory
-        self._deferred = []
+        self._deferred, self.has_pruned = [], True
         if keep is None or directory is None:
             return
 

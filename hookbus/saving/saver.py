@@ -375,7 +375,7 @@ class Saver:
     def keep_last(self, request: SaveRequest) -> None:
         """Serve a request by keeping the last checkpoint, which is up to date, for good."""
         last = self.last
-        if last is not None and self.is_chief:
+        if last is not None and self.is_chief and not self.retention.has_pruned:
             # A session that was killed after its last save has removed no older one.
             self.retention.prune(last.path)
         if last is None or last.manifest.kept.items() >= request.kept.items():
