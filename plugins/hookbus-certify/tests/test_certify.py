@@ -29,6 +29,7 @@ def files(folder: str) -> dict[str, tuple[bytes, int]]:
     return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in found}
 
 
+@pytest.mark.page
 def test_an_exact_script_is_certified_and_its_checkpoints_are_not_touched(capsys):
     """Killed and started again it is equal, and a restart changes nothing."""
     Path("train.py").write_text(EXACT, "utf-8")

@@ -14,6 +14,7 @@ from tests.support.profiles import cases
 QUIET = ("-p", "no:progress", "-p", "no:step-counter")
 
 
+@pytest.mark.page
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", cases(("counter",), FAULTS))
 def test_a_planted_fault_is_found_with_its_cause(name, capsys):

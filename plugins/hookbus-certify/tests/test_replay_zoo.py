@@ -25,6 +25,7 @@ def hookbus(*words: str | Path, cut: str = "") -> commands.Done:
     return commands.run([*command], env=env, libraries=commands.EXAMPLES)
 
 
+@pytest.mark.page
 @pytest.mark.parametrize(("name", "kind"), cases(EVERY[65:66], EVERY))
 def test_a_replay_of_a_training_is_exact(name, kind):
     """However it was cut short; from its first checkpoint, and from later ones."""
