@@ -18,6 +18,8 @@ RUN = Run(server="tests.support.zoo_jax_all", variables=devices(4))
 CALLS = {"scanned": SEVERAL, "graph_that_scans": SEVERAL}
 """The number of steps that a call does, by training, where it does several."""
 SOME = [(name, KINDS[n % len(KINDS)]) for n, name in enumerate(TRAININGS)][::3]
+# A step leaves the arrays of a graph on a mesh in places of another form than these begin.
+FINISHED = [name for name in TRAININGS if not name.startswith("graph_on_")]
 PAIRS = [(name, kind) for name in TRAININGS for kind in KINDS]
 
 
@@ -51,7 +53,7 @@ def test_a_training_that_is_cut_short_is_the_training_by_hand(name, kind, zoo):
     zoo.check_cut_short(name, kind, steps)
 
 
-@pytest.mark.parametrize("name", list(TRAININGS)[:: cases(6, 1)])
+@pytest.mark.parametrize("name", FINISHED[:: cases(6, 1)])
 def test_a_finished_training_does_nothing_until_it_gets_more_epochs(name, zoo, tmp_path):
     """Started again it changes no file; with two epochs more it goes on."""
     zoo.check_finished(name, tmp_path)
