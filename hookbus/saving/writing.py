@@ -74,6 +74,7 @@ class Writing:
         store: the directory of the checkpoints.
         codec: writes the files.
         agreement: the link to the other ranks; None if this process trains alone.
+        copies: what the draft is copied with; None if it is not copied.
         seconds: how long the save took until this rank had written its part; None before.
         is_left: whether nobody waits for it any more, so that it must not appear.
     """
@@ -82,6 +83,7 @@ class Writing:
     store: Store
     codec: Codec
     agreement: Agreement | None = None
+    copies: Copies | None = None
     seconds: float | None = None
     is_left: bool = False
     _folder: Path | None = None
@@ -111,6 +113,8 @@ class Writing:
         """
         assert self._folder is not None
         try:
+            if self.copies is not None:
+                self.copies.await_all()
             if self._is_part:
                 self._folder.mkdir()
             self._files = CheckpointFiles(self._folder)
@@ -198,14 +202,12 @@ class BackgroundWriting:
 
     Args:
         writing: the checkpoint, which has begun.
-        copies: the copies that it is written from.
     """
 
-    def __init__(self, writing: Writing, copies: Copies) -> None:
+    def __init__(self, writing: Writing) -> None:
         self.writing = writing
-        self._copies = copies
         self._thread = threading.Thread(
-            target=self._fill, name="hookbus-saving", daemon=True
+            target=writing.fill, name="hookbus-saving", daemon=True
         )
         self._thread.start()
 
@@ -242,10 +244,6 @@ class BackgroundWriting:
                 "seconds, and the session waits no longer; earlier checkpoints are still "
                 "there. Is the disk gone?"
             )
-
-    def _fill(self) -> None:
-        self._copies.await_all()
-        self.writing.fill()
 
 
 _left: list[threading.Thread] = []
@@ -309,9 +307,9 @@ class Writer:
         """
         assert self.under_way is None
         draft = attrs.evolve(draft, contents=self.copies.copy(draft.contents))
-        writing = Writing(draft, store, self.codec, agreement)
+        writing = Writing(draft, store, self.codec, agreement, self.copies)
         writing.begin()
-        self.under_way = BackgroundWriting(writing, self.copies)
+        self.under_way = BackgroundWriting(writing)
 
     def settle(self, most_secs: float) -> tuple[Draft, Written]:
         """Complete the checkpoint that is under way; return it when it stands.
