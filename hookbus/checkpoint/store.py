@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -25,7 +25,7 @@ from hookbus.checkpoint.files import (
     discard,
     sync,
 )
-from hookbus.checkpoint.manifest import MANIFEST_NAME, Manifest
+from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
 
@@ -168,8 +168,7 @@ class Store:
         try:
             files = CheckpointFiles(folder)
             fill(files)
-            manifest = attrs.evolve(manifest, files=dict(sorted(files.records.items())))
-            return self.complete(folder, manifest), manifest
+            return self.complete(folder, manifest, files.records)
         except BaseException as error:
             discard(folder)
             refusal = self.refusal(manifest.global_step, error)
@@ -192,18 +191,21 @@ class Store:
             raise self.refusal(step, error) from error
         return temporary
 
-    def complete(self, temporary: Path, manifest: Manifest) -> Path:
-        """Give a folder with all files its manifest and its name; return its new path.
+    def complete(
+        self, temporary: Path, manifest: Manifest, files: Mapping[str, FileRecord]
+    ) -> tuple[Path, Manifest]:
+        """Give a folder with all files its manifest and its name; return what it has then.
 
         Raises:
             OSError: it is not complete; earlier checkpoints are intact.
         """
+        manifest = attrs.evolve(manifest, files=dict(sorted(files.items())))
         path = self.path_of(manifest.global_step)
         (temporary / MANIFEST_NAME).write_text(manifest.text(), "utf-8")
         sync(temporary / MANIFEST_NAME)
         sync(temporary)
         self._move_in(temporary, path)
-        return path
+        return path, manifest
 
     def path_of(self, step: int) -> Path:
         """Return the directory of the checkpoint of a step."""

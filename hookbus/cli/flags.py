@@ -15,7 +15,8 @@ from hookbus.errors import UsageError, spelled
 from hookbus.logs import configure
 
 HELP = ("-h", "--help")
-_MODULE = "-m"
+MODULE = "-m"
+"""The flag that names a module to run, in place of a script."""
 FLAGS = {
     "-p NAME": "switch plugin NAME on; -p no:NAME switches it off before import; "
     "repeatable, the last one wins",
@@ -127,12 +128,12 @@ def split_flags(
     >>> split.values, split.flags, split.program
     ({'--times': '3'}, ('-q',), ('train.py', '--times', '9'))
     """
-    own = CommandFlags(command, (*HELP, *switches), tuple(valued), last=(_MODULE,))
+    own = CommandFlags(command, (*HELP, *switches), tuple(valued), last=(MODULE,))
     parsed = parse(words, own)
     before = [*words[: len(words) - len(parsed.rest)]]
-    module = parsed.values.get(_MODULE)
+    module = parsed.values.get(MODULE)
     if module is not None:
-        while before and not before[-1].startswith(_MODULE):
+        while before and not before[-1].startswith(MODULE):
             before.pop()
         before.pop()
     elif before[-1:] == ["--"]:
@@ -145,6 +146,6 @@ def split_flags(
             before.pop(0)
         elif name not in valued and word not in own.switches:
             flags.append(word)
-    named = () if module is None else (_MODULE, module)
-    values = {name: text for name, text in parsed.values.items() if name != _MODULE}
+    named = () if module is None else (MODULE, module)
+    values = {name: text for name, text in parsed.values.items() if name != MODULE}
     return SplitFlags(parsed.switches, values, tuple(flags), (*named, *parsed.rest))

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from hookbus.cli.execute import execute, prepare
-from hookbus.cli.flags import HELP, parse, wants_help
+from hookbus.cli.flags import HELP, MODULE, parse, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.target import no_module, own_folder_first, what_is
 from hookbus.config.parser import CommandFlags, ParsedFlags
@@ -32,17 +32,14 @@ _HELP = [
 ]
 
 
-_MODULE = "-m"
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run a script or a module and return the exit code.
 
     Raises:
         UsageError: a flag or a setting is wrong, or the script or module does not exist.
     """
-    parsed = parse(arguments, CommandFlags(switches=HELP, last=(_MODULE,)))
-    module = parsed.values.get(_MODULE)
+    parsed = parse(arguments, CommandFlags(switches=HELP, last=(MODULE,)))
+    module = parsed.values.get(MODULE)
     own_folder_first(parsed.rest[0] if parsed.rest and module is None else None)
     config, selection = prepare(parsed)
     if wants_help(parsed):

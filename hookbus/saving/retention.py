@@ -135,7 +135,7 @@ class Retention:
         changed: dict[Path, Manifest] = {}
         for step, numbers in saved.items():
             assert self.checkpoints.directory is not None
-            path = self.checkpoints.directory / f"ckpt-{step}"
+            path = Store(self.checkpoints.directory).path_of(step)
             try:
                 manifest = Manifest.read(path)
             except (NoGoodCheckpointError, UsageError, OSError):

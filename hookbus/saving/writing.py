@@ -123,7 +123,10 @@ class Writing:
                 discard(self._folder)
             elif self.agreement is None:
                 records = self._files.records
-                self._written = Written(*self._move_in(self._folder, records), records)
+                path, manifest = self.store.complete(
+                    self._folder, self.draft.manifest, records
+                )
+                self._written = Written(path, manifest, records)
             elif self._is_part:
                 sync(self._folder)
         except BaseException as error:
@@ -159,7 +162,7 @@ class Writing:
                 for name, (size, digest) in files.items():
                     every[f"{RANK_FOLDER.format(rank)}/{name}"] = FileRecord(size, digest)
             try:
-                path, manifest = self._move_in(folder, every)
+                path, manifest = self.store.complete(folder, manifest, every)
             except BaseException as error:
                 self._error = error
         self._note_failed({0: why} if (why := agreement.broadcast(self._why())) else {})
@@ -174,14 +177,6 @@ class Writing:
         if failed and self._error is None:
             rank, why = min(failed.items())
             self._error = CheckpointError(f"rank {rank}: {why}")
-
-    def _move_in(
-        self, folder: Path, records: Mapping[str, FileRecord]
-    ) -> tuple[Path, Manifest]:
-        """Give the checkpoint its manifest and its name; return its path and the former."""
-        files = dict(sorted(records.items()))
-        manifest = attrs.evolve(self.draft.manifest, files=files)
-        return self.store.complete(folder, manifest), manifest
 
     def _refusal(self, error: BaseException) -> BaseException:
         """Return the error for the user."""
