@@ -33,7 +33,8 @@ _PLUGINS = {
 }
 """The distributions to install for well-known libraries."""
 
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""The classes of values that belong to no library and never change."""
 _MOST_CLASSES = 1024
 _CONTAINERS = (dict, list, tuple)
 
@@ -113,7 +114,7 @@ def on_host(values: Any) -> Any:
             if move is not None:
                 return move(values)
         for value in values:
-            if value.__class__ not in _PLAIN:
+            if value.__class__ not in PLAIN:
                 break
         else:
             return values

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.library.lookup import libraries, library_of
+from hookbus.library.lookup import PLAIN, libraries, library_of
 
 _Path: TypeAlias = tuple[Any, ...]
 
@@ -20,7 +20,6 @@ MOST_COPIED = 256 * 2**20
 """The most bytes that are copied for a checkpoint without anybody asking for it."""
 LEAST_WRITTEN = 2**20
 """The bytes from which on a checkpoint is worth a thread: fewer are written at once."""
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _TRUSTED = "variables"
 """The part of a checkpoint whose read-only arrays belong to the backend session."""
 
@@ -89,7 +88,7 @@ class Copies:
             library.await_copies()
 
     def _copied(self, path: _Path, value: Any, used: dict[_Path, Any]) -> Any:
-        if value.__class__ in _PLAIN:  # the state of a generator has hundreds of numbers
+        if value.__class__ in PLAIN:  # the state of a generator has hundreds of numbers
             return value
         if isinstance(value, Mapping):
             return {k: self._copied((*path, k), v, used) for k, v in value.items()}
@@ -118,7 +117,7 @@ class Copies:
 
 def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
     """Yield the values inside a state that may be large, each with the keys to it."""
-    if value.__class__ in _PLAIN:
+    if value.__class__ in PLAIN:
         return
     if isinstance(value, Mapping):
         for key, part in value.items():
