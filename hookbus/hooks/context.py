@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
@@ -122,9 +123,15 @@ class SessionRunContext:
         """Take no further request; for the session, not for hooks."""
         self._phase = "over"
 
-    def reopen(self) -> None:
-        """Take requests behind every ``before_run``; for the session, not for hooks."""
-        self._phase = "asked"
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[None]:
+        """Take requests in a block behind the run; for the session, not for hooks."""
+        was_over, self._phase = self.is_over, "asked"
+        try:
+            yield
+        finally:
+            if was_over:
+                self.close()
 
     @property
     def original_args(self) -> SessionRunArgs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from hookbus.checkpoint.reader import Restored
@@ -89,13 +90,8 @@ def apply_at_pull(state: SessionState) -> None:
     asked.stop, asked.save = held.stop or asked.stop, united(held.save, asked.save)
     asked.rollback = held.rollback or asked.rollback
     _stop_by_signal(state, None)
-    if context is not None:
-        context.reopen()
-    try:
+    with nullcontext() if context is None else context.reopened():
         _serve(state, context, asked, state.contents.tracking.is_complete, goes_on=True)
-    finally:
-        if context is not None:
-            context.close()
 
 
 def apply_cancelled(state: SessionState, context: SessionRunContext) -> None:

@@ -147,13 +147,8 @@ def _tell_saved(
         return
     who, reason = answers[0]
     if context is not None:
-        was_over = context.is_over  # between two steps, as at the end of a pass
-        context.reopen()
-        try:
+        with context.reopened():  # it is over between two steps, as at the end of a pass
             requests.request_stop(who, str(reason), context)
-        finally:
-            if was_over:
-                context.close()
     elif state.phase is not Phase.CLOSED:
         log.info(
             "a stop is ignored: no run came before the checkpoint", by=who, why=str(reason)

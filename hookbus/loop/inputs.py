@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
@@ -194,11 +195,6 @@ def emit_between_steps(state: SessionState, event: str, **arguments: Any) -> Non
     For the event, the context of the last step is open for requests again.
     """
     context, step = state.loop.last_context, state.global_step
-    if context is not None:
-        context.reopen()
-    try:
+    with nullcontext() if context is None else context.reopened():
         state.bus.emit(event, **arguments, global_step=step)
         apply_between_steps(state, context)
-    finally:
-        if context is not None:
-            context.close()
