@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from hookbus import UsageError
+from hookbus import UsageError, split_flags
 
 USAGE = """\
 usage: hookbus replay DIR [--from STEP] [--to STEP] [flags] SCRIPT [ARGS ...]
@@ -31,7 +31,8 @@ starts from a copy of a checkpoint, in another directory, and leaves DIR alone.
 All other flags are those of hookbus run. The exit code is 0 if all is the same.
 """
 _STEPS = ("--from", "--to", "--break-at")
-_SWITCHES = ("--locate-nan", "--json", "-h", "--help")
+_VALUED = (*_STEPS, "--into")
+_SWITCHES = ("--locate-nan", "--json")
 _NEXT = "write hookbus replay DIR [flags] SCRIPT (hookbus replay --help)"
 
 
@@ -66,58 +67,30 @@ def read(words: Sequence[str]) -> Arguments | None:
     Raises:
         UsageError: a word is wrong, or one is missing.
     """
-    queue, own, rest = list(words), dict[str, str](), list[str]()
-    while queue and not _begins_program(queue[0], rest):
-        word = queue.pop(0)
-        name, equals, value = word.partition("=")
-        if word in _SWITCHES:
-            own[word] = ""
-        elif name in (*_STEPS, "--into"):
-            own[name] = value if equals else _value(name, queue)
-        else:
-            rest.append(word)
-    if own.keys() & {"-h", "--help"}:
+    # The directory stands where the program of other commands begins.
+    before = split_flags("hookbus replay", words, _SWITCHES, _VALUED)
+    behind = split_flags("hookbus replay", before.program[1:], _SWITCHES, _VALUED)
+    switches, own = before.switches | behind.switches, {**before.values, **behind.values}
+    if switches & {"-h", "--help"}:
         return None
-    if not rest or rest[0].startswith("-"):
+    if not before.program or before.program[0] == "-m":
         raise UsageError(f"hookbus replay needs the directory of a training: {_NEXT}")
-    run = (*rest[1:], *queue)
-    if not run:
+    if not behind.program:
         raise UsageError(f"hookbus replay needs the script of the training: {_NEXT}")
     first, last, break_at = (_step(name, own.get(name)) for name in _STEPS)
     into = own.get("--into")
     if into is not None and not into.strip():
         raise UsageError("--into needs the name of a directory")
     return Arguments(
-        Path(rest[0]),
-        run,
+        Path(before.program[0]),
+        (*before.flags, *behind.flags, *behind.program),
         first,
         last,
         break_at,
         into=None if into is None else Path(into),
-        locates_nan="--locate-nan" in own,
-        as_json="--json" in own,
+        locates_nan="--locate-nan" in switches,
+        as_json="--json" in switches,
     )
-
-
-def _begins_program(word: str, before: Sequence[str]) -> bool:
-    """Return whether a word is the script, or what stands before it.
-
-    Flags of plugins may have values, so a script is known by its name.
-    """
-    if not before:  # the directory comes first
-        return False
-    return word in ("-m", "--") or word.endswith(".py")
-
-
-def _value(name: str, queue: list[str]) -> str:
-    """Return the value of a flag, which is the next word.
-
-    Raises:
-        UsageError: it is missing.
-    """
-    if not queue or queue[0].startswith("-"):
-        raise UsageError(f"{name} needs a value after it")
-    return queue.pop(0)
 
 
 def _step(name: str, text: str | None) -> int | None:
@@ -128,6 +101,8 @@ def _step(name: str, text: str | None) -> int | None:
     """
     if text is None:
         return None
+    if text.startswith("-"):  # the next flag
+        raise UsageError(f"{name} needs a value after it")
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"{name} {text}: expected the number of a step, like 120")
     return int(text)
