@@ -35,7 +35,7 @@ from hookbus import (
 from hookbus.checkpoint.reader import part_of, read_checkpoint
 from hookbus.saving import copies
 from hookbus.saving.copies import Copies
-from tests.support.saving import RUN, counting
+from tests.support.saving import RUN, counting, quiet, saving
 from tests.support.thread_library import ranked, thread_library
 
 ELEMENTS = 200_000
@@ -94,16 +94,8 @@ class Saved(SessionRunHook):
 
 def opened(*hooks: Any, background: bool | None = True, **options: Any) -> Any:
     """Open a session of a custom loop that saves in each second step."""
-    config = Config(autoload=False, header=False).with_options(
-        "checkpoint-saver", save_steps=2, background=background, **options
-    )
-    return MonitoredTrainingSession(
-        checkpoint_dir=RUN,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        hooks=hooks,
-        config=config,
-    )
+    config = quiet().with_options("checkpoint-saver", background=background, **options)
+    return saving(RUN, 2, config, hooks=hooks)
 
 
 def names() -> list[str]:

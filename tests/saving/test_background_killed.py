@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hookbus import Config, MonitoredTrainingSession, latest_checkpoint
+from hookbus import latest_checkpoint
 from hookbus.checkpoint.store import Store
 from tests.support.profiles import cases
+from tests.support.saving import quiet, saving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and kills")
 
@@ -24,16 +25,9 @@ STEPS, EVERY, ELEMENTS = 60, 5, 300_000
 
 def train(directory: Path, done: int) -> np.ndarray:
     """Train a state that changes in place; write a byte for each step."""
-    config = Config(autoload=False, header=False).with_options(
-        "checkpoint-saver", save_steps=EVERY, background=True, max_to_keep=2
-    )
+    config = quiet().with_options("checkpoint-saver", background=True, max_to_keep=2)
     rng, w = np.random.default_rng(3), np.zeros(ELEMENTS)
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=config,
-    ) as session:
+    with saving(directory, EVERY, config) as session:
         session.track(w=w, rng=rng)
         for i in session.iterate(range(STEPS)):
             with session.step():

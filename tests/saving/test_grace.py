@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hookbus_safetensors import SafetensorsCodec
 
-from hookbus import Config, MonitoredTrainingSession, list_checkpoints
+from hookbus import list_checkpoints
 from hookbus.process.grace import seconds_left
-from tests.support.saving import RUN
+from tests.support.saving import RUN, quiet, saving
 from tests.support.watching import lines as lines
 
 NO_TIME = "no time to save: the next run resumes from the last checkpoint"
@@ -37,17 +37,11 @@ def train(
     grace: float | None, at: int | None, background: bool = False, number: int = 15
 ) -> Any:
     """Train to the end, or until a signal comes in a step; return the session and state."""
-    config = Config(autoload=False, header=False, grace_seconds=grace).with_options(
-        "checkpoint-saver", save_steps=4, background=background
+    config = quiet(grace_seconds=grace).with_options(
+        "checkpoint-saver", background=background
     )
     w, rng = np.zeros(3), np.random.default_rng(3)
-    with MonitoredTrainingSession(
-        checkpoint_dir=RUN,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=config,
-        exit_on_signal=False,
-    ) as session:
+    with saving(RUN, 4, config, exit_on_signal=False) as session:
         session.track(w=w, rng=rng)
         for i in session.iterate(range(STEPS)):
             with session.step():

@@ -25,8 +25,13 @@ def counting() -> Graph:
     return graph
 
 
+def quiet(**fields: Any) -> Config:
+    """Return a configuration without plugins that nobody names, and without a header."""
+    return Config(autoload=False, header=False, **fields)
+
+
 def saving(
-    directory: str | Path, every: int = 1, **options: Any
+    directory: str | Path, every: int = 1, config: Config | None = None, **options: Any
 ) -> MonitoredTrainingSession:
     """Return a session of a custom loop that does nothing but save every few steps."""
     return MonitoredTrainingSession(
@@ -34,7 +39,7 @@ def saving(
         save_checkpoint_steps=every,
         save_summaries_steps=None,
         log_step_count_steps=None,
-        config=Config(autoload=False, header=False),
+        config=config or quiet(),
         **options,
     )
 

@@ -14,7 +14,6 @@ import attrs
 
 from hookbus_certify.program import OF_HOOK
 from hookbus_certify.running import Ran
-from hookbus_certify.states import copied
 from hookbus_certify.trials import RESTART, Examiner, Reference, Result
 
 _MOST_SINGLE, _MOST_FEWER = 3, 16
@@ -78,7 +77,7 @@ class Inquiry:
         else:
             if self._cut is None:
                 self._cut = examiner.interrupted(trial)
-            folder = copied(self._cut.folder, examiner.runner.folder)
+            folder = examiner.runner.copied(self._cut.folder)
             cut = attrs.evolve(
                 self._cut, plan=attrs.evolve(self._cut.plan, checkpoints=folder)
             )

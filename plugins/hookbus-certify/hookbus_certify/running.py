@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,10 @@ class Runner:
         """Return the path of a new directory of checkpoints, which does not exist yet."""
         self._count += 1
         return str(self.scratch / f"run-{self._count}")
+
+    def copied(self, folder: Path) -> str:
+        """Copy a folder into a new one; return the path of that."""
+        return str(shutil.copytree(folder, self.folder(), symlinks=True))
 
     def run(
         self,

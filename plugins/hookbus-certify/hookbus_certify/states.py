@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +127,8 @@ def counts(difference: Difference) -> bool:
 
 def name_of(difference: Difference) -> str:
     """Return the name of a difference, like ``tracked/model.w``."""
-    return (
-        difference.part
-        if difference.name is None
-        else (f"{difference.part}/{difference.name}")
-    )
+    named = difference.name is not None
+    return f"{difference.part}/{difference.name}" if named else difference.part
 
 
 def detail_of(difference: Difference) -> str:
@@ -157,21 +153,10 @@ def _rank(part: str) -> int:
 
 
 def _hashes(path: Path) -> Any:
-    manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-    ranks = [json.loads(each.read_text("utf-8")) for each in _ranks(path)]
-    return [manifest["files"], ranks]
-
-
-def _ranks(path: Path) -> Collection[Path]:
-    return sorted(path.glob("rank-*/manifest.json"))
+    return json.loads((path / "manifest.json").read_text("utf-8"))["files"]
 
 
 def contents_of(directory: Path) -> Mapping[str, bytes]:
     """Return the files of all checkpoints of a directory."""
     files = [p for p in directory.glob("ckpt-*/**/*") if p.is_file()]
     return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(files)}
-
-
-def copied(directory: Path, name: Callable[[], str]) -> str:
-    """Copy a directory of checkpoints; return the path of the copy."""
-    return str(shutil.copytree(directory, name()))

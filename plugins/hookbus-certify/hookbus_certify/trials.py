@@ -14,7 +14,7 @@ import attrs
 from hookbus import ExitCode, UsageError
 from hookbus_certify.plan import KINDS
 from hookbus_certify.running import Ran, Runner
-from hookbus_certify.states import Comparison, Unequal, contents_of, copied, steps_of
+from hookbus_certify.states import Comparison, Unequal, contents_of, steps_of
 
 _MOST_STATES = 200
 _MOST_BYTES = 2 * 2**30
@@ -226,7 +226,7 @@ class Examiner:
 
     def _restart(self, reference: Reference, trial: Trial) -> Result:
         """Start the script again that has finished: nothing may change."""
-        folder = copied(reference.plain.folder, self.runner.folder)
+        folder = self.runner.copied(reference.plain.folder)
         before = contents_of(Path(folder))
         ran = self.runner.run("restart of the finished run", folder, entropy=1)
         # A call that has nothing to do may open no session at all.

@@ -138,12 +138,10 @@ class Inquiry:
         if self.folder.copy is None:
             return []
         for _ in range(count):
-            cwd = shutil.copytree(self.folder.copy, runner.folder(), symlinks=True)
+            cwd = runner.copied(self.folder.copy)
             orders: dict[str, Any] = {} if last is None else {"last": last}
             what = "in a fresh copy of the folder"
-            runs.append(
-                runner.run(what, cwd=str(cwd), traced=self.reference.steps, **orders)
-            )
+            runs.append(runner.run(what, cwd=cwd, traced=self.reference.steps, **orders))
         return runs
 
     def _between(self, runs: Sequence[Ran]) -> Unequal | None:

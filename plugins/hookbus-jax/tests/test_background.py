@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 from hookbus_jax.library import JaxLibrary
 
-from hookbus import Config, MonitoredTrainingSession, list_checkpoints, load_tracked
+from hookbus import list_checkpoints, load_tracked
+from tests.support.saving import saving
 from tests.support.watching import lines as lines
 
 ELEMENTS, STEPS = 300_000, 24
@@ -27,13 +28,7 @@ def train(directory, donate: bool) -> float:
         return jax.tree.map(lambda w: w * 0.5 + x, state)
 
     step_fn = jax.jit(update, donate_argnums=(0,) if donate else ())
-    config = Config(autoload=False).with_options("checkpoint-saver", save_steps=3)
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=config,
-    ) as session:
+    with saving(directory, 3) as session:
         held = session.hold(state={"a": jnp.zeros(ELEMENTS), "b": jnp.zeros(ELEMENTS)})
         for x in session.iterate(range(STEPS)):
             with session.step():
