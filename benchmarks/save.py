@@ -49,7 +49,7 @@ MEMORY_AT_ONCE, MEMORY_OF_COPY = 0.3, 1.1
 
 @attrs.frozen
 class Row:
-    """What saves cost, as medians.
+    """The cost of a save, as medians.
 
     Attributes:
         held: the seconds for which the loop stands still.

@@ -24,7 +24,7 @@ from hookbus.swaps import unswapped
 _MOST_SECS = 600.0
 """The most seconds for which the session waits for a checkpoint that a thread writes."""
 _MARGIN = 1.25
-"""How much longer than the slowest one before a save may take, when time is short."""
+"""The factor by which a save may be slower than all before, when time is short."""
 
 
 @signals_deferred
@@ -114,7 +114,7 @@ def take_written(
         try:
             left = state.seconds_left
             path = saver.settle(_MOST_SECS if left is None else min(_MOST_SECS, left))
-        except Exception:
+        except Exception:  # what an array that was deleted raises is up to its library
             if state.agreement is not None or not saver.writer.copies.has_lost(
                 draft.contents
             ):

@@ -97,13 +97,10 @@ class Copies:
             return parts if value.__class__ is list else tuple(parts)
         if self._stays(path, value):
             return value
-        before, library = self._memory.get(path), library_of(value)
-        if library is not None:
-            new = library.copied(value, before)
-        else:
-            new = _copied_array(value, before)
-        used[path] = new
-        return new
+        library = library_of(value)
+        copied = _copied_array if library is None else library.copied
+        used[path] = copied(value, self._memory.get(path))
+        return used[path]
 
     def _stays(self, path: _Path, value: Any) -> bool:
         """Return whether a value remains as it is, whatever the program does."""
@@ -145,17 +142,13 @@ def _is_read_only(array: Any) -> bool:
 
 def _copied_array(array: Any, before: Any) -> Any:
     """Return a copy of an array, in the memory of an earlier one if that fits."""
-    forms = [
-        (getattr(a, "dtype", None), getattr(a, "shape", None)) for a in (array, before)
-    ]
-    if forms[0] != forms[1] or array.__class__ is not before.__class__:
-        return array.copy("K")
-    new = array.copy("K") if _strides(array) != _strides(before) else before
-    if new is before:
-        new[...] = array
-    return new
+    if before.__class__ is array.__class__ and _form(before) == _form(array):
+        before[...] = array
+        return before
+    return array.copy("K")
 
 
-def _strides(array: Any) -> list[int]:
-    """Return the axes of an array in the order of its memory, as a codec keeps them."""
-    return sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+def _form(array: Any) -> tuple[Any, ...]:
+    """Return the dtype and the shape of an array, and the order of its axes in memory."""
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return array.dtype, array.shape, order
