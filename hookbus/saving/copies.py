@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from hookbus.library.lookup import PLAIN, libraries, library_of
+from hookbus.tracking.leaves import parts_of
 
 _Path: TypeAlias = tuple[Any, ...]
 
@@ -114,15 +115,10 @@ class Copies:
 
 def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
     """Yield the values inside a state that may be large, each with the keys to it."""
-    if value.__class__ in PLAIN:
-        return
-    if isinstance(value, Mapping):
-        for key, part in value.items():
+    if isinstance(value, Mapping | list | tuple):
+        for key, part in parts_of(value):
             yield from _leaves((*path, key), part)
-    elif value.__class__ in (list, tuple):
-        for n, part in enumerate(value):
-            yield from _leaves((*path, n), part)
-    else:
+    elif value.__class__ not in PLAIN:
         yield path, value
 
 
