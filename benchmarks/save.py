@@ -21,7 +21,6 @@ import argparse
 import importlib
 import importlib.util
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -147,6 +146,11 @@ def torch_loop(megabytes: int) -> Any:
     return {name: torch.from_numpy(array) for name, array in numpy_loop(megabytes).items()}
 
 
+def cuda_loop(megabytes: int) -> Any:
+    """Return tensors on a CUDA device, which change in place."""
+    return {name: tensor.cuda() for name, tensor in torch_loop(megabytes).items()}
+
+
 def jax_loop(megabytes: int) -> Any:
     """Return arrays that cannot change."""
     jnp = importlib.import_module("jax.numpy")
@@ -157,6 +161,7 @@ LOOPS: dict[str, tuple[Callable[[int], Any], tuple[str, ...]]] = {
     "numpy": (numpy_loop, ()),
     "graph": (numpy_loop, ()),
     "torch": (torch_loop, ("torch", "hookbus_torch")),
+    "cuda": (cuda_loop, ("torch", "hookbus_torch")),
     "jax": (jax_loop, ("jax", "hookbus_jax")),
 }
 """The kinds of states, each with what makes it and the modules that it needs."""
@@ -236,7 +241,9 @@ def measure(what: str, background: bool, megabytes: int, rounds: int) -> str:
     elif what in IMMUTABLE:
         bounds = Bounds(held_ms=HELD_MS, writes=BESIDE, memory=MEMORY_AT_ONCE)
     else:
-        bounds = Bounds(held_copies=HELD_COPIES, writes=BESIDE, memory=MEMORY_OF_COPY)
+        # PyTorch rounds the size of each piece of pinned memory up to a power of 2.
+        memory = None if what == "cuda" else MEMORY_OF_COPY
+        bounds = Bounds(held_copies=HELD_COPIES, writes=BESIDE, memory=memory)
     return row.text(f"{what}, {'background' if background else 'at once'}", bounds)
 
 
@@ -252,7 +259,9 @@ def measured(
         megabytes: the size of the state.
         rounds: how often.
     """
-    before, held, total = resident(), [], []
+    held, total = list[float](), list[float]()
+    before = resident()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     for number in range(rounds + 1):
         plain.measure()
         start = time.perf_counter()
@@ -261,10 +270,10 @@ def measured(
         while not is_done():
             train_for(0.02)
         total.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = (resident("VmHWM") - before) / (megabytes * 1e6)
     each = (held, total, plain.writes, plain.copies)
     medians = [statistics.median(seconds[1:]) for seconds in each]
-    return Row(*medians, memory=(peak - before) / (megabytes * 1e6))
+    return Row(*medians, memory=memory)
 
 
 class Asks(hookbus.SessionRunHook):
@@ -334,10 +343,17 @@ def orbax(folder: Path, megabytes: int) -> Callable[[int], Callable[[], bool]]:
     return save
 
 
-def resident() -> int:
-    """Return the bytes of memory that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGESIZE")
+def resident(which: str = "VmRSS") -> int:
+    """Return the bytes of memory that this process holds now, or at most (``VmHWM``)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
+
+
+def is_available(what: str) -> bool:
+    """Return whether this machine has what a kind of state needs."""
+    if not all(map(importlib.util.find_spec, LOOPS[what][1])):
+        return False
+    return what != "cuda" or bool(importlib.import_module("torch").cuda.is_available())
 
 
 def main() -> int:
@@ -353,12 +369,7 @@ def main() -> int:
         other = what in OTHERS
         print(measure_other(what, *sizes) if other else measure(what, how == "1", *sizes))
         return 0
-    rows = [
-        (what, how)
-        for what, (_, modules) in LOOPS.items()
-        if all(map(importlib.util.find_spec, modules))
-        for how in ("0", "1")
-    ]
+    rows = [(what, how) for what in LOOPS if is_available(what) for how in ("0", "1")]
     rows += [(o, "") for o, module in OTHERS.items() if importlib.util.find_spec(module)]
     exceeded = False
     for row in rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
-from hookbus import UsageError
+from hookbus import UsageError, log
 from hookbus.backend import Beside, LiveValue, Tracked
 from hookbus.errors import NoValueYetError
 from hookbus_torch import gradients, sharded, values
@@ -28,6 +29,8 @@ _WRAPPERS: Mapping[type, str] = {
     torch._dynamo.OptimizedModule: "_orig_mod",
 }
 """Modules that only wrap another one, with the name of the attribute that holds it."""
+_WARNED: weakref.WeakSet[Module] = weakref.WeakSet()
+"""Modules that do not resume exactly, for which the warning was logged."""
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _MOST_NAMES = 6
 """The most parameters that a message lists if only one of two states has them."""
@@ -53,6 +56,7 @@ def tracked(name: str, module: Module) -> Tracked:
             here[key] = sharded.restored(here[key], state[_plain(key, names)])
         module.load_state_dict(here)
         torch.clear_autocast_cache()  # as after a write
+        _warn_of_unsaved_generators(name, module)
         return module
 
     for key, value in get().items():
@@ -69,6 +73,30 @@ def tracked(name: str, module: Module) -> Tracked:
         pending=gradients.pending(lambda: parameters_of(module)),
         modes=_modes(module),
     )
+
+
+def _warn_of_unsaved_generators(name: str, module: Module) -> None:
+    """Warn once of parts whose dropout no checkpoint makes exact.
+
+    cuDNN draws the dropout between the layers of a recurrent network from a state of its
+    own, which PyTorch neither shows nor sets.
+    """
+    paths = [path for path, part in module.named_modules() if _draws_in_cudnn(part)]
+    if paths and module not in _WARNED:
+        _WARNED.add(module)
+        log.warning(
+            "this training does not go on exactly",
+            why=f"cuDNN draws the dropout inside {', '.join(paths) or name}, and no "
+            "checkpoint holds its state",
+            hint="torch.backends.cudnn.enabled = False, or Dropout modules between layers",
+            by="torch",
+        )
+
+
+def _draws_in_cudnn(part: Module) -> bool:
+    if not isinstance(part, torch.nn.RNNBase) or part.num_layers < 2 or not part.dropout:
+        return False
+    return torch.backends.cudnn.enabled and any(each.is_cuda for each in part.parameters())
 
 
 @contextlib.contextmanager

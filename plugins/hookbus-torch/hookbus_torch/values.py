@@ -123,6 +123,19 @@ def _transfer(device: torch.device, tensors: list[torch.Tensor]) -> list[Any]:
     return arrays
 
 
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the host: itself, or a copy.
+
+    From CUDA it moves into pinned memory, which PyTorch keeps for the next one: a copy into
+    fresh memory takes longer than writing it to a disk.
+    """
+    if not tensor.is_cuda:
+        return tensor.cpu()
+    host = _start_copy(tensor)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return host
+
+
 def _start_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Begin to copy a tensor to the host; on CUDA it is there after a synchronization."""
     pinned = tensor.is_cuda
@@ -196,7 +209,7 @@ def pack(value: Any) -> Packed | None:
             raise CheckpointError(f"a tensor is {kind}, which cannot be saved")
 
     def data() -> memoryview:
-        host = tensor.cpu().resolve_conj().resolve_neg()
+        host = _on_host(tensor).resolve_conj().resolve_neg()
         return memoryview(_bytes_of(host).numpy())
 
     return Packed(name, tuple(tensor.shape), tensor.nbytes, data)
