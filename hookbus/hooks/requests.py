@@ -81,6 +81,45 @@ class AskedRun(Protocol):
 
 
 @attrs.define(eq=False)
+class SkippedUpdates:
+    """Counts the updates that hooks had the session skip.
+
+    Attributes:
+        by: their number, by the plugin that asked.
+        steps: the sum of the global steps at which they were.
+    """
+
+    by: Counter[str] = attrs.field(factory=Counter)
+    steps: int = 0
+
+    def note(self, who: str, step: int) -> None:
+        """Count one more."""
+        self.by[who] += 1
+        self.steps += step
+
+
+@attrs.define(eq=False)
+class AssignedValues:
+    """Counts the values that hooks have assigned to variables.
+
+    Attributes:
+        digest: returns a checksum of a value for a variable; None if nobody compares them.
+        count: their number.
+        digests: the sum of their checksums.
+    """
+
+    digest: Callable[[str, Any], int] | None = None
+    count: int = 0
+    digests: int = 0
+
+    def note(self, name: str, value: Any) -> None:
+        """Count one more."""
+        self.count += 1
+        if self.digest is not None:
+            self.digests += self.digest(name, value)
+
+
+@attrs.define(eq=False)
 class Requests:
     """Takes the requests of hooks, those of a run into its :class:`RunRequests`.
 
@@ -92,23 +131,16 @@ class Requests:
         save: the request for a checkpoint that is written whatever becomes of the run: one
             from outside of any run, or one that an earlier run left over.
         values: the numbers that belong to the checkpoint of a step, by that step.
-        skips: the number of updates that were skipped, by the plugin that asked.
-        skipped_at: the sum of the global steps at which they were.
-        assigned: the number of values that hooks have assigned.
-        digest: returns a checksum of a value that a hook assigns to a variable; None if
-            nobody compares them.
-        digests: the sum of these checksums.
+        skipped: the updates that were skipped.
+        assigned: the values that hooks have assigned.
         stage: which requests are still accepted.
     """
 
     pending: bool = False
     save: SaveRequest | None = None
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
-    skips: Counter[str] = attrs.field(factory=Counter)
-    skipped_at: int = 0
-    assigned: int = 0
-    digest: Callable[[str, Any], int] | None = None
-    digests: int = 0
+    skipped: SkippedUpdates = attrs.field(factory=SkippedUpdates)
+    assigned: AssignedValues = attrs.field(factory=AssignedValues)
     stage: Stage = "open"
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
@@ -202,9 +234,7 @@ class Requests:
                         f"{other!r} and {who!r}; switch one of them off"
                     )
                 asked.writes[name] = (who, value)
-                self.assigned += 1
-                if self.digest is not None:
-                    self.digests += self.digest(name, value)
+                self.assigned.note(name, value)
 
     @signals_deferred
     def skip_update(self, who: str, run: AskedRun) -> None:

@@ -73,7 +73,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     state.outcome = outcome = attrs.evolve(
         outcome,
         params=state.contents.params,
-        skipped=state.requests.skips.total(),
+        skipped=state.requests.skipped.by.total(),
         rolled_back=state.recoveries.rollbacks.count,
     )
     failures: list[BaseException] = []
@@ -318,7 +318,7 @@ def _record(
     state.options.config.records.append(record)
     _report_nothing_to_train(state, outcome)
     state.bus.failures.report()
-    for who, updates in state.requests.skips.items():
+    for who, updates in state.requests.skipped.by.items():
         log.info("updates skipped", by=who, updates=updates)
     extra = {} if last is None else {"checkpoint": shown(last.path)}
     if outcome.kind == "failed" and error is not None:

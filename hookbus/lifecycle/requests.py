@@ -235,10 +235,10 @@ def _exchange(
         state.global_step,
         int(min(boundary, NEVER)),
         signal=signals.noted or 0,
-        skipped=requests.skips.total(),
-        skipped_at=requests.skipped_at,
-        assigned=requests.assigned,
-        digests=requests.digests,
+        skipped=requests.skipped.by.total(),
+        skipped_at=requests.skipped.steps,
+        assigned=requests.assigned.count,
+        digests=requests.assigned.digests,
         writing=0 if under_way is None else 1 + under_way.is_filled,
     )
     asked, signal = agreement.exchange(status, place, now=now)

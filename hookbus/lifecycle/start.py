@@ -22,7 +22,7 @@ from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
-from hookbus.hooks.requests import CurrentHook, Requests
+from hookbus.hooks.requests import AssignedValues, CurrentHook, Requests
 from hookbus.library.checksums import digest_of
 from hookbus.library.lookup import find_peers
 from hookbus.lifecycle.backend_handle import BackendHandle
@@ -139,9 +139,9 @@ def new_session(
         raise
     # The ranks of a training exchange what they want after each run.
     given, tracking = creator.checkpoint_dir, Tracking()
+    digest = None if agreement is None else _digest_of_assigned(tracking)
     requests = Requests(
-        pending=agreement is not None,
-        digest=None if agreement is None else _digest_of_assigned(tracking),
+        pending=agreement is not None, assigned=AssignedValues(digest=digest)
     )
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
