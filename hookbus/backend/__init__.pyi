@@ -31,6 +31,7 @@ from hookbus.library.base import Beside as Beside
 from hookbus.library.base import Library as Library
 from hookbus.library.base import LiveValue as LiveValue
 from hookbus.library.base import Loader as Loader
+from hookbus.library.base import Moment as Moment
 from hookbus.library.base import Packed as Packed
 from hookbus.library.base import RandomSource as RandomSource
 from hookbus.library.base import Tracked as Tracked

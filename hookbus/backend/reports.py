@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keyword
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,7 @@ from hookbus.graph.node import METRICS, SUMMARIES, Node, NodeKind, metrics_of, p
 from hookbus.graph.operation import Operation
 from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
 from hookbus.graph.traversal import needed_by
-from hookbus.graph.wraps import wrapper
+from hookbus.graph.wraps import listed, wrapper
 from hookbus.library.base import LiveState, LiveValue, capture
 from hookbus.random_state import undisturbed
 
@@ -96,24 +96,41 @@ class ReportGraph(Graph):
         Raises:
             GraphError: its value lives in an object, which the code of the loop reads.
         """
-        if node.name in self.live:
+        live = self.live_value(node.name)
+        if live is not None and (live.moment is None or live.is_shared):
+            why = (
+                "each rank of the training holds a part of it"
+                if live.is_shared
+                else "it lives in an object, and the code of the training reads it there"
+            )
             raise GraphError(
-                f"{who} cannot wrap {node.name!r}: it lives in an object, and the code of "
-                "the training reads it there; wrap an input or a placeholder"
+                f"{who} cannot wrap {node.name!r}: {why}; wrap an input, what the loop "
+                "passes through step.through(), or a value that is made in the step, like "
+                "a gradient"
             )
         super().check_wrap(node, who)
 
     def wired(self, operation: Operation) -> Operation:
         """Return an op as a run calls it.
 
-        In a custom loop, a wrap applies to an input of the loop. A report of that name has
-        the wrapped value already.
+        In a custom loop, a wrap applies where the value comes from. A report of that name
+        has the wrapped value already, and so has an object of the program.
         """
-        return operation if self.takes_reports else super().wired(operation)
+        return operation if self.takes_reports else self._wraps.wired(operation, self.live)
 
     def fetched(self, name: str) -> str:
         """Return the name of the node whose value a fetch of a node gets."""
-        return name if self.takes_reports else super().fetched(name)
+        is_changed = self.takes_reports or name in self.live
+        return name if is_changed else super().fetched(name)
+
+    def wrapped_together(self, name: str) -> tuple[str, ...]:
+        """Return the nodes whose wrapped values depend on each other, with one of them."""
+        found, waiting = {name}, [name]
+        while waiting:
+            more = self._wraps.together_with(waiting.pop()) - found
+            found |= more
+            waiting += more
+        return tuple(node for node in self.wraps if node in found)
 
     def hold(
         self,
@@ -212,6 +229,11 @@ class ReportGraph(Graph):
         return [*self.nodes, *self.inside]
 
     @property
+    def changeable(self) -> list[str]:
+        """The names of the values inside tracked objects that a step can change."""
+        return [name for name, live in self.live.items() if live.moment is not None]
+
+    @property
     def inside(self) -> list[str]:
         """Return the names of the values inside tracked objects."""
         states = (name for state in self.states.values() for name in state.values())
@@ -235,6 +257,7 @@ class Reports(dict[str, Any]):
         aside: returns a block for a callable, which undoes its effects.
         increment: the number of global steps that the step counts.
         late: the callables that are reported, by name.
+        passed: the names of the values that were passed through hooks.
     """
 
     __slots__ = ("__dict__", "aside")
@@ -242,6 +265,7 @@ class Reports(dict[str, Any]):
     # Few steps have any of these, so all others share what is usual.
     increment: int = 1
     late: dict[str, Callable[[], Any]] = _NOTHING
+    passed: Collection[str] = ()
     _summaries: dict[str, tuple[SummaryKind, Any]] = _NOTHING
     _shown: dict[str, Any] = _NOTHING
 
@@ -253,11 +277,25 @@ class Reports(dict[str, Any]):
         """
         for name, value in values.items():
             if name in self or (self.late and name in self.late):
-                raise UsageError(f"{name!r} is reported twice in one step")
+                self.check_new(name, "reported")
             if callable(value):
                 self.late = {**self.late, plain_name(name): value}
             else:
                 self[name if name.__class__ is str else plain_name(name)] = value
+
+    def check_new(self, name: str, how: str) -> None:
+        """Check that a value has no name that this step has already.
+
+        Raises:
+            UsageError: it has.
+        """
+        if name in self or name in self.late:
+            raise UsageError(f"{name!r} is {how} twice in one step")
+
+    def pass_through(self, values: Mapping[str, Any]) -> None:
+        """Add values that have taken the feeds of hooks, and their wraps."""
+        self.passed = {*self.passed, *values}
+        self.update(values)
 
     def summarize(self, kind: SummaryKind, name: str, value: Any) -> None:
         """Add a summary, under the name that a viewer shows.
@@ -276,9 +314,10 @@ class Reports(dict[str, Any]):
 
     def fed(self, feeds: Mapping[str, Any]) -> Reports:
         """Return these reports, with the feeds of hooks in place of reported values."""
+        feeds = {name: value for name, value in feeds.items() if name not in self.passed}
         both = Reports({**self, **feeds})
         both.late = {name: late for name, late in self.late.items() if name not in feeds}
-        both.aside, both.increment = self.aside, self.increment
+        both.aside, both.increment, both.passed = self.aside, self.increment, self.passed
         both._summaries, both._shown = self._summaries, self._shown
         return both
 
@@ -326,7 +365,8 @@ class ReportSession(EmbeddedSession):
         self._live = graph.live_variables
         self._kept: dict[tuple[str, ...], list[LiveValue]] = {}
         self._release = capture(())
-        self._wrapping: dict[str, Program] = {}
+        self._wrapping: dict[frozenset[str], Program] = {}
+        self._changes = ExitStack()
 
     def compile(
         self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
@@ -369,32 +409,79 @@ class ReportSession(EmbeddedSession):
         """Take the reports of the step that has just ended."""
         self.last = reports
 
-    def wrapped(self, name: str, value: Any) -> Any:
-        """Return a value of an input of the loop as the wraps of its name make it.
+    def wrapped(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values of a loop by name as the wraps of their names make them.
 
         Wraps are part of the training: the random numbers that they draw stay drawn.
 
         Raises:
-            UnfedPlaceholderError: a wrap reads a value that only a later step reports.
+            UnfedPlaceholderError: a wrap reads a value that only a later step reports, or
+                takes other values together with these.
         """
-        program = self._wrapping.get(name)
+        names = frozenset(values)
+        program = self._wrapping.get(names)
         if program is None:
-            program = self._wrapping[name] = self._plan_wraps(name)
-        found = super().execute(Execution(program, {name: value}))
-        return found[0]
+            program = self._wrapping[names] = self._plan_wraps(values)
+        found = super().execute(Execution(program, values))
+        return dict(zip(values, found, strict=True))
 
-    def _plan_wraps(self, name: str) -> Program:
-        for wrap in self.graph.wraps[name]:
-            try:
-                program = plan(self.graph, [wrap], frozenset([name]))
-            except UnfedPlaceholderError as error:
-                raise UnfedPlaceholderError(
-                    f"{wrapper(self.graph.resolve(wrap).owner)} wraps {name!r} and reads "
-                    f"{error.node!r}, which a step reports only after it got the value; "
-                    "read 'global_step', or what lives in a tracked object",
-                    error.node,
-                ) from None
-        return program
+    def change_values(self) -> None:
+        """Have wraps change values inside tracked objects, until the session is closed.
+
+        Raises:
+            GraphError: a value cannot be changed, or not together with others.
+        """
+        waiting = [n for n in self.graph.wraps if is_live(self.graph.resolve(n))]
+        while waiting:
+            group = self.graph.wrapped_together(waiting[0])
+            waiting = [name for name in waiting if name not in group]
+            self._changes.callback(self._change(group))
+
+    def _change(self, group: Sequence[str]) -> Callable[[], None]:
+        graph = self.graph
+        who = wrapper(graph.resolve(graph.wraps[group[0]][0]).owner)
+        parts: dict[str, Any] = {}
+        moments: list[Any] = []
+        for name in group:
+            graph.check_wrap(graph.resolve(name), who)
+            source = graph.resolve(name).source
+            moments.append(getattr(source, "moment", None))
+            parts[name] = getattr(source, "part", None)
+        if any(moment is not moments[0] for moment in moments):
+            raise GraphError(
+                f"{who} wraps {listed(group)} together, which a step does not have at one "
+                "time; wrap them one by one"
+            )
+        try:
+            end: Callable[[], None] = moments[0].change(parts, self.wrapped)
+        except GraphError as error:
+            raise GraphError(f"{who} cannot wrap {listed(group)}: {error}") from None
+        return end
+
+    def _plan_wraps(self, names: Iterable[str]) -> Program:
+        wraps, fed = self.graph.wraps, frozenset(names)
+        for name in names:
+            for wrap in wraps.get(name, ()):
+                try:
+                    plan(self.graph, [wrap], fed)
+                except UnfedPlaceholderError as error:
+                    raise self._unfit(name, wrap, error.node) from None
+        return plan(self.graph, [wraps.get(name, (name,))[-1] for name in names], fed)
+
+    def _unfit(self, name: str, wrap: str, missing: str) -> UnfedPlaceholderError:
+        """Return the error that a wrap needs another value, which is not at hand."""
+        who = wrapper(self.graph.resolve(wrap).owner)
+        if missing in self.graph.wrapped_together(name):
+            return UnfedPlaceholderError(
+                f"{who} wraps {name!r} together with {missing!r}; pass both in one call of "
+                "step.through()",
+                missing,
+            )
+        return UnfedPlaceholderError(
+            f"{who} wraps {name!r} and reads {missing!r}, which a step reports only after "
+            "it got the value; read 'global_step', or what lives in a tracked object",
+            missing,
+        )
 
     def capture(self, fetches: Sequence[str]) -> None:
         """Have tracked objects keep the values that hooks will ask for after the step."""
@@ -440,6 +527,7 @@ class ReportSession(EmbeddedSession):
 
     def close(self) -> None:
         """Refuse further runs; the values stay readable."""
+        self._changes.close()
         self._release()
         super().close()
 

@@ -6,7 +6,7 @@ A graph holds no values; a session does.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
@@ -26,6 +26,8 @@ from hookbus.graph.wraps import (
     Wraps,
     check_wrappable,
     checked,
+    joined,
+    listed,
     reaches,
     value_parameter,
     wrapper,
@@ -356,21 +358,27 @@ class Graph(NodeTable):
     @overload
     def wrap(
         self,
-        node: Node | str,
+        node: Node | str | Sequence[Node | str],
         fn: Callable[..., Any],
         *,
         reads: Mapping[str, Node | str] | None = None,
+        keeps_form: bool = True,
     ) -> Node: ...
     @overload
     def wrap(
-        self, node: Node | str, *, reads: Mapping[str, Node | str] | None = None
+        self,
+        node: Node | str | Sequence[Node | str],
+        *,
+        reads: Mapping[str, Node | str] | None = None,
+        keeps_form: bool = True,
     ) -> Callable[[Callable[..., Any]], Node]: ...
     def wrap(
         self,
-        node: Node | str,
+        node: Node | str | Sequence[Node | str],
         fn: Callable[..., Any] | None = None,
         *,
         reads: Mapping[str, Node | str] | None = None,
+        keeps_form: bool = True,
     ) -> Node | Callable[[Callable[..., Any]], Node]:
         """Change the value that the readers of a node see; also a decorator.
 
@@ -384,15 +392,19 @@ class Graph(NodeTable):
         A wrap is part of the training: the random numbers that *fn* draws advance the
         generators, and a resumed session draws the same ones.
 
-        In the graph of a custom loop, the wrap applies to the values of
-        ``session.iterate(..., name=NAME)``, where *node* is NAME.
+        In the graph of a custom loop, a wrap applies to the values of
+        ``session.iterate(..., name=NAME)`` and of ``step.through(NAME=...)``, where *node*
+        is NAME. It also applies to values on their way inside tracked objects, which
+        :meth:`Library.change` lists.
 
         Args:
-            node: the node to wrap: a placeholder, input, variable, op or output.
+            node: the node to wrap: a placeholder, input, variable, op or output. Of a list
+                of nodes *fn* gets the values together, as a dict by name.
             fn: gets the value by its first parameter; its other parameters name nodes, as
                 in :meth:`op`. The function returns a value of the same shape and dtype, or
                 the same nesting of such values.
             reads: parameter to node, for parameters whose name is not that of the node.
+            keeps_form: whether to refuse a result of another shape, dtype or nesting.
 
         Returns:
             The op of the wrap. Its name is ``NODE:PLUGIN``.
@@ -402,38 +414,100 @@ class Graph(NodeTable):
             UnknownNodeError: there is no such node, or a parameter names none.
             ArgumentTypeError: *reads* is not a dict.
             GraphError: the node cannot be wrapped: it is a train op or ``global_step``, or
-                *fn* reads a node that is computed from it.
+                *fn* reads a node that is computed from it; one of several nodes is computed
+                from another one; or another wrap takes only some of them together.
+
+        >>> graph = Graph()
+        >>> a, b = graph.variable("a", 3.0), graph.variable("b", 4.0)
+        >>> @graph.wrap(["a", "b"])
+        ... def clip(values):
+        ...     norm = sum(value**2 for value in values.values()) ** 0.5
+        ...     return {name: value / norm for name, value in values.items()}
+        >>> graph.wraps
+        {'a': ('a:clip',), 'b': ('b:clip',)}
         """
-        self._check_open(node, "wrap")
         if fn is None:
-            return partial(self.wrap, node, reads=reads)
+            return partial(self.wrap, node, reads=reads, keeps_form=keeps_form)
+        is_joint = isinstance(node, list | tuple)
+        nodes: Sequence[Node | str] = node if is_joint else [node]  # type: ignore[assignment, list-item]
+        if not nodes:
+            raise GraphError("wrap() is given no nodes; name those to wrap")
+        for each in nodes:
+            self._check_open(each, "wrap")
         owner = self._owner()
         who = wrapper(owner)
-        found = self.resolve(node, f"the wrap of {who}" if owner else who)
-        self.check_wrap(found, who)
-        name = self._wraps.new_name(found.name, owner, fn, self._nodes)
-        reads = checked_reads(name, reads)
-        value, before = value_parameter(name, fn, reads), self._wraps.last(found.name)
-        given = self._reads(name, fn, {**reads, value: before})
-        call = by_position(fn, [parameter for parameter, _ in given])
-        operation = Operation(
-            name,
-            checked(call, found.name, who),
-            tuple(read for _, read in given),
-            wraps=found.name,
-        )
+        asker = f"the wrap of {who}" if owner else who
+        names = [*dict.fromkeys(self.resolve(each, asker).name for each in nodes)]
+        for each in names:
+            self.check_wrap(self.resolve(each), who)
+        self._wraps.check_joint(names, who)
+        operation = self._wrapping(names, fn, reads, owner, is_joint, keeps_form)
         added = self._add_op(operation)
-        self._wraps.add(found.name, name)
-        for read in operation.reads[1:]:
-            start = self._wraps.last(read)
-            if reaches(start, name, lambda each: self.resolve(each).reads):
+        self._wraps.add(operation, who)
+        try:
+            self._check_order(operation, who)
+        except GraphError:
+            for name in (operation.name, *(output for _, output in operation.outputs)):
                 del self._nodes[name]
-                self._wraps.keep(self._nodes)
-                raise GraphError(
-                    f"{who} wraps {found.name!r} and reads {read!r}, which is computed "
-                    f"from {found.name!r}; read nodes that do not depend on it"
-                )
+            self._wraps.keep(self._nodes)
+            raise
         return added
+
+    def _wrapping(
+        self,
+        names: Sequence[str],
+        fn: Callable[..., Any],
+        reads: Mapping[str, Node | str] | None,
+        owner: str | None,
+        is_joint: bool,
+        keeps_form: bool,
+    ) -> Operation:
+        """Return the op that wraps nodes, one or several together."""
+        name = self._wraps.new_name("+".join(names), owner, fn, self._nodes)
+        reads = checked_reads(name, reads)
+        value = value_parameter(name, fn, reads)
+        before = [self._wraps.last(each) for each in names]
+        given = self._reads(name, fn, {**reads, value: before[0]})
+        call = by_position(fn, [parameter for parameter, _ in given])
+        outputs: list[tuple[str, str]] = []
+        if is_joint:
+            call = joined(call, names)
+            for each in names:
+                taken = {*self._nodes, name, *(output for _, output in outputs)}
+                outputs.append((each, self._wraps.new_name(each, owner, fn, taken)))
+        if keeps_form:
+            call = checked(call, names if is_joint else names[0], wrapper(owner))
+        return Operation(
+            name,
+            call,
+            (*before, *(read for _, read in given[1:])),
+            outputs=tuple(outputs),
+            wraps=tuple(names),
+        )
+
+    def _check_order(self, operation: Operation, who: str) -> None:
+        """Check that a wrap reads nothing that is computed from what it changes.
+
+        Raises:
+            GraphError: it does.
+        """
+
+        def needs_wrap(name: str) -> bool:
+            return reaches(name, operation.name, lambda each: self.resolve(each).reads)
+
+        names, count = listed(operation.wraps), len(operation.wraps)
+        for read in operation.reads[:count]:
+            if needs_wrap(read):
+                raise GraphError(
+                    f"{who} wraps {names} together, and {read!r} is computed from another "
+                    "one of them; wrap them one by one"
+                )
+        for read in operation.reads[count:]:
+            if read != XP and needs_wrap(self._wraps.last(read)):
+                raise GraphError(
+                    f"{who} wraps {names} and reads {read!r}, which is computed "
+                    f"from {names}; read nodes that do not depend on it"
+                )
 
     def check_wrap(self, node: Node, who: str) -> None:
         """Check that *who* can wrap a node.

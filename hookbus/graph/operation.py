@@ -30,7 +30,8 @@ class Operation:
         trains: whether it is a train op.
         in_loop: whether it is a train op that ``session.loop()`` runs.
         pure: whether it only computes, so that a custom loop need not undo its effects.
-        wraps: the name of the node that it wraps, see :meth:`Graph.wrap`; None for others.
+        wraps: the names of the nodes that it wraps, see :meth:`Graph.wrap`; it reads their
+            values first. Empty for others.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Operation:
     trains: bool = False
     in_loop: bool = False
     pure: bool = False
-    wraps: str | None = None
+    wraps: tuple[str, ...] = ()
 
     def unpack(self, returned: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Split a return value.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,25 +17,32 @@ _NUMBERS = ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "compl
 
 
 class Wraps:
-    """The wraps of a graph: for each wrapped node, the ops that wrap it, in order.
+    """The wraps of a graph: for each wrapped node, the nodes that wrap it, in order.
 
     The first one reads the node, each further one reads the one before it, and the readers
-    of the node read the last one instead.
+    of the node read the last one instead. A wrap of several nodes is an op with an output
+    for each of them.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[str, ...]] = {}
+        self._joint: dict[str, tuple[Collection[str], str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._names)
 
     @property
     def names(self) -> Mapping[str, tuple[str, ...]]:
-        """The names of the ops that wrap a node, in order, by the node's name."""
+        """The names of the nodes that wrap a node, in order, by the node's name."""
         return dict(self._names)
 
+    def together_with(self, node: str) -> set[str]:
+        """Return the nodes whose wraps take their values together with that of a node."""
+        found = (nodes for nodes, _ in self._joint.values() if node in nodes)
+        return {node, *itertools.chain.from_iterable(found)}
+
     def last(self, node: str) -> str:
-        """Return the name of the op whose value readers of a node get, or the node's."""
+        """Return the name of the node whose value readers of a node get."""
         return self._names.get(node, (node,))[-1]
 
     def new_name(
@@ -63,26 +70,54 @@ class Wraps:
                         f"in another op what depends on {variable!r}, and wrap that"
                     )
 
-    def add(self, node: str, name: str) -> None:
-        """Add the op *name* behind the other wraps of a node."""
-        self._names[node] = (*self._names.get(node, ()), name)
+    def check_joint(self, nodes: Sequence[str], who: str) -> None:
+        """Check that *who* can wrap some nodes together.
+
+        Raises:
+            GraphError: another wrap takes a part of them together with others, so the two
+                have no order.
+        """
+        for others, other in self._joint.values() if len(nodes) > 1 else ():
+            shared = next((node for node in nodes if node in others), None)
+            if shared is not None and {*others} != {*nodes}:
+                raise GraphError(
+                    f"{who} wraps {listed(nodes)} together, and {other} wraps "
+                    f"{listed(others)}: both take {shared!r}; wrap the same nodes, or "
+                    "nodes that the other does not take"
+                )
+
+    def add(self, operation: Operation, who: str) -> None:
+        """Add an op of *who* behind the other wraps of the nodes that it wraps."""
+        wraps = dict(operation.outputs) or {operation.wraps[0]: operation.name}
+        for node, name in wraps.items():
+            self._names[node] = (*self._names.get(node, ()), name)
+        if operation.outputs:
+            self._joint[operation.name] = operation.wraps, who
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget the wraps whose ops are not among *names*."""
+        """Forget the wraps whose nodes are not among *names*."""
         kept = {
             node: tuple(name for name in every if name in names)
             for node, every in self._names.items()
         }
         self._names = {node: every for node, every in kept.items() if every}
+        self._joint = {op: joint for op, joint in self._joint.items() if op in names}
 
-    def wired(self, operation: Operation) -> Operation:
-        """Return an op that reads the wrapped values of the nodes it reads."""
+    def wired(self, operation: Operation, but: Container[str] = ()) -> Operation:
+        """Return an op that reads the wrapped values of nodes, except of some nodes."""
         if not self._names or self._names.keys().isdisjoint(operation.reads):
             return operation
         # The value that a wrap gets is that of the wrap before it.
-        kept = 1 if operation.wraps is not None else 0
-        reads = (*operation.reads[:kept], *map(self.last, operation.reads[kept:]))
+        kept = len(operation.wraps)
+        others = (r if r in but else self.last(r) for r in operation.reads[kept:])
+        reads = (*operation.reads[:kept], *others)
         return attrs.evolve(operation, reads=reads)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message, like ``'a', 'b' and 'c'``."""
+    *most, last = map(repr, names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def wrapper(owner: str | None) -> str:
@@ -104,8 +139,9 @@ def check_wrappable(node: Node, who: str) -> None:
             "it is a train op, and what it writes into variables cannot be wrapped; wrap a "
             "node that it reads"
         )
-    elif node.kind == "op" and source.wraps is not None:
-        instead = f"it is itself a wrap; wrap {source.wraps!r} again, and the wraps compose"
+    elif node.kind in ("op", "output") and source.wraps:
+        wrapped = " and ".join(map(repr, source.wraps))
+        instead = f"it is itself a wrap; wrap {wrapped} again, and the wraps compose"
     elif node.kind == "op" and source.outputs:
         outputs = ", ".join(repr(output) for _, output in source.outputs)
         instead = f"it has several outputs; wrap one of them: {outputs}"
@@ -137,20 +173,53 @@ def value_parameter(name: str, fn: Callable[..., Any], reads: Mapping[str, Any])
     return parameters[0]
 
 
-def checked(call: Callable[..., Any], node: str, who: str) -> Callable[..., Any]:
+def joined(call: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Return a function that takes the values of nodes one by one, and joins them.
+
+    Args:
+        call: takes a dict of the values by name as its first argument.
+        names: the names of the nodes.
+    """
+    count = len(names)
+
+    def wrapping(*values: Any) -> Any:
+        return call(dict(zip(names, values[:count], strict=True)), *values[count:])
+
+    return wrapping
+
+
+def checked(
+    call: Callable[..., Any], nodes: str | Sequence[str], who: str
+) -> Callable[..., Any]:
     """Return a function of a wrap that refuses a value unlike the one it gets.
 
     Args:
-        call: the function; its first argument is the value.
-        node: the name of the wrapped node, for the message.
+        call: the function; its first argument is the value, or there is one of each node.
+        nodes: the name of the wrapped node, or the names of those wrapped together.
         who: whose wrap it is, for the message.
     """
+    if not isinstance(nodes, str):
+        return _checked_each(call, nodes, who)
 
     def wrapping(value: Any, *others: Any) -> Any:
         returned = call(value, *others)
         if returned is not value:
-            _check_form(value, returned, node, who)
+            _check_form(value, returned, nodes, who)
         return returned
+
+    return wrapping
+
+
+def _checked_each(
+    call: Callable[..., Any], nodes: Sequence[str], who: str
+) -> Callable[..., Any]:
+    def wrapping(*values: Any) -> Any:
+        returned = call(*values)
+        if isinstance(returned, Mapping) and {*returned} == {*nodes}:
+            for node, value in zip(nodes, values, strict=False):
+                if returned[node] is not value:
+                    _check_form(value, returned[node], node, who)
+        return returned  # else the op says what it promised
 
     return wrapping
 
@@ -166,7 +235,8 @@ def _check_form(value: Any, returned: Any, where: str, who: str) -> None:
     if was != form:
         raise GraphError(
             f"{who} wraps {where.partition('[')[0]!r} and returned {form} instead of {was}"
-            f"{f' for {where}' if '[' in where else ''}; a wrap keeps shape and dtype"
+            f"{f' for {where}' if '[' in where else ''}; a wrap keeps shape and dtype, "
+            "unless it is made with keeps_form=False"
         )
 
 

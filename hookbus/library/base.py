@@ -43,6 +43,27 @@ class RandomSource:
     fork: Callable[[], Any]
 
 
+class Moment(Protocol):
+    """A place in a step of the program where values inside objects can be changed.
+
+    Values with the same moment can be changed together.
+    """
+
+    def change(
+        self, parts: Mapping[str, Any], fn: Callable[[dict[str, Any]], Mapping[str, Any]]
+    ) -> Callable[[], None]:
+        """Have the program compute with changed values from now on; return how to end that.
+
+        Args:
+            parts: the :attr:`LiveValue.part` of each value, by the value's name.
+            fn: takes the values by name, and returns those to use instead; it may change
+                them in place. It is called each time that the program comes to the place.
+
+        Raises:
+            GraphError: the objects that are tracked do not come to such a place.
+        """
+
+
 @attrs.frozen(eq=False)
 class LiveValue:
     """A value that an object holds outside the session, like a parameter of a module.
@@ -56,12 +77,17 @@ class LiveValue:
             None if *get* always works.
         is_shared: whether reading it takes all processes of the training, as for a value
             of which each holds a part. Hooks cannot assign such a value.
+        moment: where a step can change the value on its way, before it is used; None if
+            it cannot.
+        part: what the moment knows the value by.
     """
 
     get: Callable[[], Any]
     put: Callable[[Any], None] | None = None
     capture: Callable[[], Callable[[], None]] | None = None
     is_shared: bool = False
+    moment: Moment | None = None
+    part: Any = None
 
 
 class LiveState(Protocol):

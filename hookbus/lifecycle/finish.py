@@ -186,6 +186,8 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     assert state.backend is not None
     session, saver = state.backend.session, state.saver
     who = saver.checkpoints.enabled_by
+    if state.mode.takes_reports:
+        state.loop.warn_of_wraps(state.creator.graph)
     failures = [error for _, error in _tell(state, "end", session, outcome)]
     if has_time_to_save(state):
         failures += _attempt(lambda: take_written(state, None, wait=True))

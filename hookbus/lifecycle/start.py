@@ -13,6 +13,7 @@ import attrs
 from hookbus import random_state
 from hookbus.backend.program import is_live
 from hookbus.backend.protocol import Session
+from hookbus.backend.reports import ReportSession
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
@@ -512,6 +513,8 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
         else:
             load_evaluated(contents.hooks, states, ended, state.kind)
     state.bus.caller("after_create_session").collect(session, backend.coord)
+    if isinstance(session, ReportSession) and not state.mode.takes_reports:
+        session.change_values()  # in a loop the first step does, when all is tracked
     # 4. Generators last: the numbers drawn before must not matter.
     if training:
         contents.begin_generators(restored)

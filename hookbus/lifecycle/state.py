@@ -7,17 +7,20 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 from weakref import WeakSet
 
 import attrs
 
+from hookbus.backend.program import is_live
+from hookbus.backend.reports import ReportGraph
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
 from hookbus.config.config import Config, forget_records
 from hookbus.errors import (
+    GraphError,
     SessionClosedError,
     SessionStoppedError,
     UsageError,
@@ -112,7 +115,8 @@ class LoopState:
         has_begun: whether the first step is prepared.
         has_warned: whether the loop was warned of a long body.
         is_cut_inside: whether the session has left the loop in the body of a value.
-        input_names: the names that the loop gave to its inputs.
+        wrapped_names: the names of the values that came where hooks can wrap them.
+        has_checked_wraps: whether the wraps were checked.
         thread: the number of the thread that opened the session.
     """
 
@@ -122,7 +126,8 @@ class LoopState:
     has_begun: bool = False
     has_warned: bool = False
     is_cut_inside: bool = False
-    input_names: set[str] = attrs.field(factory=set)
+    wrapped_names: set[str] = attrs.field(factory=set)
+    has_checked_wraps: bool = False
     thread: int = attrs.field(factory=threading.get_ident)
 
     @property
@@ -139,24 +144,38 @@ class LoopState:
             )
 
     def check_wraps(self, graph: Graph) -> None:
-        """Warn of wraps that no input of the loop uses.
+        """Check, when the first pass has ended, that all wrapped values have come.
 
         Raises:
-            GraphError: a wrap is for a value inside a tracked object.
+            GraphError: a wrap has had no effect.
         """
-        names = self.input_names
-        for name, wraps in graph.wraps.items():
-            if name in names:
-                continue
-            owners = [graph.resolve(each).owner for each in wraps]
-            graph.check_wrap(graph.resolve(name), wrapper(owners[0]))
-            near = did_you_mean(name, names) or f"; use session.iterate(..., name={name!r})"
-            log.warning(
-                "a wrap has no effect",
-                node=name,
-                by=", ".join(owner or "the user" for owner in owners),
-                why=f"no input of the loop has this name{near}",
+        if self.has_checked_wraps or not self.has_begun:
+            return
+        self.has_checked_wraps = True
+        for name, who in self._unused_wraps(graph):
+            raise GraphError(
+                f"{who} wraps {name!r}, and no such value came in the first pass"
+                f"{self._hint(name, graph)}"
             )
+
+    def warn_of_wraps(self, graph: Graph) -> None:
+        """Warn at the end of wraps that had no effect, if there was no whole pass."""
+        if self.has_begun and not self.has_checked_wraps:
+            for name, who in self._unused_wraps(graph):
+                why = f"no value of this name came{self._hint(name, graph)}"
+                log.warning("a wrap had no effect", node=name, by=who, why=why)
+
+    def _unused_wraps(self, graph: Graph) -> Iterator[tuple[str, str]]:
+        """Yield the names of wrapped values that never came, and who wraps them."""
+        for name, wraps in graph.wraps.items():
+            if name not in self.wrapped_names and not is_live(graph.resolve(name)):
+                yield name, wrapper(graph.resolve(wraps[0]).owner)
+
+    def _hint(self, name: str, graph: Graph) -> str:
+        inside = graph.changeable if isinstance(graph, ReportGraph) else ()
+        return did_you_mean(name, [*self.wrapped_names, *inside]) or (
+            f"; use session.iterate(..., name={name!r}), or step.through({name}=...)"
+        )
 
 
 class Mode(Protocol):

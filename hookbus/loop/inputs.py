@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from hookbus.backend.reports import ReportSession
@@ -57,12 +56,28 @@ def wrapping(state: SessionState, name: str | None) -> Callable[[Any], Any] | No
     """Return a function that wraps the values of a custom loop's input, or None."""
     if name is None:
         return None
-    state.loop.input_names.add(name)
+    state.loop.wrapped_names.add(name)
     if name not in state.creator.graph.wraps:
         return None
+    session = reports_of(state)
+    return lambda value: session.wrapped({name: value})[name]
+
+
+def through(state: SessionState, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of a step by name as the wraps of hooks make them."""
+    names = state.loop.wrapped_names
+    if not names.issuperset(values):
+        names.update(values)
+    wraps = state.creator.graph.wraps
+    if not wraps or wraps.keys().isdisjoint(values):
+        return dict(values)
+    return reports_of(state).wrapped(values)
+
+
+def reports_of(state: SessionState) -> ReportSession:
+    """Return the backend session of a custom loop."""
     assert state.backend is not None
-    session = cast("ReportSession", state.backend.session)
-    return partial(session.wrapped, name)
+    return cast("ReportSession", state.backend.session)
 
 
 class Values(Iterator[T], Generic[T]):
@@ -161,8 +176,13 @@ class Passes:
         exchange_at_end_of_pass(self._state)
 
     def pass_ended(self, number: int) -> None:
-        """Tell hooks that a pass has ended; with epochs, these have events of their own."""
+        """Tell hooks that a pass has ended; with epochs, these have events of their own.
+
+        Raises:
+            GraphError: a wrap had no effect in the first pass.
+        """
         state = self._state
+        state.loop.check_wraps(state.creator.graph)
         if not state.contents.position.counts_epochs:
             self.epoch_ended(number)
         elif state.agreement is not None:

@@ -19,7 +19,7 @@ from hookbus.lifecycle.requests import (
     is_overdue,
 )
 from hookbus.lifecycle.state import RUNNING, SessionState
-from hookbus.loop.inputs import complete_tracking
+from hookbus.loop.inputs import complete_tracking, reports_of, through
 from hookbus.step.request import NO_FEEDS, NO_FETCHES
 from hookbus.step.trace import OpenStep
 
@@ -73,6 +73,45 @@ class Step:
         if self._open is None:
             self._entered("report()")
         self._reports.add(values)
+
+    def through(self, /, **values: Any) -> Any:
+        """Pass values of this step through hooks, which may change them, and report them.
+
+        Call it where the value is made, and go on with what it returns: hooks wrap values
+        by these names, with :meth:`Graph.wrap`. What hooks feed takes the value's place
+        before that.
+
+        Args:
+            values: the values by name, like ``gradient=g``. Those that a hook wraps
+                together have to be in one call.
+
+        Returns:
+            The value; of several a dict, by name.
+
+        Raises:
+            UsageError: a name is reported or passed through twice in this step, or the step
+                is not entered.
+            GraphError: a wrap returns a value of another form.
+
+        >>> from hookbus import Config, MonitoredSession, SessionRunHook
+        >>> class ClipHook(SessionRunHook):
+        ...     def begin(self, graph):
+        ...         graph.wrap("gradient", lambda gradient: max(-1.0, min(gradient, 1.0)))
+        >>> quiet = Config(autoload=False, header=False)
+        >>> with MonitoredSession(hooks=[ClipHook()], config=quiet) as session:
+        ...     with session.step() as step:
+        ...         print(step.through(gradient=3.5))
+        1.0
+        """
+        if self._open is None:
+            self._entered("through()")
+        for name in values:
+            self._reports.check_new(name, "passed through step.through()")
+        if self.feeds:
+            values = {name: self.feeds.get(name, value) for name, value in values.items()}
+        found = through(self._state, values)
+        self._reports.pass_through(found)
+        return next(iter(found.values())) if len(found) == 1 else found
 
     def count(self, increment: int) -> None:
         """Have the open block count this number of global steps.
@@ -163,10 +202,11 @@ class Step:
         is_new = not state.loop.has_begun
         if is_new:
             state.loop.has_begun = True
-            state.loop.check_wraps(state.creator.graph)
             if not contents.tracking.is_complete:
                 complete_tracking(state)
                 state.saver.note_restored(backend.session)
+            if state.creator.graph.wraps:
+                reports_of(state).change_values()
         if state.requests.pending or (is_new and state.agreement is not None):
             session, saver = backend.session, state.saver
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its

@@ -214,7 +214,8 @@ def test_a_wrap_keeps_the_form_of_the_value(fed, returned, words):
     with pytest.raises(GraphError) as caught, session:
         session.run("x", {"x": fed})
     assert str(caught.value) == (
-        f"plugin 'wrap' wraps 'x' and returned {words}; a wrap keeps shape and dtype"
+        f"plugin 'wrap' wraps 'x' and returned {words}; a wrap keeps shape and dtype, "
+        "unless it is made with keeps_form=False"
     )
     assert caught.value.__notes__[0] == "hookbus: raised in op 'x:wrap'"
 

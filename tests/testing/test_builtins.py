@@ -16,6 +16,7 @@ SETTINGS = {
     "final-ops": ["final_ops=loss,w"],
     "global-step-waiter": ["wait_until_step=0"],
     "gradient-accumulation": ["runs=2", "gradients=x"],
+    "gradient-clipping": ["norm=1.0", "gradients=x"],
     "in-memory-evaluator": ["evaluate=metrics:weight", "every_n_iter=2"],
     "logging-tensor": ["every_n_iter=2"],
     "lr-finder": ["variable=w", "steps=2", "output_dir=found"],

@@ -75,6 +75,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--gradient-accumulation", "4", "--gradient-accumulation-gradients", "loss"],
         lambda ran: "train op 'train' does not read 'loss'" in ran.stderr,
     ),
+    "gradient-clipping": (
+        ["--gradient-clipping", "1.0", "--gradient-clipping-gradients", "train"],
+        lambda ran: "plugin 'gradient-clipping' cannot wrap 'train'" in ran.stderr,
+    ),
     "in-memory-evaluator": (
         ["--in-memory-evaluator", "metrics:weight"],
         lambda ran: "evaluated step=0" in ran.stderr,
@@ -150,6 +154,7 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
 ALONE = (
     "gradient-accumulation",
+    "gradient-clipping",
     "lr-finder",
     "reduce-lr-on-plateau",
     "spike-rollback",

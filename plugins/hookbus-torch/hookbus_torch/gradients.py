@@ -47,16 +47,24 @@ def watch(optimizer: Optimizer) -> Steps | None:
 
     What wraps an optimizer, as in accelerate, often has its class and not its parts.
     """
-    while not hasattr(optimizer, "_optimizer_step_post_hooks"):
-        inner = getattr(optimizer, "optimizer", None)
-        if not isinstance(inner, Optimizer):
-            return None
-        optimizer = inner
+    inner = bare(optimizer)
+    if inner is None:
+        return None
+    optimizer = inner
     steps = _watched.get(optimizer)
     if steps is None:
         steps = _watched[optimizer] = Steps()
         optimizer.register_step_post_hook(steps)
     return steps
+
+
+def bare(thing: Any) -> Optimizer | None:
+    """Return the optimizer inside its wrappers; None for anything else."""
+    while isinstance(thing, Optimizer):
+        if hasattr(thing, "_optimizer_step_post_hooks"):
+            return thing
+        thing = getattr(thing, "optimizer", None)
+    return None
 
 
 def trained_in(module: Module) -> bool | None:

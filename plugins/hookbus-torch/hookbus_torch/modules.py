@@ -22,6 +22,7 @@ from hookbus import UsageError, log
 from hookbus.backend import Beside, LiveValue, Tracked
 from hookbus.errors import NoValueYetError
 from hookbus_torch import gradients, sharded, values
+from hookbus_torch.moments import ALL, Call, updates_of
 
 _WRAPPERS: Mapping[type, str] = {
     torch.nn.DataParallel: "module",
@@ -72,6 +73,7 @@ def tracked(name: str, module: Module) -> Tracked:
         is_alike=sharded.is_alike((*module.parameters(), *module.buffers())),
         pending=gradients.pending(lambda: parameters_of(module)),
         modes=_modes(module),
+        introduce=partial(_introduce, module),
     )
 
 
@@ -97,6 +99,18 @@ def _draws_in_cudnn(part: Module) -> bool:
     if not isinstance(part, torch.nn.RNNBase) or part.num_layers < 2 or not part.dropout:
         return False
     return torch.backends.cudnn.enabled and any(each.is_cuda for each in part.parameters())
+
+
+def _introduce(module: Module, tracked: Mapping[str, Any]) -> None:
+    """Tell the moments of a module which optimizers train it."""
+    inside = weakref.ref(module)
+
+    def parameters() -> Iterator[tuple[str, torch.Tensor]]:
+        found = inside()
+        return iter(()) if found is None else parameters_of(found)
+
+    optimizers = map(gradients.bare, tracked.values())
+    updates_of(module).introduce(filter(None, optimizers), parameters)
 
 
 @contextlib.contextmanager
@@ -286,7 +300,7 @@ def _shape(value: Any) -> Any:
 
 def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
     """Yield the values of a module for hooks, by their names without the module's."""
-    names = _plain_names(module)
+    names, updates = _plain_names(module), updates_of(module)
     chains: dict[str, list[Module]] = {}
     with_output: set[str] = set()
     for path, part in module.named_modules(remove_duplicate=False):
@@ -303,10 +317,16 @@ def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
             yield key, LiveValue(read, None if shared else write, is_shared=shared)
             if leaf in part._parameters:
                 read = partial(_gradient, f"{name}{key}:grad", part, leaf)
-                yield f"{key}:grad", LiveValue(read, is_shared=shared)
-    read = partial(_gradient_norm, f"{name}:grad_norm", module)
+                yield (
+                    f"{key}:grad",
+                    LiveValue(read, is_shared=shared, moment=updates, part=key[1:]),
+                )
     shared = not sharded.is_alike(module.parameters())
+    read = partial(_gradient_norm, f"{name}:grad_norm", module)
     yield ":grad_norm", LiveValue(read, is_shared=shared)
+    yield ":parameters", LiveValue(partial(_parameters, module), is_shared=shared)
+    read = partial(_gradients, f"{name}:grads", module)
+    yield ":grads", LiveValue(read, is_shared=shared, moment=updates, part=ALL)
 
 
 def _leaves(part: Module) -> Iterator[str]:
@@ -329,6 +349,20 @@ def _gradient(name: str, owner: Module, leaf: str) -> torch.Tensor:
     if gradient is None:
         raise _no_gradient(name)
     return sharded.whole(gradient)
+
+
+def _parameters(module: Module) -> dict[str, torch.Tensor]:
+    """Return the parameters by name."""
+    return {name: parameter.detach() for name, parameter in parameters_of(module)}
+
+
+def _gradients(name: str, module: Module) -> dict[str, torch.Tensor]:
+    """Return the gradients that there are, by the names of their parameters."""
+    every = {key: p.grad for key, p in parameters_of(module)}
+    found = {key: grad.detach() for key, grad in every.items() if grad is not None}
+    if not found:
+        raise _no_gradient(name)
+    return found
 
 
 def _gradient_norm(name: str, module: Module) -> torch.Tensor:
@@ -392,7 +426,7 @@ def _output(name: str, chain: Sequence[Module]) -> LiveValue:
             raise NoValueYetError(_no_output(name, chain), name)
         return kept[0] if arms else kept.pop()
 
-    return LiveValue(get, capture=capture)
+    return LiveValue(get, capture=capture, moment=Call(chain[-1]))
 
 
 def _no_output(name: str, chain: Sequence[Module]) -> str:

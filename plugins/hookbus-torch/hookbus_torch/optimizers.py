@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from hookbus import GraphError, UsageError
 from hookbus.backend import LiveValue, Tracked
 from hookbus_torch import forms, gradients, groups, sharded, values
+from hookbus_torch.moments import Rate, updates_of
 
 Group: TypeAlias = dict[str, Any]
 
@@ -25,6 +26,8 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
 
     def introduce(tracked: Mapping[str, Any]) -> None:
         others.update(tracked)
+        inner = gradients.bare(optimizer)
+        updates_of(optimizer).introduce([] if inner is None else [inner])
         if steps is not None:
             every = tracked.values()
             steps.modules = [thing for thing in every if isinstance(thing, Module)]
@@ -201,11 +204,14 @@ def _rates(name: str, optimizer: Optimizer) -> Iterator[tuple[str, LiveValue]]:
 
     The groups are looked up each time: a restored optimizer has new ones.
     """
-    yield ".lr", LiveValue(partial(_rate, optimizer), partial(_set_all, name, optimizer))
+    updates = updates_of(optimizer)
+    get, put = partial(_rate, optimizer), partial(_set_all, name, optimizer)
+    yield ".lr", LiveValue(get, put, moment=updates, part=Rate(get, put))
     count = len(optimizer.param_groups)
     for number in range(count) if count > 1 else ():
         get = partial(_rate_of, optimizer, number)
-        yield f".lr.{number}", LiveValue(get, partial(_set_one, name, optimizer, number))
+        put = partial(_set_one, name, optimizer, number)
+        yield f".lr.{number}", LiveValue(get, put, moment=updates, part=Rate(get, put))
 
 
 def _rate_of(optimizer: Optimizer, number: int) -> Any:

@@ -43,25 +43,38 @@ def test_the_loop_gets_what_the_wraps_return(own, fetch):
 
 
 def test_an_input_without_the_name_is_as_it_is(own):
-    """So is one whose name nothing wraps."""
-    plus = WrapHook("batch", lambda batch: batch + 1)
-    assert looped(own(plus), [1, 2]) == [1, 2]
-    assert looped(own(plus), [1, 2], name="other") == [1, 2]
+    """As one whose name nothing wraps."""
     assert looped(own(), [1, 2], name="batch") == [1, 2]
 
 
-def test_a_name_that_no_input_has_is_warned_of(own, lines):
-    """At the first step, with names that are close."""
+def test_a_wrap_that_meets_no_value_ends_the_session_with_the_first_pass(own):
+    """With names that are close."""
     wraps = [WrapHook("batch", lambda batch: batch) for _ in range(2)]
-    looped(own(*wraps), [1, 2, 3], name="batches")
-    looped(own(wraps[0]), [1, 2, 3])
-    warnings = [line for line in lines if line["log_level"] == "warning"]
-    why = "no input of the loop has this name"
-    line = {"event": "a wrap has no effect", "log_level": "warning", "node": "batch"}
-    assert warnings == [
-        {**line, "by": "wrap, wrap-2", "why": f"{why}; did you mean 'batches'?"},
-        {**line, "by": "wrap", "why": f"{why}; use session.iterate(..., name='batch')"},
-    ]
+    told = "plugin 'wrap' wraps 'batch', and no such value came in the first pass"
+    for name, hint in (
+        ({"name": "batches"}, "; did you mean 'batches'?"),
+        ({}, "; use session.iterate(..., name='batch'), or step.through(batch=...)"),
+    ):
+        with pytest.raises(GraphError) as caught:
+            looped(own(*wraps), [1, 2, 3], **name)
+        assert str(caught.value) == told + hint
+
+
+def test_a_wrap_that_meets_no_value_in_a_loop_without_passes_is_warned_of(own, lines):
+    """At the end: nobody knows before whether one comes."""
+    with own(WrapHook("batch", lambda batch: batch)) as session:
+        for _ in range(2):
+            with session.step():
+                pass
+    (line,) = [line for line in lines if line["log_level"] == "warning"]
+    assert line == {
+        "event": "a wrap had no effect",
+        "log_level": "warning",
+        "node": "batch",
+        "by": "plugin 'wrap'",
+        "why": "no value of this name came; use session.iterate(..., name='batch'), or "
+        "step.through(batch=...)",
+    }
 
 
 def test_a_wrap_draws_the_numbers_of_the_training(own):
@@ -95,8 +108,15 @@ def test_a_wrap_keeps_the_form_of_each_part_of_a_batch(own):
         looped(own(wraps), [(np.ones((2, 3)), 1)], name="batch")
     assert str(caught.value) == (
         "plugin 'wrap' wraps 'batch' and returned float64 (1, 3) instead of float64 (2, 3) "
-        "for batch[0]; a wrap keeps shape and dtype"
+        "for batch[0]; a wrap keeps shape and dtype, unless it is made with "
+        "keeps_form=False"
     )
+
+
+def test_a_wrap_that_may_change_the_form_does(own):
+    """It cuts a batch, and adds a part."""
+    cut = WrapHook("batch", lambda batch: (batch[:1], len(batch)), keeps_form=False)
+    assert looped(own(cut), [[1, 2], [3]], name="batch") == [([1], 2), ([3], 1)]
 
 
 def test_the_name_of_an_input_is_a_str(own):
@@ -109,7 +129,7 @@ def test_the_first_checkpoint_waits_for_the_step_of_a_wrapped_value(saved, tmp_p
     """At the first step, the hook has drawn for the first value already."""
     wraps = WrapHook("batch", lambda batch: batch)
     looped(saved(wraps, every=10, directory=tmp_path / "wrapped"), [1, 2], name="batch")
-    looped(saved(wraps, every=10, directory=tmp_path / "plain"), [1, 2])
+    looped(saved(every=10, directory=tmp_path / "plain"), [1, 2])
     assert sorted(path.name for path in tmp_path.glob("*/ckpt-*")) == [
         "ckpt-0",
         "ckpt-1",

@@ -1,0 +1,133 @@
+"""Limits gradients before each update: by their common norm, by value, or adaptively."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+import hookbus
+from hookbus import Graph, SessionRunHook, UsageError
+from hookbus.validation import numeric
+
+_NAME = "gradient-clipping"
+_LEAST_WEIGHTS = 1e-3
+"""The least norm of weights that counts, so that weights of 0 can leave it."""
+_LEAST_GRADIENT = 1e-6
+
+
+@attrs.define(eq=False)
+class GradientClippingHook(SessionRunHook):
+    """Limits the gradients of each update, as ``clip_grad_norm_`` of PyTorch does.
+
+    Args:
+        norm: the largest norm of all gradients, taken as one vector. If theirs is larger,
+            all are scaled down alike (Pascanu et al. 2013, arXiv:1211.5063).
+        value: the largest absolute value of each number.
+        adaptive: the largest norm of each unit's gradient, in units of the norm of the
+            unit's weights (Brock et al. 2021, arXiv:2102.06171). The units of a weight are
+            the parts along its first axis; a vector is one unit.
+        gradients: the names of the gradients. Each is a value, or a tree of values.
+        weights: the names of what *adaptive* compares each of them with; PyTorch's names
+            need none.
+
+    Raises:
+        UsageError: there is not exactly one limit, or not one weight for each gradient.
+    """
+
+    options = hookbus.HookOptions(main_setting="norm")
+
+    norm: float | None = attrs.field(default=None, validator=numeric(above=0))
+    value: float | None = attrs.field(default=None, validator=numeric(above=0))
+    adaptive: float | None = attrs.field(default=None, validator=numeric(above=0))
+    gradients: Sequence[str] = ("model:grads",)
+    weights: Sequence[str] = ()
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the settings fit each other."""
+        limits = self.norm, self.value, self.adaptive
+        if sum(limit is not None for limit in limits) != 1:
+            raise UsageError(f"{_NAME} takes one limit: norm, value or adaptive")
+        if len(self.weights) not in (0, len(self.gradients)) or not self.gradients:
+            raise UsageError(f"{_NAME}: name gradients, and no weights or one for each")
+
+    def begin(self, graph: Graph) -> None:
+        """Wrap the gradients."""
+        if self.norm is not None:
+            first, *others = self.gradients
+            graph.wrap([first, *others] if others else first, self._by_norm)
+        for name in self.gradients if self.value is not None else ():
+            graph.wrap(name, self._by_value)
+        for number, name in enumerate(self.gradients if self.adaptive is not None else ()):
+            of_module = name.replace(":grads", ":parameters").removesuffix(":grad")
+            weights = self.weights[number] if self.weights else of_module
+            if weights == name:
+                raise UsageError(f"{_NAME}: name the weights of {name!r}, with weights=")
+            graph.wrap(name, self._by_weights, reads={"weights": weights})
+
+    def _by_norm(self, gradients: Any, xp: Any) -> Any:
+        leaves = [*_leaves(gradients)]
+        if leaves and _is_torch(leaves[0]):
+            clip = importlib.import_module("torch.nn.utils").clip_grad_norm_
+            clip([SimpleNamespace(grad=leaf) for leaf in leaves], self.norm)
+            return gradients
+        squares = (xp.sum(xp.abs(leaf) ** 2) for leaf in leaves)
+        scale = xp.minimum(1.0, self.norm / (xp.sqrt(sum(squares)) + _LEAST_GRADIENT))
+        return _mapped(lambda leaf: leaf * _as(scale, leaf), gradients)
+
+    def _by_value(self, gradient: Any, xp: Any) -> Any:
+        most: Any = self.value
+
+        def clipped(leaf: Any) -> Any:
+            clip = leaf.clamp_ if _is_torch(leaf) else partial(xp.clip, leaf)
+            return clip(-most, most)
+
+        return _mapped(clipped, gradient)
+
+    def _by_weights(self, gradient: Any, weights: Any, xp: Any) -> Any:
+        def clipped(leaf: Any, weight: Any) -> Any:
+            np = importlib.import_module("torch") if _is_torch(leaf) else xp
+            most = self.adaptive * np.clip(_norms(weight, np), _LEAST_WEIGHTS, None)
+            norms = np.clip(_norms(leaf, np), _LEAST_GRADIENT, None)
+            return np.where(norms > most, leaf * (most / norms), leaf)
+
+        return _mapped(clipped, gradient, weights)
+
+
+def _norms(value: Any, np: Any) -> Any:
+    """Return the norm of each unit, in a form that fits the value."""
+    axes = tuple(range(1, value.ndim)) or None
+    squares = np.abs(value) ** 2
+    total = np.sum(squares, axis=axes, keepdims=True) if axes else np.sum(squares)
+    return np.sqrt(total)
+
+
+def _mapped(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply a function to each value of a tree, with those at its place in other trees."""
+    if isinstance(tree, Mapping):
+        return {k: _mapped(fn, each, *(o[k] for o in others)) for k, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [_mapped(fn, *each) for each in zip(tree, *others, strict=True)]
+        return getattr(type(tree), "_make", type(tree))(parts)
+    return fn(tree, *others)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, Mapping | list | tuple):
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _is_torch(value: Any) -> bool:
+    return hasattr(value, "clamp_")
+
+
+def _as(scale: Any, leaf: Any) -> Any:
+    """Return a factor that keeps the dtype of a value."""
+    return scale.astype(leaf.dtype) if hasattr(leaf, "dtype") else float(scale)
