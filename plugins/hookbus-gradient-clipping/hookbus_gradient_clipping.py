@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,7 @@ from hookbus import Graph, SessionRunHook, UsageError
 from hookbus.validation import numeric
 
 _NAME = "gradient-clipping"
-_LEAST_WEIGHTS = 1e-3
-"""The least norm of weights that counts, so that weights of 0 can leave it."""
-_LEAST_GRADIENT = 1e-6
+_EPSILON, _LEAST_WEIGHTS = 1e-6, 1e-3  # those of the papers and of PyTorch
 
 
 @attrs.define(eq=False)
@@ -44,14 +42,15 @@ class GradientClippingHook(SessionRunHook):
     norm: float | None = attrs.field(default=None, validator=numeric(above=0))
     value: float | None = attrs.field(default=None, validator=numeric(above=0))
     adaptive: float | None = attrs.field(default=None, validator=numeric(above=0))
-    gradients: Sequence[str] = ("model:grads",)
-    weights: Sequence[str] = ()
+    gradients: Sequence[str] | str = ("model:grads",)
+    weights: Sequence[str] | str = ()
 
     def __attrs_post_init__(self) -> None:
         """Check that the settings fit each other."""
         limits = self.norm, self.value, self.adaptive
         if sum(limit is not None for limit in limits) != 1:
             raise UsageError(f"{_NAME} takes one limit: norm, value or adaptive")
+        self.gradients, self.weights = _names(self.gradients), _names(self.weights)
         if len(self.weights) not in (0, len(self.gradients)) or not self.gradients:
             raise UsageError(f"{_NAME}: name gradients, and no weights or one for each")
 
@@ -70,14 +69,19 @@ class GradientClippingHook(SessionRunHook):
             graph.wrap(name, self._by_weights, reads={"weights": weights})
 
     def _by_norm(self, gradients: Any, xp: Any) -> Any:
-        leaves = [*_leaves(gradients)]
+        leaves: list[Any] = []
+        _mapped(leaves.append, gradients)
         if leaves and _is_torch(leaves[0]):
             clip = importlib.import_module("torch.nn.utils").clip_grad_norm_
             clip([SimpleNamespace(grad=leaf) for leaf in leaves], self.norm)
             return gradients
         squares = (xp.sum(xp.abs(leaf) ** 2) for leaf in leaves)
-        scale = xp.minimum(1.0, self.norm / (xp.sqrt(sum(squares)) + _LEAST_GRADIENT))
-        return _mapped(lambda leaf: leaf * _as(scale, leaf), gradients)
+        scale = xp.minimum(1.0, self.norm / (xp.sqrt(sum(squares)) + _EPSILON))
+
+        def scaled(leaf: Any) -> Any:  # in its own dtype
+            return leaf * (scale.astype(leaf.dtype) if hasattr(leaf, "dtype") else scale)
+
+        return _mapped(scaled, gradients)
 
     def _by_value(self, gradient: Any, xp: Any) -> Any:
         most: Any = self.value
@@ -92,10 +96,14 @@ class GradientClippingHook(SessionRunHook):
         def clipped(leaf: Any, weight: Any) -> Any:
             np = importlib.import_module("torch") if _is_torch(leaf) else xp
             most = self.adaptive * np.clip(_norms(weight, np), _LEAST_WEIGHTS, None)
-            norms = np.clip(_norms(leaf, np), _LEAST_GRADIENT, None)
+            norms = np.clip(_norms(leaf, np), _EPSILON, None)
             return np.where(norms > most, leaf * (most / norms), leaf)
 
         return _mapped(clipped, gradient, weights)
+
+
+def _names(given: Sequence[str] | str) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _norms(value: Any, np: Any) -> Any:
@@ -116,18 +124,5 @@ def _mapped(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return fn(tree, *others)
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping | list | tuple):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _leaves(part)
-    else:
-        yield tree
-
-
 def _is_torch(value: Any) -> bool:
     return hasattr(value, "clamp_")
-
-
-def _as(scale: Any, leaf: Any) -> Any:
-    """Return a factor that keeps the dtype of a value."""
-    return scale.astype(leaf.dtype) if hasattr(leaf, "dtype") else float(scale)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hookbus_gradient_accumulation import GradientAccumulationHook
+from hookbus_gradient_clipping import GradientClippingHook
 from hookbus_jax import JaxGraph
 
 from hookbus import GraphError, MonitoredSession, SessionRunHook
@@ -101,7 +102,8 @@ def test_a_wrap_keeps_shape_and_dtype_of_each_leaf():
         session.run("train", {"x": jnp.ones(2)})
     assert str(caught.value) == (
         "plugin 'wrap' wraps 'gradient' and returned bfloat16 (2,) instead of float32 (2,) "
-        "for gradient['w']; a wrap keeps shape and dtype"
+        "for gradient['w']; a wrap keeps shape and dtype, unless it is made with "
+        "keeps_form=False"
     )
 
 
@@ -122,3 +124,25 @@ def test_gradients_are_accumulated_as_by_hand():
         params = jax.tree.map(lambda p, g: p - 0.5 * (g / runs), params, sums)
     assert steps == 6
     assert jax.tree.map(np.array_equal, found, params) == {"w": True, "b": True}
+
+
+def test_gradients_are_clipped_by_their_common_norm():
+    """Inside the compiled program, as by hand."""
+    xs = [np.float32([1.0, n / 7]) for n in range(6)]
+    hook = GradientClippingHook(0.5, gradients="gradient")
+    with MonitoredSession(descent(), hooks=[hook], config=QUIET) as session:
+        for x in xs:
+            session.run("train", {"x": x})
+        found = session.run("params")
+
+    @jax.jit
+    def update(params, x):
+        slopes = jax.grad(lambda p: ((p["w"] * x).sum() + p["b"]) ** 2)(params)
+        total = jnp.sqrt(sum(jnp.sum(jnp.abs(g) ** 2) for g in slopes.values()))
+        scale = jnp.minimum(1.0, 0.5 / (total + 1e-6))
+        return jax.tree.map(lambda p, g: p - 0.5 * (g * scale), params, slopes)
+
+    params = {"w": jnp.ones(2), "b": jnp.zeros(())}
+    for x in xs:
+        params = update(params, x)
+    assert jax.tree.map(np.allclose, found, params) == {"w": True, "b": True}

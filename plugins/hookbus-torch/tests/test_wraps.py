@@ -128,12 +128,13 @@ def test_a_train_op_of_a_graph_reads_the_wrapped_batch(tmp_path):
 
 class Wraps(SessionRunHook):
     def begin(self, graph) -> None:
-        graph.wrap("model.0.weight:grad", lambda grad: -grad)
+        graph.wrap("model.0.weight", lambda weight: -weight)
 
 
 WORDS = (
-    "cannot wrap 'model.0.weight:grad': it lives in an object, and the code of the "
-    "training reads it there; wrap an input or a placeholder"
+    "cannot wrap 'model.0.weight': it lives in an object, and the code of the training "
+    r"reads it there; wrap an input, what the loop passes through step.through\(\), or a "
+    "value that is made in the step, like a gradient"
 )
 
 
