@@ -12,6 +12,7 @@ from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.hook_options import Kind
+from hookbus.hooks.outcome import RollbackPlace
 from hookbus.hooks.requests import CurrentHook, Requests, RunRequests, StopKind
 from hookbus.hooks.timer import pause
 
@@ -232,7 +233,11 @@ class SessionRunContext:
         services.requests.assign(services.current_hook.name, named, self)
 
     def request_rollback(
-        self, why: str = "asked to roll back", skip_inputs: bool = True
+        self,
+        why: str = "asked to roll back",
+        skip_inputs: bool = True,
+        *,
+        to: RollbackPlace = "checkpoint",
     ) -> None:
         """Ask the session to go back to its newest good checkpoint after this run.
 
@@ -245,10 +250,17 @@ class SessionRunContext:
         it is over an iterator, or if the checkpoint is older than the pass. Then it
         continues with its next value.
 
+        With ``to="step"`` a custom loop goes back to where it pulled the value in hand of
+        ``session.iterate``. The state comes from memory, and the loop gets the same value
+        once more. The hook that asks keeps its own state, so that it can do something else
+        this time, like wrapping the value with a part of it. It has to declare
+        ``HookOptions(rolls_back="step")``.
+
         Args:
             why: the reason, in words, for the log.
             skip_inputs: whether to leave out the values that this run took from inputs when
-                the session comes to them again, also after a kill.
+                the session comes to them again, also after a kill. A step never does.
+            to: ``"checkpoint"`` or ``"step"``.
 
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests.
@@ -258,7 +270,7 @@ class SessionRunContext:
         """
         services = self._frame.services
         who = services.current_hook.name
-        services.requests.request_rollback(who, why, skip_inputs, self)
+        services.requests.request_rollback(who, why, skip_inputs, self, to)
 
     def skip_update(self) -> None:
         """Ask in ``before_run`` that this run does not update the model.

@@ -173,7 +173,9 @@ class HookOptions:
             pulls no input, draws no number from a global generator. False by default.
         rolls_back: True for a hook that calls ``request_rollback()``. A custom loop then
             saves at the start of each pass, so that going back never undoes the code
-            between two passes. False by default.
+            between two passes. ``"step"`` for a hook that calls
+            ``request_rollback(to="step")``: a custom loop then copies its state in memory
+            at each value. False by default.
         main_setting: the field that ``--NAME VALUE`` sets; by default the first.
         default_settings: values by field, which apply if a flag switches the plugin on and
             nothing else sets them. None by default.
@@ -208,7 +210,13 @@ class HookOptions:
     on_error: str = attrs.field(default="raise", validator=_check_policy)
     can_wait: bool = attrs.field(default=False, validator=_check_flag)
     only_observes: bool = attrs.field(default=False, validator=_check_flag)
-    rolls_back: bool = attrs.field(default=False, validator=_check_flag)
+    rolls_back: bool | Literal["step"] = attrs.field(
+        default=False,
+        validator=_checked(
+            lambda value: isinstance(value, bool) or value == "step",
+            'True, False or "step"',
+        ),
+    )
     main_setting: str | None = attrs.field(
         default=None,
         validator=_checked(

@@ -9,7 +9,8 @@ event's name, and takes only the arguments that it names. The order of one sessi
 with ``on_exception`` instead of the last two if an error ends it. ``addoption`` is called
 before all of them, when the plugin's settings are read.
 
-``cancelled`` takes the place of ``after_run`` in a step that the caller cancels;
+``cancelled`` takes the place of ``after_run`` in a step that the caller cancels, and
+``step_failed`` in one that an error leaves;
 ``veto_save``, ``before_save`` and ``after_save`` are called around every checkpoint, and
 ``pruning`` before one is removed;
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
@@ -109,6 +110,17 @@ def before_run(run_context: SessionRunContext) -> SessionRunArgs | None:
 @hookspec
 def after_run(run_context: SessionRunContext, run_values: SessionRunValues) -> None:
     """Called after a successful run, with this hook's own results."""
+
+
+@hookspec
+def step_failed(run_context: SessionRunContext, exception: Exception) -> None:
+    """Called when an error is about to leave the block of a step of a custom loop.
+
+    The error may be that of the program, like MemoryError, or of a hook. A hook that calls
+    ``run_context.request_rollback(to="step")`` has the session suppress it: the rest of the
+    loop's body runs, and the loop then gets the same value again, in the state as it was.
+    Otherwise the error goes on its way.
+    """
 
 
 @hookspec

@@ -88,9 +88,13 @@ class StopReason:
     kind: OutcomeKind = "stopped"
 
 
+RollbackPlace: TypeAlias = Literal["checkpoint", "step"]
+"""Where a session can go back to."""
+
+
 @attrs.frozen
 class Rollback:
-    """A request of a plugin to go back to the newest good checkpoint.
+    """A request of a plugin to go back.
 
     Attributes:
         who: the plugin.
@@ -98,12 +102,14 @@ class Rollback:
         skip_inputs: whether to leave out the input values of the run with the request.
         taken: the numbers of these values, by input; None if that run is the last one. With
             several ranks the session goes back some runs later.
+        to: where to go back: to a ``checkpoint``, or to the beginning of the ``step``.
     """
 
     who: str
     why: str
     skip_inputs: bool
     taken: Mapping[str, Sequence[int]] | None = None
+    to: RollbackPlace = "checkpoint"
 
 
 @attrs.frozen

@@ -11,7 +11,14 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 import attrs
 
 from hookbus.errors import UsageError, WriteConflictError, did_you_mean
-from hookbus.hooks.outcome import NOBODY, Rollback, SaveRequest, StopReason, united
+from hookbus.hooks.outcome import (
+    NOBODY,
+    Rollback,
+    RollbackPlace,
+    SaveRequest,
+    StopReason,
+    united,
+)
 from hookbus.process.interrupts import signals_deferred
 from hookbus.validation import number_in
 
@@ -259,17 +266,28 @@ class Requests:
 
     @signals_deferred
     def request_rollback(
-        self, who: str, why: str, skip_inputs: bool, run: AskedRun
+        self,
+        who: str,
+        why: str,
+        skip_inputs: bool,
+        run: AskedRun,
+        to: RollbackPlace = "checkpoint",
     ) -> None:
-        """Ask to go back to the newest good checkpoint; the first request counts.
+        """Ask to go back; the first request counts.
 
         Raises:
-            UsageError: the run is over.
+            UsageError: the run is over, or there is no such place.
         """
+        if to not in get_args(RollbackPlace):
+            raise UsageError(
+                f"hook {who!r} called run_context.request_rollback(to={to!r}): expected "
+                f"'checkpoint' or 'step'{did_you_mean(str(to), get_args(RollbackPlace))}"
+            )
         with self._lock:
             asked = self._asked_of(run, who, "request_rollback()")
             if asked.rollback is None:
-                asked.rollback = Rollback(who, why, skip_inputs)
+                skips = skip_inputs and to == "checkpoint"
+                asked.rollback = Rollback(who, why, skips, to=to)
 
     @signals_deferred
     def take_rollback(self, asked: RunRequests) -> Rollback | None:

@@ -12,7 +12,12 @@ from hookbus.graph import graph as graph_module
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.outcome import Rollback
 from hookbus.hooks.requests import RunRequests
-from hookbus.lifecycle.requests import count_rollback, take_rollback
+from hookbus.lifecycle.requests import (
+    count_rollback,
+    kept_value,
+    take_rollback,
+    undo_value,
+)
 from hookbus.lifecycle.start import open_backend
 from hookbus.lifecycle.state import Mode, SessionState
 from hookbus.logs import log
@@ -53,7 +58,13 @@ class Graph:
         asked: RunRequests,
         context: SessionRunContext | None,
     ) -> None:
-        """Replace the backend session by a new one, restored from a checkpoint."""
+        """Replace the backend session by a new one, restored from a checkpoint.
+
+        Raises:
+            UsageError: a hook asks to undo a step.
+        """
+        if asked.rollback is not None and asked.rollback.to == "step":
+            kept_value(state, asked.rollback)
         rollback, restored = take_rollback(state, asked, context)
         count_rollback(state, rollback, restored)
         if asked.stop is not None:  # in effect at once: the new backend does no run
@@ -98,8 +109,12 @@ class Blocks:
     ) -> None:
         """Give the tracked objects the state of the newest good checkpoint.
 
-        The open pass over the input also goes back, if it can.
+        The open pass over the input also goes back, if it can. A hook may ask to undo only
+        the steps for the value in hand.
         """
+        if asked.rollback is not None and asked.rollback.to == "step":
+            undo_value(state, asked, context)
+            return
         rollback, restored = take_rollback(state, asked, context)
         assert state.backend is not None
         backend, contents, saved = state.backend, state.contents, restored.state

@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from hookbus.checkpoint.reader import Restored
-from hookbus.errors import SessionClosedError
+from hookbus.errors import SessionClosedError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import shared
+from hookbus.hooks.hook_options import options_of
 from hookbus.hooks.outcome import (
     Rollback,
     SaveRequest,
@@ -23,6 +24,7 @@ from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log
 from hookbus.peers.agreement import NEVER, Place, Status
 from hookbus.process.signals import raise_deferred
+from hookbus.saving.copies import KeptValue
 from hookbus.validation import plain_params
 
 _CAME = "a signal came"
@@ -79,7 +81,7 @@ def apply_between_steps(
     asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
         hold_requests(state, asked)
-    _hold_until_pull(state, asked)
+    hold_until_pull(state, asked)
 
 
 def apply_at_pull(state: SessionState) -> None:
@@ -116,7 +118,7 @@ def is_overdue(state: SessionState) -> bool:
     return time.monotonic() - came > max(state.options.grace, 2 * usual)
 
 
-def _hold_until_pull(state: SessionState, asked: RunRequests) -> None:
+def hold_until_pull(state: SessionState, asked: RunRequests) -> None:
     """Have requests wait for the next pull, and commit assignments."""
     loop, steps = state.loop, state.contents.position.body_steps
     stop, save, rollback = state.requests.take_asked(asked)
@@ -334,6 +336,95 @@ def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> 
     retention.forget_values_after(restored.manifest.global_step)
 
 
+def keep_value(state: SessionState, value: Any) -> None:
+    """Keep a value that was pulled, and the state, if a hook may go back to them."""
+    loop = state.loop
+    if loop.goes_back_to_value is None:
+        hooks = state.bus.members.values()
+        goes = any(options_of(member.plugin).rolls_back == "step" for member in hooks)
+        loop.goes_back_to_value = goes
+    if loop.goes_back_to_value and not state.contents.position.resuming:
+        assert state.backend is not None
+        loop.kept = loop.kept or KeptValue()
+        loop.kept.keep(state.contents, state.backend.session, value)
+
+
+def kept_value(state: SessionState, asked: Rollback) -> KeptValue:
+    """Return the kept value and state, to which a hook asks to go back.
+
+    Raises:
+        UsageError: nothing is.
+    """
+    member = state.bus.members.get(asked.who)
+    options = None if member is None else options_of(member.plugin)
+    who = f'hook {asked.who!r} called run_context.request_rollback(to="step")'
+    if not (state.mode.has_passes and state.mode.takes_reports):
+        raise UsageError(f"{who}, which only a loop over session.iterate() can do")
+    if options is None or options.rolls_back != "step":
+        raise UsageError(
+            f"{who}, and nothing was copied for it: declare "
+            'options = HookOptions(rolls_back="step")'
+        )
+    if state.agreement is not None:
+        raise UsageError(f"{who}, which a training of several processes cannot do")
+    kept, innermost = state.loop.kept, state.contents.position.innermost
+    if kept is None or innermost is None or kept.of is not innermost:
+        raise UsageError(
+            f"{who}, and no value of session.iterate() is in hand: put the step into a pass"
+        )
+    return kept
+
+
+def undo_value(
+    state: SessionState, asked: RunRequests, context: SessionRunContext | None
+) -> None:
+    """Go back to the pull of the value in hand; the loop gets it once more.
+
+    Raises:
+        UsageError: nothing is kept for that.
+        TrainingError: the session went back too often.
+    """
+    rollback = state.requests.take_rollback(asked)
+    assert rollback is not None
+    kept, stop = kept_value(state, rollback), asked.stop
+    if stop is not None and stop.kind == "stopped" and context is not None:
+        asked.stop = None
+        state.ending.defer(stop, context.global_step)
+    assert state.backend is not None
+    state.recoveries.rollbacks.add(rollback, state.global_step)
+    log.debug("undoing a step", by=rollback.who, why=rollback.why, step=state.global_step)
+    state.backend.stepper.flush_idle()
+    kept.put_back(state.contents, state.backend.session, rollback)
+    state.requests.take_values()
+    state.saver.retention.forget_values_after(state.global_step)
+
+
+def undoes_failed_step(
+    state: SessionState, context: SessionRunContext, error: Exception
+) -> bool:
+    """Tell hooks of a step that failed; return whether one of them undoes it.
+
+    Raises:
+        UsageError: a hook asks to go back, and nothing is kept for that.
+    """
+    caller = state.bus.caller("step_failed")
+    if caller.reaches_nobody:
+        return False
+    asked = context.asked
+    asked.writes, asked.save, asked.rollback = {}, None, None  # those of a failed step
+    caller.collect(context, error)
+    rollback = asked.rollback
+    if rollback is None:
+        return False
+    if rollback.to != "step":
+        raise UsageError(
+            f"hook {rollback.who!r} called run_context.request_rollback() in "
+            'step_failed(): the step can only be undone, with to="step"'
+        ) from error
+    kept_value(state, rollback)
+    return True
+
+
 def _roll_back_if_asked(
     state: SessionState, asked: RunRequests, context: SessionRunContext | None
 ) -> None:
@@ -351,7 +442,7 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
     if state.agreement is not None and context.kind == state.kind:
         _exchange(state, asked)
     if state.contents.position.holds:
-        _hold_until_pull(state, asked)
+        hold_until_pull(state, asked)
         return
     _stop_by_signal(state, context)
     is_later = asked.rollback is not None and state.mode.replaces_backend

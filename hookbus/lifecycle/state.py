@@ -47,6 +47,7 @@ from hookbus.process.signals import (
     deliver_signals,
 )
 from hookbus.saving.contents import Contents
+from hookbus.saving.copies import KeptValue
 from hookbus.saving.saver import Saver
 from hookbus.step.stepper import Stepper
 
@@ -117,6 +118,9 @@ class LoopState:
         is_cut_inside: whether the session has left the loop in the body of a value.
         wrapped_names: the names of the values that came where hooks can wrap them.
         has_checked_wraps: whether the wraps were checked.
+        goes_back_to_value: whether a hook may go back to the value in hand; None before the
+            first one.
+        kept: what the session keeps of the value in hand, for such a hook.
         thread: the number of the thread that opened the session.
     """
 
@@ -128,6 +132,8 @@ class LoopState:
     is_cut_inside: bool = False
     wrapped_names: set[str] = attrs.field(factory=set)
     has_checked_wraps: bool = False
+    goes_back_to_value: bool | None = None
+    kept: KeptValue | None = None
     thread: int = attrs.field(factory=threading.get_ident)
 
     @property

@@ -13,6 +13,7 @@ from hookbus.lifecycle.requests import (
     apply_between_steps,
     exchange_at_end_of_pass,
     heed_signal,
+    keep_value,
 )
 from hookbus.lifecycle.saves import on_any_rank
 from hookbus.lifecycle.state import RUNNING, SessionState
@@ -147,12 +148,23 @@ class Passes:
         if late and not state.loop.has_begun:
             return False  # the first step saves
         hooks = state.bus.members.values()
-        goes_back = any(options_of(member.plugin).rolls_back for member in hooks)
+        goes_back = any(options_of(member.plugin).rolls_back is True for member in hooks)
         return on_any_rank(state, goes_back or state.recoveries.rollbacks.count > 0)
 
     def has_stopped(self) -> bool:
         """Return whether the session has stopped."""
         return self._state.phase is not RUNNING
+
+    def pulled(self, value: Any) -> None:
+        """Keep a value that was pulled, and the state, if a hook may go back to them."""
+        if self._state.loop.goes_back_to_value is not False:
+            keep_value(self._state, value)
+
+    def again(self) -> Any:
+        """Return the value in hand once more."""
+        kept = self._state.loop.kept
+        assert kept is not None
+        return kept.again()
 
     def before_value(self) -> bool:
         """Serve what waits between two values; return whether the pass stops there.

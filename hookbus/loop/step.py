@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hookbus.backend.reports import Reports
-from hookbus.errors import UsageError
+from hookbus.errors import UsageError, summary_of
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook_options import Kind
 from hookbus.lifecycle.backend_handle import BackendHandle
@@ -16,9 +16,12 @@ from hookbus.lifecycle.requests import (
     apply_cancelled,
     apply_requests,
     heed_signal,
+    hold_until_pull,
     is_overdue,
+    undoes_failed_step,
 )
 from hookbus.lifecycle.state import RUNNING, SessionState
+from hookbus.logs import log
 from hookbus.loop.inputs import complete_tracking, reports_of, through
 from hookbus.step.request import NO_FEEDS, NO_FETCHES
 from hookbus.step.trace import OpenStep
@@ -29,6 +32,8 @@ class Step:
 
     Attributes:
         feeds: the values that hooks feed in this step, by name.
+        is_undone: whether the step failed, and a hook had the session suppress the error:
+            the loop gets the value once more, after the rest of its body.
         increment: the number of global steps that the block counts.
     """
 
@@ -42,6 +47,7 @@ class Step:
         "_reports",
         "_state",
         "feeds",
+        "is_undone",
     )
 
     increment: int = 1
@@ -55,7 +61,7 @@ class Step:
         self._counts = kind == state.kind
         self._reports: Reports
         self._open: OpenStep | None = None
-        self._cancelled = False
+        self._cancelled = self.is_undone = False
 
     def report(self, /, **values: Any) -> None:
         """Make values of this step available to hooks.
@@ -183,7 +189,7 @@ class Step:
         reports = self._reports = Reports()
         reports.aside = self._aside
         self._open, self.feeds, loop.block = opened, opened.feeds, "step"
-        self._cancelled = False
+        self._cancelled = self.is_undone = False
         return self
 
     def _prepare(self) -> BackendHandle:
@@ -221,22 +227,45 @@ class Step:
                 apply_requests(state, None, saving=saves, together=is_new)
         return backend
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
         opened, self._open = self._open, None
         state = self._state
         state.loop.block = None
         if opened is None:
-            return
+            return None
         if error is not None:
-            state.abort_run()
-            return
+            return self._fail(opened, error)
         try:
             self._leave(opened)
+        except BaseException as failure:
+            if not self._fail(opened, failure):
+                raise
+            return None
+        assert opened.context is not None
+        opened.context.close()
+        return None
+
+    def _fail(self, opened: OpenStep, error: BaseException) -> bool:
+        """Forget the step, which an error leaves; return whether a hook undoes it."""
+        state = self._state
+        stepper = state.ready
+        try:
+            if self._counts and isinstance(error, Exception) and stepper is not None:
+                context = stepper.context_of(opened)
+                self.is_undone = undoes_failed_step(state, context, error)
         except BaseException:
             state.abort_run()
             raise
-        assert opened.context is not None
-        opened.context.close()
+        if not self.is_undone:
+            state.abort_run()
+            return False
+        log.warning(
+            "a step failed, and is undone", step=opened.began, why=summary_of(error)
+        )
+        state.loop.last_context = context
+        hold_until_pull(state, context.asked)
+        context.close()
+        return True
 
     def _leave(self, opened: OpenStep) -> None:
         state, context = self._state, opened.context
@@ -291,7 +320,8 @@ class StepAside(Step):
             self._pause = pause.pop_all()
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self._open is not None:
-            with self._pause:
-                super().__exit__(kind, error, trace)
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
+        if self._open is None:
+            return None
+        with self._pause:
+            return super().__exit__(kind, error, trace)

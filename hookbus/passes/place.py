@@ -32,6 +32,12 @@ class PassEvents(Protocol):
     def has_stopped(self) -> bool:
         """Return whether the session has stopped."""
 
+    def pulled(self, value: Any) -> None:
+        """Keep a value that was pulled, and the state, if a hook may go back to them."""
+
+    def again(self) -> Any:
+        """Return the value in hand once more."""
+
     def before_value(self) -> bool:
         """Serve what waits between two values; return whether the pass stops there."""
 
@@ -83,6 +89,11 @@ class Body:
         self.before += self.steps + self.more
         self.usual = self.steps
         self.passes = self.safepoints = self.steps = self.more = 0
+
+    def begin_again(self) -> None:
+        """Begin the body of the value in hand once more."""
+        self.passes = self.safepoints = self.steps = self.more = 0
+        self.last, self.ends = None, {}
 
     def expected(self, left: int, usual: int) -> int:
         """Return how many global steps are to come in the pass, by the mean of its values.
@@ -140,6 +151,7 @@ class Pass:
             the number of the pass: at the start of its first pass, and at the start and
             the end of its last one.
         is_stopped: whether the session stopped in it, so that a resumed program goes on.
+        repeats: whether it gives the value in hand once more.
     """
 
     number: int
@@ -156,6 +168,7 @@ class Pass:
     is_open: bool = True
     loaders: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     is_stopped: bool = False
+    repeats: bool = False
 
     @property
     def has_value(self) -> bool:

@@ -87,7 +87,7 @@ class ProgramPosition:
         try:
             while True:
                 try:
-                    value = self._pull(each)
+                    value = self._value(each, events)
                 except OutOfRangeError:
                     events.before_end()
                     if source.ended:
@@ -342,6 +342,16 @@ class ProgramPosition:
             return {}
         return {each.name or "iterate": each.source.pulled - 1}
 
+    @property
+    def innermost(self) -> Pass | None:
+        """The innermost open pass."""
+        return self._open[-1] if self._open else None
+
+    def repeat_value(self) -> None:
+        """Have the open pass give the value in hand once more."""
+        each = self._open[-1]
+        each.done, each.repeats = each.source.pulled - 1, True
+
     def go_back(
         self, state: Mapping[str, Any], left_out: Mapping[str, Iterable[int]]
     ) -> None:
@@ -522,6 +532,16 @@ class ProgramPosition:
         if self._arrived is not None:
             last = body.last
             self._check_arrival(last is None or str(last.number) not in body.ends)
+
+    def _value(self, each: Pass, events: PassEvents) -> Any:
+        """Return the next value, or the one in hand once more; begin its body."""
+        if each.repeats:
+            each.repeats = False
+            each.body.begin_again()
+            return events.again()
+        value = self._pull(each)
+        events.pulled(value)
+        return value
 
     def _pull(self, each: Pass) -> Any:
         """Return the next value, and begin its body."""

@@ -1,4 +1,4 @@
-"""Copies the contents of a checkpoint, so that the training goes on while they are written.
+"""Copies the contents of checkpoints, which are written or put back while training goes on.
 
 Values that nobody can change need no copy: the arrays of JAX, and the committed variables
 of a graph. Everything else is copied into memory that is kept for the next checkpoint,
@@ -7,12 +7,21 @@ because fresh memory takes longer to write than the copy itself.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 
+from hookbus.backend.protocol import Session
+from hookbus.checkpoint.manifest import Manifest
+from hookbus.checkpoint.reader import Restored
+from hookbus.hooks.outcome import Rollback
 from hookbus.library.lookup import PLAIN, libraries, library_of
+from hookbus.passes.place import Pass
+from hookbus.saving.contents import Contents
+from hookbus.saving.hook_state import load_hooks
 from hookbus.tracking.leaves import parts_of
 
 _Path: TypeAlias = tuple[Any, ...]
@@ -111,6 +120,51 @@ class Copies:
         if not _is_array(value):
             return True  # a number or text; or nothing that a codec takes
         return path[0] == _TRUSTED and _is_read_only(value)
+
+
+@attrs.define(eq=False)
+class KeptValue:
+    """The value in hand of a loop, and the state in which its body begins.
+
+    Attributes:
+        of: the pass that the value is from; None before the first value.
+    """
+
+    of: Pass | None = None
+    _contents: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+    _value: Any = attrs.field(default=None, init=False)
+    _step: int = attrs.field(default=0, init=False)
+    # A program deletes what it donates to a computation, so nothing is trusted to stay.
+    _copies: Copies = attrs.field(
+        factory=lambda: Copies(trusts_immutable=False), init=False
+    )
+
+    def keep(self, contents: Contents, session: Session, value: Any) -> None:
+        """Copy a value that was pulled and the state, into the memory of those before."""
+        snapshot = contents.snapshot(session)
+        now = contents.gather(session, snapshot, is_chief=True)
+        kept = self._copies.copy({"contents": now, "value": value})
+        self._copies.await_all()
+        self._contents, self._value = kept["contents"], kept["value"]
+        self._step, self.of = session.global_step, contents.position.innermost
+
+    def again(self) -> Any:
+        """Return the value once more, as it was when it was pulled."""
+        return copy.deepcopy(self._value)
+
+    def put_back(self, contents: Contents, session: Session, asked: Rollback) -> None:
+        """Give a session the state, except the hook that asked: it goes on."""
+        # The memory is used again for the next value, and objects may keep what they get.
+        saved = copy.deepcopy(self._contents)
+        manifest = Manifest(self._step, "memory", asked.who, asked.why, {}, {})
+        contents.put_back(session, Restored(Path(), saved, manifest), None)
+        contents.unfreeze_position()
+        others = {n: each for n, each in contents.hooks.items() if n != asked.who}
+        states = saved.get("hooks", {})
+        load_hooks(others, {name: states[name] for name in others if name in states}, None)
+        contents.generators.restore(saved.get("random", {}))
+        contents.position.forget_evaluations(self._step)
+        contents.position.repeat_value()
 
 
 def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
