@@ -74,7 +74,7 @@ class SessionRunContext:
     _frame: RunFrame
     _fetches: Any
     _feed_dict: Mapping[Node | str, Any] | None
-    _phase: Literal["asking", "asked", "over"]
+    _phase: Literal["asking", "asked", "failed", "over"]
     _asked: RunRequests | None
     global_step: int
 
@@ -114,11 +114,20 @@ class SessionRunContext:
         return self._phase == "asking"
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the run is a step that failed; a hook can only have it undone."""
+        return self._phase == "failed"
+
+    @property
     def asked(self) -> RunRequests:
         """The requests of hooks in the run, which the session serves."""
         if self._asked is None:
             self._asked = RunRequests()
         return self._asked
+
+    def fail(self) -> None:
+        """Forget all requests, and take only one to undo the step; for the session."""
+        self._asked, self._phase = None, "failed"
 
     def close(self) -> None:
         """Take no further request; for the session, not for hooks."""

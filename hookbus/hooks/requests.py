@@ -79,6 +79,10 @@ class AskedRun(Protocol):
         """Whether the run failed, or its requests are served; it takes no more then."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the run is a step that failed; a hook can only have it undone."""
+
+    @property
     def is_asking(self) -> bool:
         """Whether a ``before_run`` of the run is still to come, or under way."""
 
@@ -283,11 +287,11 @@ class Requests:
                 f"hook {who!r} called run_context.request_rollback(to={to!r}): expected "
                 f"'checkpoint' or 'step'{did_you_mean(str(to), get_args(RollbackPlace))}"
             )
+        undoes = to == "step"
         with self._lock:
-            asked = self._asked_of(run, who, "request_rollback()")
+            asked = self._asked_of(run, who, "request_rollback()", undoes)
             if asked.rollback is None:
-                skips = skip_inputs and to == "checkpoint"
-                asked.rollback = Rollback(who, why, skips, to=to)
+                asked.rollback = Rollback(who, why, skip_inputs and not undoes, to=to)
 
     @signals_deferred
     def take_rollback(self, asked: RunRequests) -> Rollback | None:
@@ -363,12 +367,21 @@ class Requests:
         with self._lock:
             self.stage = stage
 
-    def _asked_of(self, run: AskedRun, who: str, what: str) -> RunRequests:
+    def _asked_of(
+        self, run: AskedRun, who: str, what: str, undoes: bool = False
+    ) -> RunRequests:
         """Return the requests of a run, for one more.
+
+        *undoes* is whether that undoes a step, which may have failed.
 
         Raises:
             UsageError: it could have no effect.
         """
+        if run.has_failed and not undoes:
+            raise UsageError(
+                f"{_spelled(who)} called run_context.{what} in step_failed(), where a step "
+                'can only be undone: run_context.request_rollback(to="step")'
+            )
         if run.is_over:
             raise UsageError(
                 f"{_spelled(who)} called run_context.{what} after the run of this context; "

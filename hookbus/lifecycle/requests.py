@@ -410,17 +410,13 @@ def undoes_failed_step(
     caller = state.bus.caller("step_failed")
     if caller.reaches_nobody:
         return False
-    asked = context.asked
-    asked.writes, asked.save, asked.rollback = {}, None, None  # those of a failed step
+    stop = context.asked.stop
+    context.fail()
     caller.collect(context, error)
-    rollback = asked.rollback
+    rollback = context.asked.rollback
     if rollback is None:
+        context.asked.stop = stop  # it may still take effect, if the caller goes on
         return False
-    if rollback.to != "step":
-        raise UsageError(
-            f"hook {rollback.who!r} called run_context.request_rollback() in "
-            'step_failed(): the step can only be undone, with to="step"'
-        ) from error
     kept_value(state, rollback)
     return True
 

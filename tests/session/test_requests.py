@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import itertools
@@ -283,7 +284,7 @@ def asking(
     def ask() -> Any:
         if not is_due(kept, when):
             return None
-        steps = kept.runs - (event == "cancelled")
+        steps = kept.runs - (event in UNDONE)
         kept.asked = max(steps, 0), kept.is_saving
         kept.is_pruning = event == "pruning"
         try:
@@ -307,6 +308,14 @@ def asking(
 
 class LeaveError(Exception):
     """Leaves the block of a session."""
+
+
+class FailedStepError(Exception):
+    """Leaves the block of a step."""
+
+
+UNDONE = ("cancelled", "step_failed")
+"""Events of a step that does not count."""
 
 
 def graph_with_v() -> Graph:
@@ -347,7 +356,7 @@ def effect_of(
 ) -> str:
     """Make one request in a session of four runs; return its effect in the page's words."""
     kept = Kept(earlier.context, earlier.checkpoints)
-    kept.saves_first, kept.cancels = "rollback" in request, event == "cancelled"
+    kept.saves_first, kept.cancels = "rollback" in request, event in UNDONE
     plugin = asking(kept, event, when, REQUESTS[request])
     hooks = [FirstHook(kept), plugin, LastHook(kept, event, when)]
     stopped: list[int] = []
@@ -388,10 +397,12 @@ def effect_of(
 def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> None:
     """Do one step of a custom loop, and what leads to an event after it."""
     for _ in session.iterate([1]) if event == "epoch_ended" else [1]:
-        with session.step() as step:
+        with contextlib.suppress(FailedStepError), session.step() as step:
             step.report(x=7.0)
             if event == "cancelled" and kept.runs == 2:
                 step.cancel()
+            if event == "step_failed" and kept.runs == 2:
+                raise FailedStepError
     evaluates = event in ("evaluating", "evaluated")
     if evaluates and (when, kept.runs) == ("between steps", 2):
         with session.evaluation() as evaluation:
@@ -495,7 +506,7 @@ def test_a_request_has_the_effect_that_the_table_states(
     event, when, request_, cell, effect
 ):
     """For every event and every request, the effect is that of the page."""
-    only_custom = event == "cancelled" or when == "between steps"
+    only_custom = event in UNDONE or when == "between steps"
     assert effect(event, when, request_, is_custom=only_custom) == cell
 
 

@@ -338,7 +338,7 @@ def without_pass(session) -> None:
         (
             AskHook("step_failed", to="checkpoint"),
             lambda session: in_pass(session, fails=True),
-            "request_rollback() in step_failed(): the step can only be undone, with to=",
+            "request_rollback() in step_failed(), where a step can only be undone: run_con",
         ),
     ],
 )
