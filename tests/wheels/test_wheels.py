@@ -46,6 +46,10 @@ def weight(session):
 Ran: TypeAlias = CompletedProcess[str]
 
 ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
+    "batch-size-finder": (
+        ["--batch-size-finder", "x"],
+        lambda ran: "batch-size-finder tries the steps of a custom loop" in ran.stderr,
+    ),
     "checkpoint-saver": (
         ["--checkpoint-saver-checkpoint-dir", "saved"],
         lambda _: any(Path("saved").glob("ckpt-*")),
@@ -153,6 +157,7 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
 }
 """For each plugin: flags that switch it on for TOY, and how one sees that it acts."""
 ALONE = (
+    "batch-size-finder",
     "gradient-accumulation",
     "gradient-clipping",
     "lr-finder",
