@@ -62,6 +62,8 @@ class Bus:
         self.kind = kind
         self.current = CurrentHook()
         self.clock = TrainingClock()
+        self.evaluation: str | None = None
+        """The name of the evaluation that is under way; None without one or its name."""
         self._members: dict[str, Registration] = {}
         self._hints: dict[str, OrderHints] = {}
         self._guards: dict[str, ErrorGuard] = {}
@@ -317,13 +319,22 @@ class Bus:
         evaluated on the validation data
         """
         block = self.caller(event).around(*self._ordered(event, arguments))
-        return self._aside(block) if event == "evaluating" else block
+        if event != "evaluating":
+            return block
+        return self._evaluated(block, arguments["name"])
 
     @contextlib.contextmanager
-    def _aside(self, block: AbstractContextManager[None]) -> Iterator[None]:
-        """Do a block that is no training, during which the clock stands still."""
-        with self.clock.paused(), block:
-            yield
+    def _evaluated(
+        self, block: AbstractContextManager[None], name: str | None
+    ) -> Iterator[None]:
+        """Do a block that evaluates, during which the training's clock stands still."""
+        before, self.evaluation = self.evaluation, name
+        is_aside = self.kind == "train"
+        try:
+            with self.clock.paused() if is_aside else contextlib.nullcontext(), block:
+                yield
+        finally:
+            self.evaluation = before
 
     def _ordered(self, event: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the arguments of an event in its order."""

@@ -6,8 +6,7 @@ They keep the promises of an Estimator. Sessions call them last; no flag switche
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -77,31 +76,7 @@ class StopTrainingHook(StopAtLastStepHook):
 
 @attrs.define(eq=False)
 class EvaluateMetricsHook(EvaluationHook):
-    """Stops an evaluation and reads its metrics, which are its final ops, at the end.
-
-    Args:
-        around: takes the backend session and returns the block around the evaluation.
-    """
-
-    around: Callable[[Session], AbstractContextManager[Any]] = attrs.field(
-        default=nullcontext, kw_only=True
-    )
-    _inside: ExitStack = attrs.field(factory=ExitStack, init=False)
-
-    def after_create_session(self, session: Session) -> None:
-        """Start counting, inside the block; it begins anew after a preemption."""
-        super().after_create_session(session)
-        self._inside.close()
-        self._inside.enter_context(self.around(session))
-
-    def end(self, session: Session, outcome: Outcome) -> None:
-        """Read the metrics inside the block, and leave it."""
-        with self._inside:
-            super().end(session, outcome)
-
-    def on_exception(self) -> None:
-        """Leave the block."""
-        self._inside.close()
+    """Stops an evaluation and reads its metrics, which are its final ops, at the end."""
 
     @property
     def result(self) -> dict[str, Any]:

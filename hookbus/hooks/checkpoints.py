@@ -52,6 +52,8 @@ class Checkpoints:
         failed_by: the hook that asked for a checkpoint if the session fails, or None.
         replaced: the directory that the program gives, if the flag ``--checkpoint-dir``
             takes its place; None if the program gives none, or without the flag.
+        restores_from: the directory of the checkpoint that the session is given to restore,
+            like an evaluation of one checkpoint; None if it is given none.
     """
 
     directory: Path | None
@@ -65,6 +67,7 @@ class Checkpoints:
     _is_frozen: bool = False
     _saves: bool = True
     replaced: Path | None = None
+    restores_from: Path | None = None
     _replace: Callable[[str | Path], str | Path | None] | None = None
 
     @property

@@ -35,6 +35,9 @@ class RunServices(Protocol):
     def epoch(self) -> int | None:
         """Return the number of the open pass of a custom loop over its input."""
 
+    def evaluation(self) -> str | None:
+        """Return the name of the evaluation that is under way."""
+
     def input_numbers(self) -> Mapping[str, int]:
         """Return the number of the last value that each input has given."""
 
@@ -167,6 +170,14 @@ class SessionRunContext:
         None between two passes, and in a loop that does not call ``iterate``.
         """
         return self._frame.services.epoch()
+
+    @property
+    def evaluation(self) -> str | None:
+        """The name of the evaluation that the run is a part of.
+
+        None outside of evaluations, and in one without a name: see :attr:`kind`.
+        """
+        return self._frame.services.evaluation()
 
     @property
     def input_numbers(self) -> Mapping[str, int]:

@@ -337,6 +337,17 @@ class Requests:
             asked.stop = asked.save = self.save = asked.rollback = None
             return found
 
+    @signals_deferred
+    def pass_on(self, asked: RunRequests, other: RunRequests) -> None:
+        """Move the requests to stop, to save and to roll back of a run to another one."""
+        with self._lock:
+            other.stop, other.save = (
+                other.stop or asked.stop,
+                united(other.save, asked.save),
+            )
+            other.rollback = other.rollback or asked.rollback
+            asked.stop = asked.save = asked.rollback = None
+
     def has_work(self, asked: RunRequests) -> bool:
         """Return whether there is something to serve, of a run or from outside."""
         own = asked.stop, asked.save, asked.rollback, asked.writes, asked.skip

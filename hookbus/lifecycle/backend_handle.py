@@ -10,6 +10,7 @@ from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.process.coordinator import Coordinator
 from hookbus.process.interrupts import call_interruptibly
+from hookbus.step.inside import note_stepper
 from hookbus.step.stepper import Stepper
 from hookbus.swaps import swaps_of
 
@@ -35,6 +36,7 @@ class BackendHandle:
         self.coord = Coordinator(clean_stop_exception_types=())
         self.stepper = Stepper(session, services, bus, agreement, is_driven)
         swaps_of(session).asker = bus.current.spelled
+        note_stepper(session, self.stepper)
 
     def preemption(self, error: BaseException) -> BaseException | None:
         """Return the preemption that caused an error of this session, or None.

@@ -39,6 +39,7 @@ def apply_requests(
     together: bool = False,
     cancelled: bool = False,
     goes_on: bool = False,
+    asked: RunRequests | None = None,
 ) -> None:
     """Serve the requests of hooks; with several ranks, those on which all ranks agree.
 
@@ -49,8 +50,10 @@ def apply_requests(
         together: whether all ranks call this function now.
         cancelled: whether the run was cancelled before its second half.
         goes_on: whether the program may go on while a checkpoint is written.
+        asked: the requests; by default those of *context*.
     """
-    asked = RunRequests() if context is None else context.asked
+    if asked is None:
+        asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
         if together:
             _exchange(state, asked, now=True)
@@ -64,6 +67,7 @@ def apply_between_steps(
     context: SessionRunContext | None,
     together: bool = False,
     goes_on: bool = True,
+    asked: RunRequests | None = None,
 ) -> None:
     """Serve the requests of hooks between two steps of a loop, as :func:`apply_requests`.
 
@@ -76,9 +80,11 @@ def apply_between_steps(
             saving=state.contents.tracking.is_complete,
             together=together,
             goes_on=goes_on,
+            asked=asked,
         )
         return
-    asked = RunRequests() if context is None else context.asked
+    if asked is None:
+        asked = RunRequests() if context is None else context.asked
     if state.agreement is not None:
         hold_requests(state, asked)
     hold_until_pull(state, asked)

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hookbus.backend.protocol import Session
 from hookbus.graph.node import Node
 from hookbus.lifecycle.state import SessionState
 
 
 class Services:
-    """The services of a session for the contexts of its runs.
+    """The services of a session for the contexts of its runs on one backend session.
+
+    The first runs, of a hook that evaluates, may come in ``after_create_session``, when the
+    session does not have the backend session yet.
 
     Attributes:
         requests: takes the requests of hooks.
         current_hook: names the hook that is being called.
     """
 
-    def __init__(self, state: SessionState) -> None:
-        self._state = state
+    def __init__(self, state: SessionState, session: Session) -> None:
+        self._state, self._session = state, session
         self.requests, self.current_hook = state.requests, state.bus.current
 
     def emit(self, event: str, **arguments: Any) -> list[Any]:
@@ -31,17 +35,18 @@ class Services:
         Raises:
             GraphError: the hook may not set it.
         """
-        backend, who = self._state.backend, f"hook {self.current_hook.name!r}"
-        assert backend is not None
-        name = backend.session.graph.variable_named(node, who)
-        backend.session.check(name, value, who)
+        session, who = self._session, f"hook {self.current_hook.name!r}"
+        name = session.graph.variable_named(node, who)
+        session.check(name, value, who)
         return name
 
     def planned_end(self) -> int | None:
         """Return the first step at which a hook plans to stop or an input ends, or None."""
         state = self._state
         ends = self.emit("planned_last_step")
-        left = state.mode.remaining(state)
+        backend = state.backend
+        is_current = backend is not None and backend.session is self._session
+        left = state.mode.remaining(state) if is_current else None
         if left is not None:
             ends.append(state.global_step + left)
         return min(ends, default=None)
@@ -50,13 +55,16 @@ class Services:
         """Return the number of the open pass of a custom loop over its input."""
         return self._state.contents.position.epoch
 
+    def evaluation(self) -> str | None:
+        """Return the name of the evaluation that is under way."""
+        return self._state.bus.evaluation
+
     def input_numbers(self) -> Mapping[str, int]:
         """Return the number of the last value that each input has given."""
         state = self._state
         if state.mode.takes_reports:
             return state.contents.position.given()
-        assert state.backend is not None
-        given = state.backend.session.positions()
+        given = self._session.positions()
         return {n: each["pulled"] - 1 for n, each in given.items() if each.get("pulled")}
 
     def is_ending(self) -> bool:

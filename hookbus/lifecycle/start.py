@@ -17,6 +17,7 @@ from hookbus.backend.reports import ReportSession
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
+from hookbus.checkpoint.reader import NewestIn
 from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import PREEMPTION_ERRORS, CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
@@ -154,6 +155,7 @@ def new_session(
         bus.current,
         saves=saves,
         replaced=config.replaced_directory,
+        restores_from=_directory_of(creator.checkpoint_filename_with_path),
         replace=config.directory if config.replaces_directory else None,
     )
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
@@ -325,6 +327,15 @@ def open_backend(state: SessionState) -> BackendHandle:
         _wait_to_reopen(state, cause)
 
 
+def _directory_of(path: str | Path | NewestIn | None) -> Path | None:
+    """Return the directory of one checkpoint that a session restores."""
+    if path is None:
+        return None
+    if isinstance(path, NewestIn):
+        return path.directory.absolute()
+    return Path(path).absolute().parent
+
+
 @signals_deferred
 def recover(state: SessionState, cause: BaseException) -> BackendHandle:
     """Replace the backend session, which was preempted, by a new one, restored."""
@@ -445,7 +456,7 @@ def _try_to_open(state: SessionState) -> BaseException | None:
     except PREEMPTION_ERRORS as error:
         return error
     state.bus.failures.spare(session.preemption_errors)
-    services, driven = Services(state), state.mode.is_driven
+    services, driven = Services(state, session), state.mode.is_driven
     backend = BackendHandle(session, services, state.bus, state.agreement, driven)
     try:
         _prepare(state, backend)

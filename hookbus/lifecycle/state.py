@@ -145,8 +145,10 @@ class LoopState:
     def check_block(self, block: Block) -> None:
         """Raise UsageError if another block is open: blocks cannot be nested."""
         if self.block is not None:
+            own = block == "step" and self.block == "evaluation"
+            hint = ", or call evaluation.step() for a step of it" if own else ""
             raise UsageError(
-                f"{block}() inside {self.block}(): leave the {self.block} first"
+                f"{block}() inside {self.block}(): leave the {self.block} first{hint}"
             )
 
     def check_wraps(self, graph: Graph) -> None:

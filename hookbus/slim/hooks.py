@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,14 @@ import attrs
 
 from hookbus.backend.protocol import Session
 from hookbus.bus.bus import Bus
-from hookbus.errors import END_OF_INPUT, ArgumentTypeError, NoValueYetError, UsageError
+from hookbus.errors import (
+    END_OF_INPUT,
+    AbortedError,
+    ArgumentTypeError,
+    NoValueYetError,
+    SessionInterruptedError,
+    UsageError,
+)
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.summaries import scalars_of
@@ -150,13 +157,16 @@ class SummaryAtEndHook(EvaluationEmitter):
 class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
     """Stops an evaluation and reads its results at the end.
 
-    The core itself adds this hook to evaluations; no flag switches it off.
+    The core itself adds this hook to evaluations; no flag switches it off. Hooks get
+    ``evaluating`` around the whole evaluation. It begins anew after a preemption, and what
+    is left early is left with an error.
 
     Args:
         eval_ops: the fetches of each run.
         final_ops: nodes to fetch at the end; None fetches nothing.
         feed_dict: feeds for the final ops.
         name: the evaluation's name, or None.
+        around: takes the backend session and returns a further block around the evaluation.
 
     Attributes:
         values: the values of the final ops, in their structure.
@@ -170,9 +180,13 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
     final_ops: Any = None
     feed_dict: Mapping[Node | str, Any] | None = None
     name: str | None = None
+    around: Callable[[Session], AbstractContextManager[Any]] = attrs.field(
+        default=nullcontext, kw_only=True
+    )
     values: Any = attrs.field(default=None, init=False)
     metrics: dict[str, float] = attrs.field(factory=dict, init=False)
     outcome: Outcome | None = attrs.field(default=None, init=False)
+    _inside: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     @property
     def interrupted(self) -> bool:
@@ -191,16 +205,39 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
         for node in self.feed_dict or ():
             graph.resolve(node, "the feeds of an evaluation's final ops")
 
+    def after_create_session(self, session: Session) -> None:
+        """Start counting, inside the block."""
+        super().after_create_session(session)
+        self._leave(AbortedError("the evaluation begins anew"))
+        self._inside.enter_context(self.around(session))
+        self._inside.enter_context(self.around_evaluation(self.name, session))
+
     def end(self, session: Session, outcome: Outcome) -> None:
         """Read the final ops; emit the numbers if the evaluation is complete."""
         self.outcome = outcome
+        try:
+            if self.final_ops is not None:
+                self.values = session.run(self.final_ops, self.feed_dict)
+                self.metrics = numbers(self.final_ops, self.values)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        cut = "a signal ended the evaluation before its last run"
+        self._leave(SessionInterruptedError(cut) if self.cut_short else None)
         if self.final_ops is None:
             return
-        self.values = session.run(self.final_ops, self.feed_dict)
-        self.metrics = numbers(self.final_ops, self.values)
         log_evaluation(self.metrics, session.global_step, self.name)
         if not self.cut_short:
             self.emit_evaluated(self.metrics, session.global_step, self.name)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Leave the block with the error."""
+        self._leave(exception)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Leave the block, if it is entered, as if *error* had left it."""
+        inside = self._inside.pop_all()
+        inside.__exit__(None if error is None else type(error), error, None)
 
 
 def numbers(fetches: Any, values: Any) -> dict[str, float]:

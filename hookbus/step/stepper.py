@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hookbus.backend.codegen import source_of
@@ -59,6 +60,8 @@ class Stepper:
     Attributes:
         schedules: choose the hooks of each run, by the kind of run.
         takes_reports: whether the steps are those of a custom loop, without a graph.
+        requests: takes the requests of hooks.
+        runs_graph: whether it computes the values of a graph itself.
         captured_for: the trace for which the backend keeps the values of a custom loop.
     """
 
@@ -72,7 +75,7 @@ class Stepper:
     ) -> None:
         self._services, self._bus, self._agreement = services, bus, agreement
         self._session = session
-        self._requests = services.requests
+        self.requests = services.requests
         self.schedules = Schedules(bus, services, session)
         self._schedule = self.schedules[bus.kind]
         everywhere = None if agreement is None else bus.is_everywhere
@@ -86,7 +89,7 @@ class Stepper:
             self._executor = GivenExecutor(session, planner, is_measured)
         else:
             self._executor = Executor(session, planner, is_measured)
-        self._is_graph = type(self._executor) is Executor
+        self.runs_graph = type(self._executor) is Executor
         self.captured_for: Trace | None = None
         self._captured: Sequence[str] | None = None
         self._last: OpenStep | None = None
@@ -241,7 +244,7 @@ class Stepper:
             skip the update, if any.
         """
         due, asked = step.trace.due, step.asked
-        if self._is_graph:
+        if self.runs_graph:
             given = self._feeds_by_name(step, given)
         plan = self._executor.plan(asked, given)
         requests = None if step.context is None else step.context._asked
@@ -251,7 +254,7 @@ class Stepper:
             if values is not MISS:
                 return trace, plan, values, None
             requests = RunRequests()
-        writes = self._requests.take_writes(requests) if requests.writes else NO_WRITES
+        writes = self.requests.take_writes(requests) if requests.writes else NO_WRITES
         skipped_by, requests.skip = requests.skip, None
         execution = Execution(plan.program, given, writes, asked.options, asked.metadata)
         try:
@@ -293,7 +296,7 @@ class Stepper:
         """Call the hooks of a step that is not recorded, each with its own results."""
         asked, after = step.asked, self._session.global_step
         if skipped_by is not None:
-            self._requests.skipped.note(skipped_by, step.began)
+            self.requests.skipped.note(skipped_by, step.began)
             log.debug("update skipped", step=step.began, by=skipped_by)
         splits = plan.splits
         if asked.reductions:
@@ -336,7 +339,7 @@ class Stepper:
             own,
             feed_names,
             key,
-            not (reaches_nobody and self._is_graph),
+            not (reaches_nobody and self.runs_graph),
             again,
         )
         due.recorded[key, plan] = trace
@@ -356,6 +359,33 @@ class Stepper:
         """Cancel a step before its second half, and tell the hooks."""
         context = self.context_of(step)
         self._bus.caller("cancelled", context.kind).collect(context)
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[SessionRunContext | None]:
+        """Run a step of an evaluation in a block, inside an event of the training.
+
+        Yields:
+            The context of the step around it, which takes requests; None without one.
+
+        Raises:
+            UsageError: the step around it evaluates itself.
+        """
+        outer, current = self._last, self._bus.current
+        who, context = current.name, None if outer is None else outer.context
+        if outer is None or context is None or context.is_over:
+            context = None
+        elif outer.kind == "eval":
+            raise UsageError(
+                "evaluation_run() inside a step of an evaluation: call it in another event"
+            )
+        try:
+            yield context
+        except BaseException:
+            if self._last is not outer:
+                self.abort()
+            raise
+        finally:
+            self._last, self.captured_for, current.name = outer, None, who
 
     def abort(self) -> SessionRunContext | None:
         """Close the context of the failed step and return it; None without an open step."""

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_gradient_accumulation import GradientAccumulationHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_lr_finder import LRFinderHook
+from hookbus_prediction_writer import PredictionWriterHook
 from hookbus_reduce_lr_on_plateau import ReduceLROnPlateauHook
 from hookbus_spike_rollback import SpikeRollbackHook
 from hookbus_throughput import ThroughputHook
@@ -27,6 +29,7 @@ from hookbus_time_limit import TimeLimitHook
 from hookbus_weight_average import WeightAverageHook
 
 from hookbus import SessionRunHook, list_checkpoints
+from hookbus.evaluating import evaluation_run
 from tests.support.trainings import (
     SAVED_EVERY,
     Batch,
@@ -164,6 +167,26 @@ def kept_in(_: Sequence[Any], folder: Path) -> Mapping[str, Any]:
     return {"kept": sorted(info.global_step for info in list_checkpoints(folder))}
 
 
+def written(model: Model, batches: Sequence[Batch], site: Site) -> Mapping[str, Any]:
+    """Write what the last evaluation shows, which is the step."""
+    return {**unchanged(model, batches, site), "written": len(batches)}
+
+
+def shows_step(session: Any) -> Mapping[str, float]:
+    return {"step": float(evaluation_run(session, "global_step"))}
+
+
+def writing(_: Site, folder: Path) -> Sequence[Any]:
+    writer = PredictionWriterHook(["global_step"], output_dir=str(folder))
+    return [writer, InMemoryEvaluatorHook(shows_step, every_n_iter=10)]
+
+
+def written_in(_: Sequence[Any], folder: Path) -> Mapping[str, Any]:
+    steps = [int(path.stem[5:]) for path in (folder / "predictions").glob("eval-*.npz")]
+    with np.load(folder / "predictions" / f"eval-{max(steps)}.npz") as found:
+        return {"written": int(found["global_step"][0])}
+
+
 @attrs.define(eq=False)
 class Sleeps(SessionRunHook):
     """Lets the time of a session pass in its ninth run."""
@@ -190,6 +213,7 @@ ROWS = [
         unchanged,
         is_cut=True,
     ),
+    Row("prediction-writer", writing, written, also=written_in),
     Row("throughput", lambda *_: [ThroughputHook(3, batch_size=8)], unchanged),
     Row(
         "gradient-accumulation",

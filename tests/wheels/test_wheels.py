@@ -99,6 +99,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--nan-tensor", "loss"],
         lambda ran: ran.returncode == 1 and "loss is NaN at step 13" in ran.stderr,
     ),
+    "prediction-writer": (
+        ["--prediction-writer", "loss"],  # TOY does not evaluate
+        lambda ran: "prediction-writer" in ran.stderr,
+    ),
     "profiler": (
         ["--profiler", "7", "--profiler-output-dir", "timelines"],
         lambda _: Path("timelines/timeline-7.json").is_file(),
