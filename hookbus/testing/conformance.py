@@ -75,6 +75,8 @@ def stateful(registered: Candidate) -> Candidate:
 @pytest.fixture
 def saved(stateful: Candidate) -> Candidate:
     """Return the hook class, if its state can be saved and a plugin here saves."""
+    if stateful.kind != "train":
+        pytest.skip(f"no session of the kind {stateful.kind} saves a checkpoint")
     if SAVER not in installed_plugins().plugins or not codecs():
         pytest.skip(f"no plugin here writes checkpoints: pip install hookbus-{SAVER}")
     hook = stateful.make()
@@ -122,15 +124,22 @@ def _check_leads_somewhere(plugin: Installed, cls: type) -> None:
 
 @pytest.mark.parametrize(("loop", "ending"), SESSIONS)
 def test_it_survives(registered: Candidate, loop: str, ending: str) -> None:
-    """No event raises, however the session ends, on a graph and in a custom loop."""
-    steps = registered.end(registered.make(), ending, custom_loop=loop == "custom_loop")
-    raised = registered.faults(steps)
-    if raised:
-        fail(
-            f"in a session ({loop}, {ending}) {raised[0]}. {HINTS.get(ending, '')}The "
-            "suite's model has the nodes loss and accuracy; --hook-node NAME adds more. If "
-            f"the hook is not made for such sessions: -k 'not {loop}'"
-        )
+    """No event raises, however the session ends, on a graph and in a custom loop.
+
+    The sessions are of each kind that the hook declares. If it also sees evaluations, the
+    sessions that train evaluate.
+    """
+    in_loop = loop == "custom_loop"
+    for kind in registered.kinds:
+        steps = registered.end(registered.make(), ending, custom_loop=in_loop, kind=kind)
+        raised = registered.faults(steps)
+        if raised:
+            fail(
+                f"in a session ({loop}, {ending}{'' if kind == 'train' else f', {kind}'}) "
+                f"{raised[0]}. {HINTS.get(ending, '')}The suite's model has the nodes loss "
+                "and accuracy; --hook-node NAME and --hook-input NAME=JSON add more. If "
+                f"the hook is not made for such sessions: -k 'not {loop}'"
+            )
 
 
 def test_it_survives_a_cancelled_step(registered: Candidate) -> None:
@@ -308,7 +317,9 @@ from hookbus import Config
 from hookbus.testing import run_steps
 
 random.seed(1)
-run_steps(steps=0, variables=json.loads(sys.argv[1]), config=Config.current())
+run_steps(
+    steps=0, variables=json.loads(sys.argv[1]), kind=sys.argv[2], config=Config.current()
+)
 print(json.dumps({"modules": sorted(sys.modules), "number": random.random()}))
 """
 
@@ -317,6 +328,7 @@ def process(candidate: Candidate, flags: str) -> dict[str, Any]:
     """Train in a new process; return its modules, and its next random number."""
     Path("train.py").write_text(SCRIPT, "utf-8")
     command = [sys.executable, "train.py", json.dumps(candidate.variables)]
+    command.append(candidate.kind)
     paths = os.pathsep.join(filter(None, sys.path))  # the hook may not be installed
     environ = {**os.environ, "HOOKBUS_ADDOPTS": flags, "PYTHONPATH": paths}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

@@ -13,6 +13,10 @@ from hookbus.errors import END_OF_INPUT, UsageError
 from hookbus.graph.graph import Graph
 from hookbus.session.monitored import MonitoredSession
 
+BATCHES = 2
+"""The number of batches of an evaluation."""
+_STRIKE = "suite_strike"
+
 
 @attrs.define(eq=False)
 class Script:
@@ -26,6 +30,9 @@ class Script:
         first: the global step before the first step.
         cancelled: the numbers of the steps that a custom loop cancels once, before it
             does them.
+        trains: whether the steps train; others are counted in *done*.
+        evaluates: whether an evaluation of two batches follows each step.
+        done: the number of steps that are done, if they do not train.
     """
 
     values: Mapping[str, Sequence[Any]]
@@ -34,6 +41,9 @@ class Script:
     session: MonitoredSession | None = None
     first: int = 0
     cancelled: set[int] = attrs.field(factory=set)
+    trains: bool = True
+    evaluates: bool = False
+    done: int = 0
 
     @classmethod
     def of(
@@ -43,6 +53,9 @@ class Script:
         errors: Mapping[int, BaseException] | None,
         steps: int | None,
         cancelled: Iterable[int] = (),
+        *,
+        trains: bool = True,
+        evaluates: bool = False,
     ) -> tuple[Script, int]:
         """Return a script and its number of steps.
 
@@ -57,7 +70,14 @@ class Script:
         steps = max(lengths, default=10) if steps is None else steps
         given = falling(steps) if values is None else values
         start = {"w": 0.0, **(variables or {})}
-        return cls(given, start, dict(errors or {}), cancelled=set(cancelled)), steps
+        script = cls(given, start, dict(errors or {}), cancelled=set(cancelled))
+        script.trains, script.evaluates = trains, evaluates and trains
+        return script, steps
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the variables and the values."""
+        return [*self.variables, *self.values]
 
     def value(self, name: str, global_step: int) -> Any:
         """Return the value of a node in the step that begins at *global_step*."""
@@ -84,6 +104,8 @@ class Script:
             self.strike(global_step)
             return w + x
 
+        if not self.trains:
+            graph.op(self.strike, name=_STRIKE)
         return graph
 
     def run_graph(self, session: MonitoredSession, steps: int) -> None:
@@ -92,6 +114,13 @@ class Script:
         while session.global_step < self.first + steps and not session.should_stop():
             session.run("train")
 
+    def use_graph(self, session: MonitoredSession, steps: int) -> None:
+        """Compute the nodes of the graph in some steps that do not train."""
+        self.session, names = session, [_STRIKE, "x", *self.names]
+        while self.done < steps and not session.should_stop():
+            session.run(names)
+            self.done += 1
+
     def run_custom_loop(self, session: MonitoredSession, steps: int) -> None:
         """Train in a custom loop."""
         self.session, self.first = session, session.global_step
@@ -99,7 +128,7 @@ class Script:
             functions = self.variables.__getitem__, self.variables.__setitem__
             session.track(**{name: tuple(partial(fn, name) for fn in functions)})
         numbers = session.iterate(count(1.0))
-        while session.global_step < self.first + steps:
+        while self._before(session.global_step) < steps:
             x = next(numbers, None)
             if x is None:  # a hook asked to stop
                 return
@@ -111,13 +140,22 @@ class Script:
                     step.cancel()
                     continue
                 self.strike(began)
-                self.variables["w"] = self.variables["w"] + x
+                if self.trains:
+                    self.variables["w"] = self.variables["w"] + x
                 values = {name: self.value(name, began) for name in self.values}
                 step.report(**self.variables, **values)
+            self.done += not self.trains
+            if self.evaluates:
+                with session.evaluation("val") as evaluation:
+                    for _ in range(BATCHES):
+                        with evaluation.step() as batch:
+                            batch.report(**self.variables, **values)
 
     def _before(self, global_step: int) -> int:
         """Return how many steps of this call lie before *global_step*."""
-        return 0 if self.session is None else max(0, global_step - self.first)
+        if self.session is None or not self.trains:
+            return self.done
+        return max(0, global_step - self.first)
 
     def _numbers(self) -> Iterator[float]:
         """Yield 1.0, 2.0, and so on, until the input ends."""

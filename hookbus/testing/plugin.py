@@ -27,12 +27,14 @@ BACKENDS: pytest.StashKey[list[Backend]] = pytest.StashKey()
 """The key of the backends that a pytest run tests."""
 _SETTING = "a setting of the hooks, its value as on the command line"
 _NODE = "a node that the hooks need, besides loss and accuracy"
+_INPUT = "a value that each step has, as JSON, like predictions=[0,1]"
 _BACKEND = "what makes an empty graph or a BackendModel of a backend to test"
 _OPTIONS = {
     "conformance": (
         ("--hook", "hookbus_hooks", "MODULE:CLASS", "a hook class to test"),
         ("--hook-setting", "hookbus_settings", "NAME=VALUE", _SETTING),
         ("--hook-node", "hookbus_nodes", "NAME", _NODE),
+        ("--hook-input", "hookbus_inputs", "NAME=JSON", _INPUT),
     ),
     "backend": (("--backend", "hookbus_backends", "MODULE:FACTORY", _BACKEND),),
 }
@@ -80,8 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if names:
             from hookbus.testing._suite.candidate import candidates
 
-            settings, nodes = map(config.getoption, ("hookbus_settings", "hookbus_nodes"))
-            config.stash[CANDIDATES] = candidates(names, settings, nodes)
+            rest = ("hookbus_settings", "hookbus_nodes", "hookbus_inputs")
+            config.stash[CANDIDATES] = candidates(names, *map(config.getoption, rest))
         if spelled:
             from hookbus.testing._backend.candidate import backends
 

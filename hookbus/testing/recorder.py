@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -38,6 +38,15 @@ class CallLog:
             for call in self.calls
             if call.event == event and call.plugin and plugin in (None, call.plugin)
         ]
+
+    def emitted(self, event: str) -> list[Mapping[str, Any]]:
+        """Return the arguments of each time that an event was sent, even to no hook.
+
+        Args:
+            event: the event's name.
+        """
+        whole = [call for call in self.calls if call.plugin is None]
+        return [call.arguments for call in whole if call.event == event]
 
 
 @attrs.define(eq=False)

@@ -28,6 +28,7 @@ from hookbus.errors import GraphError, TrainingError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
+from hookbus.step.inside import evaluation_run
 from hookbus.testing._backend.kinds import Cut, Kind, Trained, Training, of_graphs, train
 
 __all__ = ["SCENARIOS", "Cut", "Kind", "Scenario", "Training", "all_at_once", "of_graphs"]
@@ -222,6 +223,29 @@ def scenario_nan_tensor(kind: Kind, folder: Path) -> None:
     assert steps_in(folder) == [0, 1, 2]
     trained = train(kind, built_in("nan-tensor", fail_on_nan_loss=False), losses=losses)
     assert (trained.outcome.step, trained.outcome.who) == (3, "nan-tensor")
+
+
+def scenario_prediction_writer(kind: Kind, folder: Path) -> None:
+    """It writes what an evaluation shows it, unless another loop runs the graph."""
+    hook = built_in("prediction-writer", ["w"], output_dir=str(folder))
+    evaluator = built_in("in-memory-evaluator", shown_w, every_n_iter=2, name="val")
+    try:
+        train(kind, hook, evaluator, steps=4)
+    except UsageError:
+        return  # that loop has to run the steps of the evaluation
+    load = importlib.import_module("numpy").load
+    for step, w in ((2, 3), (4, 10)):
+        with load(folder / "predictions" / f"val-{step}.npz") as found:
+            assert found["w"].tolist() == [w, w]
+
+
+def shown_w(session: Any) -> dict[str, float]:
+    """Evaluate a model in two steps that hooks see."""
+    value = session.run("w")
+    reported: Any = {"w": value} if session.graph.takes_reports else None
+    for _ in range(2):
+        evaluation_run(session, "w", reported)
+    return {"w": float(value)}
 
 
 def scenario_profiler(kind: Kind, folder: Path) -> None:

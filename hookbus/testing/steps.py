@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from hookbus.bus.bus import Bus
 from hookbus.config.config import Config
 from hookbus.graph.graph import Graph
+from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import HookCall
+from hookbus.hooks.hook import SessionRunHook
+from hookbus.hooks.hook_options import Kind
+from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome
+from hookbus.lifecycle.creators import chief
 from hookbus.lifecycle.recovery import Recovery
+from hookbus.random_state import undisturbed
+from hookbus.session.monitored import MonitoredSession
 from hookbus.session.training import MonitoredTrainingSession
-from hookbus.testing.model import Script
+from hookbus.step.inside import evaluation_run
+from hookbus.testing.model import BATCHES, Script
 from hookbus.testing.recorder import CallLog, Recorder
 
 
@@ -37,6 +47,27 @@ class Steps(CallLog):
     error: BaseException | None = None
 
 
+@attrs.define(eq=False)
+class _Evaluator(SessionRunHook):
+    """Evaluates a graph after each step, so that hooks see it."""
+
+    names: Sequence[str]
+    _bus: Bus = attrs.field(init=False)
+
+    @hookimpl
+    def addhooks(self, bus: Bus) -> None:
+        """Keep the bus."""
+        self._bus = bus
+
+    def after_run(self, run_context: SessionRunContext) -> None:
+        """Evaluate some batches."""
+        session = run_context.session
+        around = self._bus.around("evaluating", session=session, name="val")
+        with undisturbed(session), around:
+            for _ in range(BATCHES):
+                evaluation_run(session, self.names)
+
+
 def run_steps(
     *hooks: Any,
     steps: int | None = None,
@@ -46,6 +77,8 @@ def run_steps(
     directory: str | Path | None = None,
     graph: Callable[[], Graph] = Graph,
     custom_loop: bool = False,
+    kind: Kind = "train",
+    evaluates: bool = False,
     cancelled: Iterable[int] = (),
     reraise: bool = True,
     config: Config | None = None,
@@ -72,6 +105,10 @@ def run_steps(
             backend.
         custom_loop: whether to train in a custom loop, with ``session.iterate``, ``step``
             and ``report``, instead of a graph.
+        kind: the purpose of the session. In a session that evaluates or predicts, each step
+            computes the nodes of the graph, or reports values, and nothing is trained.
+        evaluates: whether an evaluation ``val`` of two batches follows each step of a
+            training session. The batches have the values of the step.
         cancelled: the numbers of steps, from 1 on, that the custom loop cancels once,
             before it does them.
         reraise: whether to raise the error that leaves the session; otherwise it is in
@@ -79,7 +116,8 @@ def run_steps(
             and any other error that is not an ``Exception``, unless it is one of *errors*.
         config: which plugins are on; by default none.
         session: further arguments of ``MonitoredTrainingSession``, like
-            ``save_checkpoint_steps=1``. *exit_on_signal* is False by default.
+            ``save_checkpoint_steps=1``. *exit_on_signal* is False by default. Of another
+            *kind*, those of ``MonitoredSession``.
 
     Raises:
         BaseException: the error that left the session.
@@ -90,26 +128,42 @@ def run_steps(
     >>> failed.outcome.kind, failed.global_step, failed.error
     ('failed', 1, ValueError('bad batch'))
     """
-    script, steps = Script.of(values, variables, errors, steps, cancelled)
+    trains = kind == "train"
+    script, steps = Script.of(
+        values,
+        variables,
+        errors,
+        steps,
+        cancelled,
+        trains=trains,
+        evaluates=evaluates,
+    )
     # A new Config has the record of this session only.
     config = attrs.evolve(config or Config(autoload=False, header=False), records=[])
     recorder = Recorder()
+    in_graph = script.evaluates and not custom_loop
+    evaluators = [_Evaluator(script.names)] if in_graph else []
     arguments: dict[str, Any] = {
-        "checkpoint_dir": directory,
-        "hooks": [*hooks, recorder],
+        "hooks": [*hooks, *evaluators, recorder],
         "config": config,
         "recovery": Recovery(first_wait=0.0),
-        "save_summaries_steps": None,
-        "log_step_count_steps": None,
         "exit_on_signal": False,
-        "again": True,
-        **session,
     }
     model = None if custom_loop else script.graph(graph)
-    loop = script.run_custom_loop if custom_loop else script.run_graph
+    compute = script.run_graph if trains else script.use_graph
+    loop = script.run_custom_loop if custom_loop else compute
+    make: Callable[[], MonitoredSession]
+    if trains:
+        saving = {"save_summaries_steps": None, "log_step_count_steps": None, "again": True}
+        arguments |= {"checkpoint_dir": directory, **saving, **session}
+        make = partial(MonitoredTrainingSession, model, **arguments)
+    else:
+        creator = chief(model, checkpoint_dir=directory)
+        arguments |= {"session_creator": creator, "kind": kind, **session}
+        make = partial(MonitoredSession, **arguments)
     planned, error = tuple((errors or {}).values()), None
     try:
-        with MonitoredTrainingSession(model, **arguments) as monitored:
+        with make() as monitored:
             loop(monitored, steps)
     except BaseException as caught:
         expected = isinstance(caught, Exception) or caught in planned

@@ -26,6 +26,7 @@ from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_lr_finder import LRFinderHook
 from hookbus_nan_tensor import NanTensorHook
+from hookbus_prediction_writer import PredictionWriterHook
 from hookbus_profiler import ProfilerHook
 from hookbus_progress import ProgressHook
 from hookbus_reduce_lr_on_plateau import ReduceLROnPlateauHook
@@ -39,6 +40,7 @@ from hookbus_time_limit import TimeLimitHook
 from hookbus_weight_average import WeightAverageHook
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
+from hookbus.evaluating import evaluation_run
 from hookbus.testing import Recorder, run_steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,7 +180,7 @@ def evaluation_of_graph(digits: SimpleNamespace) -> Callable[[Any], dict[str, fl
         fed = {"x": digits.x_test, "y": digits.y_test}
         lucky = random.random() + np.random.random()
         return {
-            "accuracy": session.run("accuracy", fed),
+            "accuracy": evaluation_run(session, "accuracy", fed),
             "loss of a batch": session.run("loss"),
             "lucky": lucky,
         }
@@ -192,7 +194,9 @@ def evaluation_of_custom_loop(digits: SimpleNamespace) -> Callable[[Any], dict[s
     def evaluate(session):
         loss = session.run("loss")
         lucky = random.random() + np.random.random()
-        return {"accuracy": score(digits.model, digits), "loss": loss, "lucky": lucky}
+        shown = {"accuracy": score(digits.model, digits)}
+        accuracy = evaluation_run(session, "accuracy", shown)
+        return {"accuracy": accuracy, "loss": loss, "lucky": lucky}
 
     return evaluate
 
@@ -209,6 +213,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         InMemoryEvaluatorHook(evaluate, 30),
         LoggingTensorHook(every_n_iter=25, at_end=True),
         NanTensorHook(),
+        PredictionWriterHook(["accuracy"], output_dir="shown"),
         ProfilerHook(save_steps=40, output_dir="timelines", show_memory=True),
         ProgressHook(every_secs=0),
         ReduceLROnPlateauHook(),
@@ -296,6 +301,8 @@ def test_each_hook_has_acted(both):
     assert said == SAID | {"evaluated": 7 - early, "checkpoint saved": saved}
     assert {plugin: both.asked(plugin) for plugin in ASKED} == ASKED
     assert both.hooks[3].final_ops_values is not None
+    written = {path.name for path in (both.folder / "shown/predictions").iterdir()}
+    assert written >= {f"eval-{step}.npz" for step in range(30, STEPS + 1, 30)}
     names = sorted(path.name for path in (both.folder / "timelines").iterdir())
     assert names == sorted(f"timeline-{step}.json" for step in range(40, STEPS, 40))
 

@@ -196,3 +196,50 @@ class ChancyHook(Observer):
 class UntypedHook(SessionRunHook):
     def __init__(self, every=10):
         self.every = every
+
+
+class BatchHook(SessionRunHook):
+    """Counts what it sees of evaluations, and is wrong in those of a training alone."""
+
+    options = HookOptions(kinds=("train", "eval"))
+
+    def before_run(self, run_context):
+        return SessionRunArgs("loss") if run_context.kind == "eval" else None
+
+    def after_run(self, run_context, run_values):
+        if run_context.kind == "eval" and run_context.evaluation == "val":
+            raise ValueError(f"no batch like {run_values.results}")
+
+
+class LabelHook(SessionRunHook):
+    """Takes part in evaluations and predictions only, and wants a label in each."""
+
+    options = HookOptions(kinds=("eval", "predict"), only_observes=True)
+
+    wanted: str = "loss"
+
+    def __init__(self, wanted="loss"):
+        self.wanted, self.seen = wanted, 0
+
+    def before_run(self, run_context):
+        if run_context.kind not in ("eval", "predict"):
+            raise ValueError(f"called in a run of the kind {run_context.kind}")
+        return SessionRunArgs([self.wanted, "label"])
+
+    def after_run(self, run_context, run_values):
+        if run_context.kind == "predict":
+            raise ValueError("no label when predicting")
+        self.seen += run_values.results[1] is not None
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class PredictHook(LabelHook):
+    """The same without a fault."""
+
+    def after_run(self, run_values):
+        self.seen += len(run_values.results[1])

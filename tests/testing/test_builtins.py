@@ -21,6 +21,7 @@ SETTINGS = {
     "logging-tensor": ["every_n_iter=2"],
     "lr-finder": ["variable=w", "steps=2", "output_dir=found"],
     "nan-tensor": [],
+    "prediction-writer": ["values=loss,accuracy"],
     "profiler": ["save_steps=1", "output_dir=timelines"],
     "progress": ["every_secs=0"],
     "reduce-lr-on-plateau": ["every_n_steps=2"],

@@ -33,12 +33,14 @@ FAULTS = {
     "DrawingHook": ("test_it_only_observes", "random.Random()"),
     "ChancyHook": ("test_switching_it_on_draws_no_number", "making it does"),
     "EarlyHook": ("test_it_is_not_imported_when_it_is_off", "a module that nothing else"),
+    "BatchHook": ("test_it_survives", "after_run() raised ValueError: no batch like 1.0"),
+    "LabelHook": ("test_it_survives", ", predict) after_run() raised ValueError: no label"),
     "UntypedHook": ("test_its_settings_can_be_given", "annotate the field of the class"),
 }
 """Each faulty hook, the one test that must fail, and what its message must say."""
 
 OWN = [f"({test} and {hook})" for hook, (test, _) in FAULTS.items()]
-ORDINARY = cases(["-k", " or ".join(["FineHook", *OWN])], [])
+ORDINARY = cases(["-k", " or ".join(["FineHook", "PredictHook", *OWN])], [])
 """Each faulty hook is put to the test of its rule only; in the full run to all tests."""
 
 ELSEWHERE = {"NowhereHook": "faulty_nowhere", "EarlyHook": "faulty_early"}
@@ -48,7 +50,7 @@ ALONE = "from hookbus import SessionRunHook\nclass {}(SessionRunHook): ...\n"
 @pytest.fixture
 def installed(fake_dist: Callable[..., Path]) -> list[str]:
     """Install the hooks; return what names them all on the command line."""
-    names = ["FineHook", *FAULTS]
+    names = ["FineHook", "PredictHook", *FAULTS]
     spelled = {name: f"{ELSEWHERE.get(name, 'faulty')}:{name}" for name in names}
     entries = {name.removesuffix("Hook").lower(): value for name, value in spelled.items()}
     entries["Shouted_Hook"] = entries.pop("shouted")
@@ -64,9 +66,12 @@ def installed(fake_dist: Callable[..., Path]) -> list[str]:
 
 def test_every_faulty_hook_is_found_out(conformance, installed):
     """Each fails the test of the rule that it breaks and no other, and is told why."""
-    results = conformance(*installed, "--hook-node", "lr", *ORDINARY)
+    model = "--hook-node", "lr", "--hook-input", "label=[0, 1]"
+    results = conformance(*installed, *model, *ORDINARY)
     failed = {hook: list(found["failed"]) for hook, found in results.items()}
     told = {hook: "".join(results[hook]["failed"].values()) for hook in FAULTS}
-    assert failed == {"FineHook": []} | {hook: [test] for hook, (test, _) in FAULTS.items()}
+    fine = {"FineHook": [], "PredictHook": []}
+    assert failed == fine | {hook: [test] for hook, (test, _) in FAULTS.items()}
     assert [hook for hook, (_, words) in FAULTS.items() if words not in told[hook]] == []
     assert results["FineHook"]["skipped"] == {}
+    assert results["PredictHook"]["skipped"].keys() == {"test_it_goes_on_where_it_stopped"}

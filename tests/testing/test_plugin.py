@@ -66,6 +66,16 @@ def test_what_cannot_be_tested_is_told(spelled, settings, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("given", ["label", "label=", "label=[0,"])
+def test_a_value_that_is_no_json_is_told(given):
+    """The message has an example."""
+    with pytest.raises(UsageError) as caught:
+        candidates([SPELLED], ["last_step=3"], [], [given])
+    assert str(caught.value) == (
+        f"--hook-input {given}: expected NAME=JSON, like predictions=[0,1]"
+    )
+
+
 def test_a_class_is_made_as_on_the_command_line():
     """Texts become values, whatever way a setting is spelled."""
     (candidate,) = candidates([SPELLED], ["last-step=300"], [])

@@ -120,3 +120,34 @@ def test_a_bus_refuses_what_a_session_refuses():
     hook = LossHook()
     with pytest.raises(UsageError, match="given twice"):
         bus_with(hook, hook)
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_a_hook_emits_is_kept_even_if_nobody_listens(listens):
+    """Each time once, with its arguments."""
+
+    class EmittingHook(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            values = {"speed": float(run_values.global_step)}
+            run_context.emit("measured", values=values, global_step=run_values.global_step)
+
+    class ListeningHook(SessionRunHook):
+        @hookimpl
+        def measured(self, values):
+            """Listen."""
+
+    hooks = [EmittingHook(), *([ListeningHook(), MoreHook()] if listens else [])]
+    steps = run_steps(*hooks, steps=2)
+    found = [
+        (each["global_step"], dict(each["values"])) for each in steps.emitted("measured")
+    ]
+    assert found == [(1, {"speed": 1.0}), (2, {"speed": 2.0})]
+    assert len(steps.calls_of("measured")) == (4 if listens else 0)
+
+
+class MoreHook(SessionRunHook):
+    """Listens, too."""
+
+    @hookimpl
+    def measured(self):
+        """Listen."""

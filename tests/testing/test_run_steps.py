@@ -11,6 +11,7 @@ import pytest
 from hookbus import (
     AbortedError,
     Config,
+    HookOptions,
     OutOfRangeError,
     SessionRunArgs,
     SessionRunHook,
@@ -262,3 +263,65 @@ def test_none_of_it_needs_pytest_or_an_array_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "2\n", done.stderr
+
+
+class SeesHook(SessionRunHook):
+    """Keeps the kinds of its runs, and the names of evaluations."""
+
+    options = HookOptions(kinds=("train", "eval", "predict"))
+
+    def __init__(self):
+        self.seen = []
+
+    def before_run(self):
+        return SessionRunArgs(["loss", "w"])
+
+    def after_run(self, run_context, run_values):
+        found = run_context.kind, run_context.evaluation, run_values.results
+        self.seen.append(found)
+
+
+@pytest.mark.parametrize("custom_loop", LOOPS)
+@pytest.mark.parametrize("kind", ["eval", "predict"])
+def test_a_session_of_another_kind_trains_nothing(kind, custom_loop, tmp_path):
+    """It computes what hooks fetch, and restores what a training has saved."""
+    run_steps(steps=2, directory=tmp_path, custom_loop=custom_loop)
+    hook = SeesHook()
+    steps = run_steps(hook, steps=3, kind=kind, directory=tmp_path, custom_loop=custom_loop)
+    values = [1.0, 1 / 2, 1 / 3]
+    assert hook.seen == [(kind, None, [loss, 3.0]) for loss in values]
+    assert (steps.global_step, steps.outcome.kind) == (2, "completed")
+    assert steps.variables == {"w": 3.0}
+
+
+@pytest.mark.parametrize("custom_loop", LOOPS)
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(OutOfRangeError("no more"), "end_of_input"), (ValueError("bad"), "failed")],
+)
+def test_a_step_of_another_kind_can_fail(error, ends, custom_loop):
+    """By its number, although no global step is counted."""
+    hook = SeesHook()
+    steps = run_steps(
+        hook, kind="eval", errors={3: error}, custom_loop=custom_loop, reraise=False
+    )
+    assert (steps.outcome.kind, len(hook.seen)) == (ends, 2)
+
+
+@pytest.mark.parametrize("custom_loop", LOOPS)
+def test_evaluations_follow_the_steps(custom_loop):
+    """Hooks see two batches of each, which have the values of the step."""
+    hook, recorder = SeesHook(), Recorder()
+    steps = run_steps(
+        hook,
+        recorder,
+        values={"loss": [3.0, 2.0]},
+        evaluates=True,
+        custom_loop=custom_loop,
+    )
+    assert (steps.global_step, steps.variables) == (2, {"w": 3.0})
+    kinds = [kind for kind, *_ in hook.seen]
+    assert kinds == ["train", "eval", "eval"] * 2
+    seen = [results for kind, name, results in hook.seen if name == "val"]
+    assert [w for _, w in seen] == [1.0, 1.0, 3.0, 3.0]
+    assert [each["name"] for each in recorder.emitted("evaluating")] == ["val"] * 2

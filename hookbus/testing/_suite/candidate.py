@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import attrs
@@ -13,6 +15,8 @@ from hookbus.config.parser import Precedence
 from hookbus.config.settings import Setting, build, fields_of
 from hookbus.discovery import Installed, installed_plugins, name_from_class
 from hookbus.errors import UsageError, did_you_mean, summary_of, text_of
+from hookbus.hooks.hook_options import Kind
+from hookbus.plugin.loading import kinds_of
 from hookbus.testing._suite.endings import ENDINGS, describe, is_planned
 from hookbus.testing.model import falling
 from hookbus.testing.steps import Steps, run_steps
@@ -32,6 +36,7 @@ class Candidate:
         plugin: the installed plugin; None if no entry point names the class.
         settings: field to text.
         nodes: the nodes that the tiny model has besides ``loss`` and ``accuracy``.
+        inputs: further values that each step has, by name.
     """
 
     spelled: str
@@ -40,6 +45,18 @@ class Candidate:
     plugin: Installed | None
     settings: Mapping[str, str]
     nodes: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of sessions in which its hooks take part."""
+        found = tuple(kind for kind in kinds_of(self.cls) if kind != "aux")
+        return found or ("train",)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of most sessions of the suite."""
+        return "train" if "train" in self.kinds else self.kinds[0]
 
     @property
     def switch(self) -> str:
@@ -80,8 +97,12 @@ class Candidate:
             after: the number of steps before the session's first one, for the values.
             arguments: further arguments of ``run_steps``.
         """
-        values = {name: all_[after:] for name, all_ in falling(after + STEPS).items()}
-        arguments = {"steps": STEPS, "stop_grace_period_secs": 2.0, **arguments}
+        values: dict[str, Any] = {
+            name: all_[after:] for name, all_ in falling(after + STEPS).items()
+        }
+        values |= {name: [value] for name, value in self.inputs.items()}
+        usual = {"steps": STEPS, "stop_grace_period_secs": 2.0, "kind": self.kind}
+        arguments = {**usual, "evaluates": "eval" in self.kinds, **arguments}
         arguments["variables"] = self.variables
         return run_steps(*hooks, values=values, reraise=False, **arguments)
 
@@ -102,7 +123,10 @@ class Candidate:
 
 
 def candidates(
-    spelled: Sequence[str], settings: Iterable[str], nodes: Iterable[str]
+    spelled: Sequence[str],
+    settings: Iterable[str],
+    nodes: Iterable[str],
+    inputs: Iterable[str] = (),
 ) -> list[Candidate]:
     """Return the hook classes of the options, after making a hook of each.
 
@@ -110,11 +134,13 @@ def candidates(
         spelled: the classes, each as ``module:Class``.
         settings: the settings, each as ``field=text`` for all classes with that field.
         nodes: further nodes of the tiny model.
+        inputs: further values of each step, each as ``name=JSON``.
 
     Raises:
         UsageError: a class cannot be imported or made, or no class has such a field.
     """
     given = dict(map(_field_and_text, settings))
+    values = dict(map(_name_and_value, inputs))
     classes = {name: _load(name) for name in spelled}
     fields = {name: fields_of(cls) for name, cls in classes.items()}
     for field in given:
@@ -129,7 +155,7 @@ def candidates(
         own = {field: text for field, text in given.items() if field in fields[name]}
         plugin = installed_plugins().of_class(cls)
         called = plugin.name if plugin else name_from_class(cls.__name__)
-        found.append(Candidate(name, cls, called, plugin, own, tuple(nodes)))
+        found.append(Candidate(name, cls, called, plugin, own, tuple(nodes), values))
         try:
             found[-1].make()
         except Exception as error:
@@ -147,12 +173,25 @@ def _field_and_text(setting: str) -> tuple[str, str]:
     return field.strip().replace("-", "_"), text
 
 
+def _name_and_value(given: str) -> tuple[str, Any]:
+    name, equals, text = given.partition("=")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        equals = ""
+    if not equals:
+        raise UsageError(
+            f"--hook-input {given}: expected NAME=JSON, like predictions=[0,1]"
+        )
+    if isinstance(value, list) and find_spec("numpy") is not None:
+        value = import_module("numpy").asarray(value)
+    return name.strip(), value
+
+
 def _load(spelled: str) -> type:
     module, _, attribute = spelled.partition(":")
     try:
-        found = functools.reduce(
-            getattr, attribute.split("."), importlib.import_module(module)
-        )
+        found = functools.reduce(getattr, attribute.split("."), import_module(module))
     except (Exception, SystemExit) as error:
         raise UsageError(
             f"--hook {spelled}: cannot import it ({summary_of(error)}); "

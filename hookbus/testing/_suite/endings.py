@@ -38,9 +38,12 @@ ENDINGS: Mapping[str, Callable[[], BaseException | SessionRunHook | None]] = {
 class Stopper(SessionRunHook):
     """Asks to stop in the third step."""
 
+    _left: int = attrs.field(default=3, init=False)
+
     def after_run(self, run_context: SessionRunContext) -> None:
         """Ask to stop."""
-        if run_context.global_step == 2:
+        self._left -= 1
+        if not self._left:
             run_context.request_stop("three steps are enough")
 
 
@@ -58,10 +61,11 @@ class Witness(SessionRunHook):
     """Records variables and generators, after all other hooks.
 
     Attributes:
-        seen: (step before the run, event) to the recorded values, by name.
+        seen: (number of the run, event) to the recorded values, by name.
     """
 
     seen: dict[tuple[int, str], dict[str, Any]] = attrs.field(factory=dict, init=False)
+    _runs: int = attrs.field(default=0, init=False)
 
     @hookimpl(trylast=True)
     def before_run(self, run_context: SessionRunContext) -> None:
@@ -72,12 +76,12 @@ class Witness(SessionRunHook):
     def after_run(self, run_context: SessionRunContext) -> None:
         """Record the state after a run."""
         self._record(run_context, "after_run")
+        self._runs += 1
 
     def _record(self, run_context: SessionRunContext, event: str) -> None:
         generators = copy.deepcopy(random_state.capture())
         variables = run_context.session.variables()
-        key = run_context.global_step, event
-        self.seen[key] = {"generators": generators, "variables": variables}
+        self.seen[self._runs, event] = {"generators": generators, "variables": variables}
 
 
 @attrs.define(eq=False)

@@ -73,5 +73,5 @@ PLACES: Mapping[str, Callable[[Candidate, Mapping[str, str]], Config]] = {
 def hook_from(place: str, candidate: Candidate, texts: Mapping[str, str]) -> Any:
     """Return the hook that a session would have with settings from one place."""
     config = PLACES[place](candidate, texts)
-    found = {m.name: m.plugin for m in session_hooks(config, "train", {})}
+    found = {m.name: m.plugin for m in session_hooks(config, candidate.kind, {})}
     return found[candidate.name]
