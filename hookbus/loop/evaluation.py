@@ -221,6 +221,7 @@ class EvaluationStep(Step):
     def __init__(self, state: SessionState, evaluation: Evaluation, weight: float) -> None:
         super().__init__(state, "eval")
         self._evaluation, self._weight = evaluation, weight
+        self._counts = False  # also in a session that evaluates
         self._before: tuple[ReportSession, Reports]
 
     def __enter__(self) -> EvaluationStep:
