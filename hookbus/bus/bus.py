@@ -6,6 +6,7 @@ import contextlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -31,6 +32,9 @@ from hookbus.hooks.hook_options import RAISE, Kind, check_kind, options_of
 from hookbus.hooks.requests import CurrentHook
 from hookbus.logs import log
 from hookbus.process.forks import ForkGuard
+
+_told: ContextVar[frozenset[int]] = ContextVar("told", default=frozenset())
+"""The identities of the hooks that are told of the evaluation that is under way."""
 
 
 class Follower(Protocol):
@@ -318,23 +322,36 @@ class Bus:
         ...     print("evaluated on the validation data")
         evaluated on the validation data
         """
-        block = self.caller(event).around(*self._ordered(event, arguments))
+        caller, ordered = self.caller(event), self._ordered(event, arguments)
         if event != "evaluating":
-            return block
-        return self._evaluated(block, arguments["name"])
+            return caller.around(*ordered)
+        return self._evaluated(caller, ordered, arguments["name"])
 
     @contextlib.contextmanager
     def _evaluated(
-        self, block: AbstractContextManager[None], name: str | None
+        self, caller: Caller, ordered: Sequence[Any], name: str | None
     ) -> Iterator[None]:
-        """Do a block that evaluates, during which the training's clock stands still."""
-        before, self.evaluation = self.evaluation, name
-        is_aside = self.kind == "train"
+        """Do a block that evaluates, during which the training's clock stands still.
+
+        A hook of two sessions is told of an evaluation by the first one alone.
+        """
+        own = {name: id(member.plugin) for name, member in self._members.items()}
+        told, before, is_aside = _told.get(), self.evaluation, self.kind == "train"
+        if not told.isdisjoint(own.values()):
+            every = self.implementations("evaluating", self.kind)
+            new = [each for each in every if own[each.plugin] not in told]
+            caller = self.compile("evaluating", new)
+        self.evaluation = name
+        _told.set(told.union(own.values()))
         try:
-            with self.clock.paused() if is_aside else contextlib.nullcontext(), block:
+            with (
+                self.clock.paused() if is_aside else contextlib.nullcontext(),
+                caller.around(*ordered),
+            ):
                 yield
         finally:
             self.evaluation = before
+            _told.set(told)
 
     def _ordered(self, event: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the arguments of an event in its order."""

@@ -240,6 +240,35 @@ def test_the_table_has_no_other_rows():
     assert places == [*PLACES]
 
 
+def test_a_hook_of_both_sessions_is_told_of_an_evaluation_once():
+    """One that is among the hooks of the training and of the evaluation."""
+
+    class Both(Collects):
+        def __init__(self):
+            super().__init__()
+            self.depth, self.deepest = 0, 0
+
+        @hookimpl(wrapper=True)
+        def evaluating(self):
+            self.depth += 1
+            self.deepest = max(self.depth, self.deepest)
+            yield
+            self.depth -= 1
+            self.around += 1
+
+    hook, other = Both(), Collects()
+    config = RunConfig(save_checkpoints_steps=1, save_summary_steps=None)
+    spec = EvalSpec(input_fn, None, "val", hooks=[hook, other], throttle_secs=0)
+    model = Estimator(model_fn, "model", config)
+    train_and_evaluate(model, TrainSpec(input_fn, 2, [hook]), spec)
+    assert (hook.around, hook.deepest, other.around) == (2, 1, 2)
+    assert len(hook.batches) == len(other.batches) == 6
+    assert hook.names == {"val"}
+    again = Collects()
+    model.evaluate(input_fn, hooks=[hook, again], name="val")
+    assert (hook.around, again.around) == (3, 1)
+
+
 class Around(SessionRunHook):
     """Keeps how evaluations ended."""
 

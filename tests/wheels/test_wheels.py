@@ -100,8 +100,9 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         lambda ran: ran.returncode == 1 and "loss is NaN at step 13" in ran.stderr,
     ),
     "prediction-writer": (
-        ["--prediction-writer", "loss"],  # TOY does not evaluate
-        lambda ran: "prediction-writer" in ran.stderr,
+        ["--prediction-writer", "loss"],
+        # TOY does not evaluate: it takes part, and has nothing to write.
+        lambda ran: "(--prediction-writer loss)" in ran.stderr,
     ),
     "profiler": (
         ["--profiler", "7", "--profiler-output-dir", "timelines"],
