@@ -71,6 +71,7 @@ from hookbus.hooks.outcome import resumes as resumes
 from hookbus.hooks.requests import StopKind as StopKind
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
+from hookbus.library.roles import Role as Role
 from hookbus.lifecycle.creators import ChiefSessionCreator as ChiefSessionCreator
 from hookbus.lifecycle.creators import Scaffold as Scaffold
 from hookbus.lifecycle.creators import SessionCreator as SessionCreator

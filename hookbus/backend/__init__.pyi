@@ -14,7 +14,6 @@ from hookbus.backend.protocol import RunOptions as RunOptions
 from hookbus.backend.protocol import Session as Session
 from hookbus.backend.protocol import ValueRecord as ValueRecord
 from hookbus.backend.protocol import create_session as create_session
-from hookbus.backend.reports import ReportGraph as ReportGraph
 from hookbus.backend.reports import ReportSession as ReportSession
 from hookbus.checkpoint.unpacking import unpacked as unpacked
 from hookbus.errors import PREEMPTION_ERRORS as PREEMPTION_ERRORS
@@ -26,8 +25,10 @@ from hookbus.graph.graph import Graph as Graph
 from hookbus.graph.node import Node as Node
 from hookbus.graph.node import NodeKind as NodeKind
 from hookbus.graph.operation import Operation as Operation
+from hookbus.graph.report_graph import ReportGraph as ReportGraph
 from hookbus.graph.traversal import needs as needs
 from hookbus.library.base import Beside as Beside
+from hookbus.library.base import FleetingValues as FleetingValues
 from hookbus.library.base import Library as Library
 from hookbus.library.base import LiveValue as LiveValue
 from hookbus.library.base import Loader as Loader

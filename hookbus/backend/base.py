@@ -14,6 +14,7 @@ from hookbus.errors import PREEMPTION_ERRORS, UsageError
 from hookbus.graph.fetches import merge, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.library.roles import Role
 
 
 def read(
@@ -47,7 +48,13 @@ class SessionBase:
     preemption_errors: tuple[type[Exception], ...] = PREEMPTION_ERRORS
     _inputs: Mapping[str, Input]
 
-    def capture(self, fetches: Sequence[str]) -> None:
+    def names(
+        self: Session, pattern: str = "*", role: Role | None = None
+    ) -> tuple[str, ...]:
+        """Return the names of values that hooks may fetch; see :meth:`Graph.names`."""
+        return self.graph.names(pattern, role)
+
+    def capture(self, fetches: Sequence[str]) -> bool | None:
         """Prepare nothing for a step of a custom loop."""
 
     def take_reports(self, reports: Mapping[str, Any]) -> None:  # noqa: ARG002

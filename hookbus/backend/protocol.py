@@ -14,6 +14,7 @@ import attrs
 from hookbus.errors import UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.library.roles import Role
 
 
 @attrs.frozen
@@ -123,6 +124,13 @@ class Session(Protocol):
     def shares_step(self) -> bool:
         """Whether other processes may also advance ``global_step``."""
 
+    def names(self, pattern: str = "*", role: Role | None = None) -> tuple[str, ...]:
+        """Return the names of values that hooks may fetch, as :meth:`Graph.names` does.
+
+        In a custom loop those that the last step reported are among them.
+        :class:`hookbus.backend.SessionBase` has this method.
+        """
+
     def compile(
         self, fetches: Sequence[str], feeds: frozenset[str], host: Sequence[str] = ()
     ) -> Any:
@@ -143,12 +151,16 @@ class Session(Protocol):
             WriteConflictError: two ops of the run update one variable.
         """
 
-    def capture(self, fetches: Sequence[str]) -> None:
+    def capture(self, fetches: Sequence[str]) -> bool | None:
         """Prepare for a step of a custom loop that hooks will ask for these nodes.
 
         Called before the step if its nodes are others than those of the step before. Some
         values exist only while a step runs, so the backend must begin to keep them. A
         backend that serves no custom loop has nothing to do.
+
+        Returns:
+            True to be called before each step with these nodes: a step that does not make
+            a value must not have that of an earlier one.
         """
 
     def take_reports(self, reports: Mapping[str, Any]) -> None:

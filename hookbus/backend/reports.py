@@ -6,7 +6,6 @@ import keyword
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from types import MappingProxyType
 from typing import Any
 
 from hookbus.backend.base import read
@@ -18,226 +17,19 @@ from hookbus.backend.protocol import Execution
 from hookbus.backend.read_only import protected
 from hookbus.errors import GraphError, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import METRICS, SUMMARIES, Node, NodeKind, metrics_of, plain_name
-from hookbus.graph.operation import Operation
-from hookbus.graph.summaries import SummaryKind, by_kind, collecting, scalars_of
+from hookbus.graph.node import METRICS, Node, metrics_of, plain_name
+from hookbus.graph.report_graph import REPORTED_SUMMARIES, ReportGraph
+from hookbus.graph.summaries import SummaryKind, by_kind, scalars_of
 from hookbus.graph.traversal import needed_by
 from hookbus.graph.wraps import listed, wrapper
-from hookbus.library.base import LiveState, LiveValue, capture
+from hookbus.library.base import LiveValue, capture
+from hookbus.library.roles import Role, matching
 from hookbus.random_state import undisturbed
 
-_REPORTED_SUMMARIES = "hookbus.reported_summaries"
-_COMPUTED = ("op", "input", "placeholder")
-"""Kinds of nodes that a session computes or is fed; a custom loop has none of its own."""
 _MOST_KEPT = 1024
 _NOTHING: dict[str, Any] = {}
-_COLLECTED = frozenset({METRICS, _REPORTED_SUMMARIES})
+_COLLECTED = frozenset({METRICS, REPORTED_SUMMARIES})
 """Nodes whose values are computed from the reports of a step."""
-
-
-class ReportGraph(Graph):
-    """The graph of a custom loop: any name may turn out to be reported.
-
-    It starts empty. A hook may add nodes derived from names that the loop reports. Values
-    inside the objects that the loop tracks are also nodes. A report with the name of such a
-    node takes precedence.
-
-    A subclass may know objects from the start. If ops are added to it, it is a graph like
-    any other.
-    """
-
-    backend: str | Callable[[Any], Any] = "hookbus.backend.reports:ReportSession"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-        self.live: dict[str, LiveValue] = {}
-        self.live_variables: dict[str, LiveValue] = {}
-        self.states: dict[str, LiveState] = {}
-        self._held: dict[str, Any] = {}
-
-    @property
-    def unsaved(self) -> frozenset[str]:
-        """The variables that checkpoints hold only as parts of tracked objects, or not."""
-        return super().unsaved | self.live_variables.keys()
-
-    @property
-    def tracked(self) -> Mapping[str, Any]:
-        """The objects of the graph, and those that a custom loop tracks, by name."""
-        return {**self.objects, **self._held}
-
-    @property
-    def takes_reports(self) -> bool:
-        """Whether a custom loop computes the steps: only hooks have added nodes to it."""
-        return not any(
-            node.kind in _COMPUTED
-            and node.owner is None
-            and name not in self._reported
-            and getattr(node.source, "wraps", None) is None
-            for name, node in self.nodes.items()
-        )
-
-    def resolve(self, node: Node | str, asker: str = "") -> Node:
-        """Return a node by its name; a new name becomes a node that a step may report."""
-        if isinstance(node, Node) and node.graph is self:
-            node = node.name  # what it stands for may have been tracked since
-        if isinstance(node, str):
-            name = plain_name(node)
-            live = None if name in self else self.live_value(name)
-            if name not in self and (live is not None or self.takes_reports):
-                self._reported.add(name)
-                return self._note(name, _kind_of(live), live)
-        return super().resolve(node, asker)
-
-    def check_wrap(self, node: Node, who: str) -> None:
-        """Check that *who* can wrap a node.
-
-        Raises:
-            GraphError: its value lives in an object, which the code of the loop reads.
-        """
-        live = self.live_value(node.name)
-        if live is not None and (live.moment is None or live.is_shared):
-            why = (
-                "each rank of the training holds a part of it"
-                if live.is_shared
-                else "it lives in an object, and the code of the training reads it there"
-            )
-            raise GraphError(
-                f"{who} cannot wrap {node.name!r}: {why}; wrap an input, what the loop "
-                "passes through step.through(), or a value that is made in the step, like "
-                "a gradient"
-            )
-        super().check_wrap(node, who)
-
-    def wired(self, operation: Operation) -> Operation:
-        """Return an op as a run calls it.
-
-        In a custom loop, a wrap applies where the value comes from. A report of that name
-        has the wrapped value already, and so has an object of the program.
-        """
-        return operation if self.takes_reports else self._wraps.wired(operation, self.live)
-
-    def fetched(self, name: str) -> str:
-        """Return the name of the node whose value a fetch of a node gets."""
-        is_changed = self.takes_reports or name in self.live
-        return name if is_changed else super().fetched(name)
-
-    def wrapped_together(self, name: str) -> tuple[str, ...]:
-        """Return the nodes whose wrapped values depend on each other, with one of them."""
-        found, waiting = {name}, [name]
-        while waiting:
-            more = self._wraps.together_with(waiting.pop()) - found
-            found |= more
-            waiting += more
-        return tuple(node for node in self.wraps if node in found)
-
-    def hold(
-        self,
-        values: Mapping[str, LiveValue],
-        states: Mapping[str, LiveState] = MappingProxyType({}),
-        things: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        """Make values inside tracked objects known as nodes, by name.
-
-        Hooks may have named such a node before the loop tracks the object.
-
-        Args:
-            values: those that the objects always have.
-            states: the objects whose values come and go, by their own name.
-            things: the objects by their own name.
-        """
-        self._held.update(things)
-        self.live.update(values)
-        self.states.update(states)
-        variables = {name: live for name, live in values.items() if live.put is not None}
-        self.live_variables.update(variables)
-        for name in [*self.nodes]:
-            self.is_held(name)
-
-    def live_value(self, name: str) -> LiveValue | None:
-        """Return a value inside a tracked object; None if there is no such value now."""
-        if name in self.live:
-            return self.live[name]
-        for tracked, state in self.states.items():
-            if name == tracked or name.startswith(f"{tracked}."):
-                found = state.find(name)
-                if found is not None:
-                    return found
-        return None
-
-    def variable_named(self, node: Node | str, asker: str) -> str:
-        """Return the name of a variable that *asker* may write.
-
-        Raises:
-            GraphError: no tracked object has it, or it cannot be written.
-        """
-        name = self.resolve(node, asker).name
-        live = self.live.get(name)
-        if live is not None and live.is_shared:
-            raise GraphError(
-                f"{asker} writes {name!r}, which cannot be assigned: each rank of the "
-                "training holds a part of it"
-            )
-        is_report = self.takes_reports and self.resolve(name).kind == "placeholder"
-        if is_report and not self.is_held(name):
-            states = (each for state in self.states.values() for each in state.values())
-            near = did_you_mean(name, [*self.live_variables, *states])
-            raise GraphError(
-                f"{asker} writes {name!r}, which is not a variable; the variables of a "
-                "custom loop are the numbers and arrays inside the objects that it "
-                f"tracks{near}"
-            )
-        return super().variable_named(name, asker)
-
-    def is_held(self, name: str) -> bool:
-        """Return whether a node that a step may report is inside a tracked object by now.
-
-        It is no placeholder any more then.
-        """
-        node = self.nodes[name]
-        live = self.live_value(name) if node.kind == "placeholder" else None
-        if live is not None:
-            self._note(name, _kind_of(live), live, node.owner)
-        return live is not None
-
-    @property
-    def metrics(self) -> Node | None:
-        """The node that hooks watch by default.
-
-        Its value is a dict of the reported ``loss`` and ``accuracy`` and the scalars among
-        the step's summaries.
-        """
-        return self.resolve(METRICS) if self.takes_reports else super().metrics
-
-    @property
-    def summaries(self) -> Node | None:
-        """The node with the summaries of a step, and those that hooks have declared.
-
-        Its value is a dict, kind to name to value.
-        """
-        if not self.takes_reports:
-            return super().summaries
-        self._check_finalized()
-        if SUMMARIES in self:
-            return self.resolve(SUMMARIES)
-        self._reported.add(SUMMARIES)
-        reported = self.resolve(_REPORTED_SUMMARIES).name
-        return self._note(SUMMARIES, "op", collecting(self._declared, (reported,)))
-
-    def _names(self) -> Iterable[str]:
-        return [*self.nodes, *self.inside]
-
-    @property
-    def changeable(self) -> list[str]:
-        """The names of the values inside tracked objects that a step can change."""
-        return [name for name, live in self.live.items() if live.moment is not None]
-
-    @property
-    def inside(self) -> list[str]:
-        """Return the names of the values inside tracked objects."""
-        states = (name for state in self.states.values() for name in state.values())
-        return [*self.live, *states]
 
 
 class Reports(dict[str, Any]):
@@ -330,7 +122,7 @@ class Reports(dict[str, Any]):
             metrics = {metric: self[metric] for metric in metrics_of(self.names())}
             shown = {scalar: self._show(scalar) for scalar in scalars_of(self._summaries)}
             return {**metrics, **shown}
-        if name == _REPORTED_SUMMARIES:
+        if name == REPORTED_SUMMARIES:
             kinds = [(key, kind) for key, (kind, _) in self._summaries.items()]
             return by_kind((key, kind, self._show(key)) for key, kind in kinds)
         value = self[name] = self._called(self.late[name])
@@ -365,6 +157,7 @@ class ReportSession(EmbeddedSession):
         self._live = graph.live_variables
         self._kept: dict[tuple[str, ...], list[LiveValue]] = {}
         self._release = capture(())
+        self._captured: tuple[str, ...] | None = None
         self._wrapping: dict[frozenset[str], Program] = {}
         self._changes = ExitStack()
 
@@ -404,6 +197,11 @@ class ReportSession(EmbeddedSession):
             f"{', '.join(map(repr, reported)) or 'nothing'}"
             f"{f'{near} If not' if near else ''}: {_reporting(name)}"
         )
+
+    def names(self, pattern: str = "*", role: Role | None = None) -> tuple[str, ...]:
+        """Return the names of the graph, then those that the last step reported, sorted."""
+        reports: dict[str, Role] = dict.fromkeys(sorted(self.last.names()), "report")
+        return matching({**self.graph.roles, **reports}, pattern, role)
 
     def take_reports(self, reports: Any) -> None:
         """Take the reports of the step that has just ended."""
@@ -483,17 +281,28 @@ class ReportSession(EmbeddedSession):
             missing,
         )
 
-    def capture(self, fetches: Sequence[str]) -> None:
-        """Have tracked objects keep the values that hooks will ask for after the step."""
-        self._release()
-        kept = self._kept.get(tuple(fetches))
+    def capture(self, fetches: Sequence[str]) -> bool:
+        """Have tracked objects keep the values that hooks will ask for after the step.
+
+        Returns:
+            Whether one of them has to forget the value of an earlier step first.
+        """
+        key = tuple(fetches)
+        kept = self._kept.get(key)
         if kept is None:
             needed = needed_by(self.graph, map(self.graph.resolve, fetches))
             kept = [node.source for node in needed if is_live(node)]
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[tuple(fetches)] = kept
-        self._release = capture(kept)
+            self._kept[key] = kept
+        forgetting = [value.forget for value in kept if value.forget is not None]
+        if key == self._captured:
+            for forget in forgetting:
+                forget()
+        else:
+            self._release()
+            self._captured, self._release = key, capture(kept)
+        return bool(forgetting)
 
     def variables(self) -> dict[str, Any]:
         """Return the value of each variable by name, ``global_step`` left out.
@@ -568,13 +377,6 @@ class ReportSession(EmbeddedSession):
         given = unite_feeds([("run", feed_dict)], self.graph.resolve)
         fed = frozenset(given).union(self.last.names())
         return protected(read(self, fetches, ChainMap(given, self.last), fed))
-
-
-def _kind_of(live: LiveValue | None) -> NodeKind:
-    """Return the kind of the node for a name that a loop reports, or for a live value."""
-    if live is None:
-        return "placeholder"
-    return "native" if live.put is None else "variable"
 
 
 def _reporting(name: str) -> str:

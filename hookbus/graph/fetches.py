@@ -22,6 +22,9 @@ Split: TypeAlias = Callable[[Sequence[Any]], Any]
 
 _OTHER_DICTS = (OrderedDict, defaultdict)
 
+MISSING: Any = object()
+"""The value of a fetch that does not exist in a run, for hooks that go without it."""
+
 
 class Structure(tuple[Any, ...]):
     """The structure of a nesting: hashable, and equal for equal requests.
@@ -106,12 +109,33 @@ def leaves_of(structure: Hashable) -> tuple[Any, ...]:
     return tuple(leaves)
 
 
-def merge(requests: Iterable[tuple[str, Hashable]], start: int = 0) -> Merge:
+def with_dicts(structure: Hashable, names: Mapping[Any, Sequence[str]]) -> Hashable:
+    """Return a structure with a dict, name to value, in place of some of its leaves.
+
+    Args:
+        structure: the structure.
+        names: the keys of the dict for each leaf to replace, which are also its leaves.
+    """
+    if not isinstance(structure, Structure):
+        if structure not in names:
+            return structure
+        return _structure({name: name for name in names[structure]}, no_leaf)
+    parts = [with_dicts(part, names) for part in structure[2:]]
+    changed = Structure((*structure[:2], *parts))
+    changed.order = structure.order
+    return changed
+
+
+def merge(
+    requests: Iterable[tuple[str, Hashable]], start: int = 0, skips: bool = False
+) -> Merge:
     """Merge the structures that parties request, so that each leaf is evaluated once.
 
     Args:
         requests: each party's name and its structure.
         start: the place of the first leaf's value among the values that are split.
+        skips: whether values may be MISSING: a dict loses such a key, and None takes the
+            place of such a value elsewhere.
 
     >>> both = merge([("caller", "loss"), ("log", structure_of({"l": "loss", "a": "acc"}))])
     >>> both.leaves
@@ -128,7 +152,7 @@ def merge(requests: Iterable[tuple[str, Hashable]], start: int = 0) -> Merge:
             places.setdefault(leaf, start + len(places))
             askers.setdefault(leaf, {})[party] = None
     count = start + len(places)
-    splits = tuple(_split(structure, places, count) for structure in structures)
+    splits = tuple(_split(structure, places, count, skips) for structure in structures)
     return Merge(tuple(places), askers, splits)
 
 
@@ -184,7 +208,7 @@ def _is_namedtuple(cls: type[Any]) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_make")
 
 
-def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
+def _split(shape: Hashable, places: dict[Any, int], count: int, skips: bool) -> Split:
     """Compile the split of one asker; *places* holds the place of each leaf's value.
 
     All of them are among the first *count* values. Inner containers are built first and put
@@ -192,7 +216,8 @@ def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
     structure can be built again however deep it is.
     """
     if not isinstance(shape, Structure):
-        return itemgetter(places[shape])
+        pick_one = itemgetter(places[shape])
+        return (lambda values: _or_none(pick_one(values))) if skips else pick_one
     containers = [shape]
     for container in containers:  # it grows by the containers found inside
         containers += [part for part in container[2:] if isinstance(part, Structure)]
@@ -205,7 +230,8 @@ def _split(shape: Hashable, places: dict[Any, int], count: int) -> Split:
             by_key = dict(zip(container[1][0], parts, strict=True))
             parts = tuple(by_key[key] for key in container.order)
         found = [made[id(p)] if isinstance(p, Structure) else places[p] for p in parts]
-        stages.append(_builder(container, picker(found)))
+        pick = picker(found)
+        stages.append(_skipping(container, pick) if skips else _builder(container, pick))
     if len(stages) == 1:
         return stages[0]
 
@@ -224,6 +250,24 @@ def picker(places: Sequence[int]) -> Split:
         return itemgetter(*places)
     start = places[0] if places else 0
     return itemgetter(slice(start, start + len(places)))
+
+
+def _skipping(shape: Structure, pick: Split) -> Split:
+    """Return a function that rebuilds a container without the values that are MISSING."""
+    cls, detail, *_ = shape
+    if not issubclass(cls, dict):
+        return _builder(shape, lambda values: [*map(_or_none, pick(values))])
+    make, keys = partial(cls, *detail[1:]), shape.order or ()
+
+    def build(values: Sequence[Any]) -> Any:
+        parts = zip(keys, pick(values), strict=True)
+        return make((key, part) for key, part in parts if part is not MISSING)
+
+    return build
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is MISSING else value
 
 
 def _builder(shape: Structure, pick: Split) -> Split:

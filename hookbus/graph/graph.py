@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
 from hookbus.errors import ArgumentTypeError, DuplicateNodeError, GraphError, spelled
-from hookbus.graph.node import METRICS, SUMMARIES, Node, metrics_of
+from hookbus.graph.node import GLOBAL_STEP, METRICS, SUMMARIES, Node, metrics_of
 from hookbus.graph.nodes import NodeTable, checked_name
 from hookbus.graph.operation import (
     XP,
@@ -32,6 +32,7 @@ from hookbus.graph.wraps import (
     value_parameter,
     wrapper,
 )
+from hookbus.library.roles import RESERVED, Role
 
 
 class _OpOptions(TypedDict, total=False):
@@ -105,6 +106,26 @@ class Graph(NodeTable):
             for node in self._nodes.values()
             if node.kind == "variable" and node is not self.global_step
         )
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """The role of each value that :meth:`names` lists, by name.
+
+        A variable is a ``parameter`` if a train op of the program updates it, and a
+        ``buffer`` if none does. What is fed or pulled is an ``input``, what is computed an
+        ``output``.
+        """
+        trained = {
+            variable
+            for node in self._nodes.values()
+            if node.owner is None
+            for variable in node.updates
+        }
+        return {
+            name: _role_of(node, name in trained)
+            for name, node in self._nodes.items()
+            if not (name.startswith(RESERVED) or (node.kind == "op" and node.source.trains))
+        }
 
     @property
     def unsaved(self) -> frozenset[str]:
@@ -614,6 +635,18 @@ class Graph(NodeTable):
                 "graph.summaries is read while hooks may still declare some; read it in "
                 "after_create_session"
             )
+
+
+def _role_of(node: Node, is_trained: bool) -> Role:
+    """Return the role of a node; a value inside an object has one of its own."""
+    role: Role | None = getattr(node.source, "role", None)
+    if node.name == GLOBAL_STEP:
+        return "state"
+    if node.kind == "variable":
+        return role or ("parameter" if is_trained else "buffer")
+    if node.kind in ("input", "placeholder"):
+        return "input"
+    return (role if node.kind == "native" else None) or "output"
 
 
 def _names_of(what: str, given: Any) -> tuple[str, ...]:

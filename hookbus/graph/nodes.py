@@ -19,6 +19,7 @@ from hookbus.errors import (
 from hookbus.graph.fetches import leaves_of, structure_of
 from hookbus.graph.node import GLOBAL_STEP, Node, NodeKind, owned_by, plain_name
 from hookbus.graph.operation import XP, Operation
+from hookbus.library.roles import Role, matching
 
 _MOST_LISTED = 50
 """The number of nodes that a message lists."""
@@ -49,6 +50,27 @@ class NodeTable:
         return {
             node.name: node.owner for node in self._nodes.values() if node.owner is not None
         }
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """The role of each value that :meth:`names` lists, by name."""
+        return {}
+
+    def names(self, pattern: str = "*", role: Role | None = None) -> tuple[str, ...]:
+        """Return the names of values that hooks may fetch, in the order of the graph.
+
+        Train ops are left out, because fetching one trains, and so are the nodes that
+        hookbus and its hooks add for themselves, whose names begin with ``hookbus.``.
+
+        Args:
+            pattern: the names to return, as a pattern of ``fnmatch``; case counts.
+            role: the role of their values in the training; None for any.
+
+        Raises:
+            ArgumentTypeError: the pattern is not a str.
+            UsageError: there is no such role.
+        """
+        return matching(self.roles, pattern, role)
 
     def leaf(self, thing: Any) -> Node | None:
         """Return the node that an object stands for in fetches and feeds, or None.

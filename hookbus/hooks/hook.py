@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from hookbus.backend.protocol import RunOptions
+from hookbus.errors import UsageError, did_you_mean, spelled
 from hookbus.graph.node import Node
 from hookbus.hooks.hook_options import HookOptions
 from hookbus.peers.protocol import Reduction
@@ -20,7 +21,9 @@ class SessionRunArgs:
 
     Args:
         fetches: a node, its name, or any nesting of list, tuple, namedtuple, dict and
-            attrs classes of these; None for nothing.
+            attrs classes of these; None for nothing. A name with ``*``, ``?`` or ``[`` is a
+            pattern, unless a value has this very name: its value is a dict, name to value,
+            of all that matches.
         feed_dict: maps nodes or names to their values in this run.
         options: how to run; the options of several hooks are merged.
         reduce: how to combine the values of several processes. ``"none"`` (default) gives
@@ -29,17 +32,27 @@ class SessionRunArgs:
             (``ranks="all"``) and ask in the same steps. One collective serves all hooks of
             a step. In a dict, like ``graph.metrics``, single numbers are combined; other
             values stay those of the process. A single process keeps its values.
+        missing: what happens if a value does not exist in a run, like the gradient of a
+            frozen parameter. ``"error"`` (default) ends the training. ``"skip"`` leaves the
+            value out: a dict loses its key, and None takes its place anywhere else. It
+            excludes *reduce*.
 
     Raises:
-        UsageError: there is no such reduction.
+        UsageError: there is no such reduction, or *missing* is something else.
     """
 
     fetches: Any = None
     feed_dict: Mapping[Node | str, Any] | None = None
     options: RunOptions | None = None
     reduce: Reduction | Literal["none"] = "none"
+    missing: Literal["error", "skip"] = "error"
 
     def __attrs_post_init__(self) -> None:
+        if self.missing != "error" and self.missing != "skip":
+            raise UsageError(
+                f"SessionRunArgs(missing={spelled(self.missing)}): expected 'error' or "
+                f"'skip'{did_you_mean(str(self.missing), ('error', 'skip'))}"
+            )
         if self.reduce != "none":
             check_reduction(self.reduce)
 

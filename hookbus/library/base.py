@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import attrs
 
 from hookbus.errors import PluginError, Undo
+from hookbus.library.roles import Role
 from hookbus.peers.protocol import Peers
 
 Faults: TypeAlias = Iterator[str]
@@ -80,6 +81,10 @@ class LiveValue:
         moment: where a step can change the value on its way, before it is used; None if
             it cannot.
         part: what the moment knows the value by.
+        role: its role in the training, by which ``names`` finds it; None for a value that
+            neither ``names`` nor patterns find, like one of all parameters together.
+        forget: forgets the value of an earlier step, for an object that is prepared for
+            several steps and may not make the value in each; None if it makes it always.
     """
 
     get: Callable[[], Any]
@@ -88,6 +93,8 @@ class LiveValue:
     is_shared: bool = False
     moment: Moment | None = None
     part: Any = None
+    role: Role | None = "state"
+    forget: Callable[[], None] | None = None
 
 
 class LiveState(Protocol):
@@ -96,11 +103,42 @@ class LiveState(Protocol):
     def find(self, name: str) -> LiveValue | None:
         """Return the value of a name; None if the object has no such value now."""
 
+    def names(self) -> Sequence[str]:
+        """Return the names of all values that the object has now; copy none."""
+
     def values(self) -> dict[str, Any]:
-        """Return all values by name."""
+        """Return the values that hooks may assign, by name."""
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Write values by name, together."""
+
+
+@attrs.frozen(eq=False)
+class FleetingValues:
+    """Values inside an object that come and go, and that hooks cannot assign.
+
+    Attributes:
+        name: the name under which the object is tracked.
+        get: returns those that the object has now, by the part of their name behind it.
+    """
+
+    name: str
+    get: Callable[[], Mapping[str, LiveValue]]
+
+    def find(self, name: str) -> LiveValue | None:
+        """Return the value of a name; None if the object has no such value now."""
+        return self.get().get(name[len(self.name) :])
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all values that the object has now."""
+        return [f"{self.name}{part}" for part in self.get()]
+
+    def values(self) -> dict[str, Any]:
+        """Return nothing: hooks cannot assign these values."""
+        return {}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Write nothing: hooks cannot assign these values."""
 
 
 @attrs.frozen(eq=False)
@@ -150,6 +188,9 @@ class Tracked:
             None restores the whole state at once.
         introduce: is called with all objects that the session tracks, by name, when some
             are added: before any state is compared or restored.
+        fleeting: returns values inside it that come and go, like the moments of an
+            optimizer, as *live* does. Hooks can fetch them, and cannot assign them. For an
+            object without *write*.
     """
 
     get: Callable[[], Any]
@@ -165,6 +206,7 @@ class Tracked:
     modes: Beside | None = None
     rewinds: Literal["whole", "keys"] | None = None
     introduce: Callable[[Mapping[str, Any]], None] | None = None
+    fleeting: Callable[[], Mapping[str, LiveValue]] | None = None
 
 
 @attrs.frozen(eq=False)

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus.backend.protocol import Session, create_session
-from hookbus.backend.reports import ReportGraph
 from hookbus.checkpoint.reader import NewestIn, variables_at
 from hookbus.errors import (
     ArgumentTypeError,
@@ -20,6 +19,7 @@ from hookbus.errors import (
 )
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.timer import pause
 from hookbus.logs import log
 

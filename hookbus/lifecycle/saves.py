@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookbus.backend.reports import ReportGraph
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.errors import PluginError, blaming_writers
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import shared
 from hookbus.hooks.outcome import SaveRequest, united

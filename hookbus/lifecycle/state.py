@@ -14,7 +14,6 @@ from weakref import WeakSet
 import attrs
 
 from hookbus.backend.program import is_live
-from hookbus.backend.reports import ReportGraph
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
@@ -27,6 +26,7 @@ from hookbus.errors import (
     did_you_mean,
 )
 from hookbus.graph.graph import Graph
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind

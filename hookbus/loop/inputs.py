@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any, Generic, TypeVar, cast
 
 from hookbus.backend.reports import ReportSession
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import options_of
 from hookbus.lifecycle.requests import (
     apply_at_pull,
@@ -58,7 +59,9 @@ def wrapping(state: SessionState, name: str | None) -> Callable[[Any], Any] | No
     if name is None:
         return None
     state.loop.wrapped_names.add(name)
-    if name not in state.creator.graph.wraps:
+    graph = cast("ReportGraph", state.creator.graph)
+    graph.note_input(name)
+    if name not in graph.wraps:
         return None
     session = reports_of(state)
     return lambda value: session.wrapped({name: value})[name]

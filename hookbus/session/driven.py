@@ -10,10 +10,10 @@ from typing import Any, Literal
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session, create_session
-from hookbus.backend.reports import ReportGraph
 from hookbus.config.config import Config
 from hookbus.errors import SessionClosedError, UsageError, summary_of
 from hookbus.graph.graph import Graph
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.lifecycle.backend_handle import BackendHandle

@@ -22,6 +22,7 @@ from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
+from hookbus.library.roles import Role
 from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator, chief
 from hookbus.lifecycle.finish import leave
@@ -198,6 +199,17 @@ class MonitoredSession(CustomLoop):
     def global_step(self) -> int:
         """The global step after the last run; readable after close."""
         return self._state.global_step
+
+    def names(self, pattern: str = "*", role: Role | None = None) -> tuple[str, ...]:
+        """Return the names of values that hooks may fetch, as :meth:`Graph.names` does.
+
+        In a custom loop those that the last step reported are among them.
+
+        Raises:
+            ArgumentTypeError: the pattern is not a str.
+            UsageError: there is no such role.
+        """
+        return self.backend_session.names(pattern, role)
 
     def run(
         self,

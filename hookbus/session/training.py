@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hookbus.backend.protocol import Session
-from hookbus.backend.reports import ReportGraph
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.lifecycle.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
 from hookbus.lifecycle.modes import mode_of

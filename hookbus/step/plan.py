@@ -6,7 +6,7 @@ A request is planned once. Its plan serves every run with an equal request.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -22,11 +22,13 @@ from hookbus.errors import (
     UsageError,
     WriteConflictError,
 )
-from hookbus.graph.fetches import Merge, Split, leaves_of, merge, picker
+from hookbus.graph.fetches import MISSING, Merge, Split, leaves_of, merge, picker
 from hookbus.graph.node import Node
+from hookbus.graph.report_graph import ReportGraph
 from hookbus.graph.traversal import needs
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.reduction import Reduced, reduce_values
+from hookbus.step.patterns import Expanded, expand
 from hookbus.step.request import CALLER, RunRequest, Unplanned, blame_asker
 
 Missing = TypeVar("Missing", UnfedPlaceholderError, NoValueYetError)
@@ -44,6 +46,10 @@ class RunPlan:
         splits: a function for each hook with fetches, by the hook's name. It takes all
             values and returns the hook's own structure.
         places: the index among all values, for each leaf that hooks fetch.
+        shapes: the structure of each hook's results, by the hook's name, without hooks that
+            go without values that do not exist.
+        still_fits: returns whether the plan serves a later run with this request: values
+            may have come or gone. None if it always does.
         split: takes all values and returns the caller's structure; None if the plan gives
             the caller no values.
         program: the backend's own plan; None if another loop computes the values.
@@ -53,6 +59,8 @@ class RunPlan:
     names: list[str]
     splits: Mapping[str, Split]
     places: Mapping[Any, int]
+    shapes: Mapping[str, Hashable]
+    still_fits: Callable[[], bool] | None = None
     split: Split | None = None
     program: Any = None
     execute: Callable[..., Sequence[Any]] | None = None
@@ -88,11 +96,12 @@ class Planner:
             UsageError: a hook of one rank fetches a value that all ranks must read.
         """
         found = self._wanted.get(request)
-        if found is None:
-            self._check_shared(request)
+        if found is None or _has_passed(found):
+            asked = self._expanded(request, None)
+            self._check_shared(asked)
             if len(self._wanted) >= MOST_PLANS:
                 self._wanted.clear()
-            found = self._wanted[request] = self._hooks_part(request)
+            found = self._wanted[request] = self._hooks_part(request, asked)
         return found
 
     def plan(
@@ -112,19 +121,24 @@ class Planner:
             UsageError: a hook of one rank fetches a value that all ranks must read.
         """
         key = (request, reported)
-        return self._plans.get(key) or self._plan(key, frozenset(feeds).union(reported))
+        found = self._plans.get(key)
+        if found is None or _has_passed(found):
+            found = self._plan(key, frozenset(feeds).union(reported))
+        return found
 
     def _plan(
         self, key: tuple[RunRequest, tuple[str, ...]], fed: frozenset[str]
     ) -> RunPlan:
         """Plan a new request, and keep the plan under *key*."""
         request = key[0]
-        self._check_shared(request)
+        asked = expand(self._session, request, fed)
+        self._check_shared(asked)
         own = merge([(CALLER, request.fetches)])
         fetches = self._names_of(own)
-        plan = self._hooks_part(request, start=len(own.leaves))
+        plan = self._hooks_part(request, asked, start=len(own.leaves))
+        names = plan.names if not asked.optional else self._if_there(asked, plan, fed)
         try:
-            program = self._session.compile(fetches, fed, plan.names)
+            program = self._session.compile(fetches, fed, names)
         except UnfedPlaceholderError as error:
             raise self.with_askers(error, request, fed) from None
         except WriteConflictError as error:
@@ -141,14 +155,31 @@ class Planner:
         self._plans[key] = plan
         return plan
 
-    def _hooks_part(self, request: RunRequest, start: int = 0) -> RunPlan:
+    def _hooks_part(self, request: RunRequest, asked: Expanded, start: int = 0) -> RunPlan:
         """Plan the values of hooks; *start* is the index of the first one."""
-        merged = merge(request.hooks, start)
-        places = {leaf: place for place, leaf in enumerate(merged.leaves, start)}
-        splits = {name: _protecting(name, asked, places) for name, asked in request.hooks}
-        return RunPlan(self._names_of(merged), splits, places)
+        merged = merge(asked.hooks, start)
+        leaves = [leaf for leaf in merged.leaves if leaf not in asked.absent]
+        places = {leaf: place for place, leaf in enumerate(leaves, start)}
+        skips = request.skipping
+        splits = {
+            name: _protecting(name, shape, places, name in skips)
+            for name, shape in asked.hooks
+        }
+        shapes = {name: shape for name, shape in asked.hooks if name not in skips}
+        names = self._names_of(merged, asked.absent)
+        return RunPlan(names, splits, places, shapes, asked.still_fits)
 
-    def _check_shared(self, request: RunRequest) -> None:
+    def _if_there(self, asked: Expanded, plan: RunPlan, fed: frozenset[str]) -> list[str]:
+        """Return the names that hooks fetch, with MISSING where some have no value."""
+        graph = self._session.graph
+        if not isinstance(graph, ReportGraph):
+            return plan.names
+        return [
+            graph.if_there(name, fed) if leaf in asked.optional else name
+            for leaf, name in zip(plan.places, plan.names, strict=True)
+        ]
+
+    def _check_shared(self, asked: Expanded) -> None:
         """Check that no hook of one rank fetches a value that all ranks must read.
 
         The other ranks would not take part, so this one would wait for ever.
@@ -159,10 +190,12 @@ class Planner:
         if self._is_everywhere is None:
             return
         graph = self._session.graph
-        for who, fetches in request.hooks:
+        for who, fetches in asked.hooks:
             if self._is_everywhere(who):
                 continue
             for leaf in leaves_of(fetches):
+                if leaf in asked.absent:
+                    continue
                 name = shared_in(graph, graph.resolve(leaf, who))
                 if name is not None:
                     raise UsageError(
@@ -172,14 +205,16 @@ class Planner:
                         "loop"
                     )
 
-    def _names_of(self, merged: Merge) -> list[str]:
-        """Return the name of each node that is fetched.
+    def _names_of(self, merged: Merge, absent: Collection[Any] = frozenset()) -> list[str]:
+        """Return the name of each node that is fetched, without those that are absent.
 
         Raises:
             GraphError: the graph has no such node.
         """
         names: list[str] = []
         for leaf in merged.leaves:
+            if leaf in absent:
+                continue
             askers = merged.askers[leaf]
             try:
                 names.append(self._session.graph.resolve(leaf, ", ".join(askers)).name)
@@ -188,9 +223,11 @@ class Planner:
                 raise
         return names
 
-    def _askers_of(self, request: RunRequest) -> dict[str, list[str]]:
-        """Return the parties that fetch each node, by the node's name."""
-        merged = _merged(request)
+    def _askers_of(self, request: RunRequest, fed: frozenset[str]) -> dict[str, list[str]]:
+        """Return the parties that need each node, by the node's name."""
+        asked = self._expanded(request, fed)
+        needing = [hook for hook in asked.hooks if hook[0] not in request.skipping]
+        merged = merge([(CALLER, request.fetches), *needing])
         askers: dict[str, list[str]] = {}
         for name, leaf in zip(self._names_of(merged), merged.leaves, strict=True):
             askers.setdefault(name, []).extend(merged.askers[leaf])
@@ -198,14 +235,20 @@ class Planner:
 
     def nodes_of(self, request: RunRequest) -> list[Node]:
         """Return the nodes that the caller and the hooks fetch."""
-        return [*map(self._session.graph.resolve, self._names_of(_merged(request)))]
+        asked = self._expanded(request, frozenset(request.feeds))
+        merged = merge([(CALLER, request.fetches), *asked.hooks])
+        return [*map(self._session.graph.resolve, self._names_of(merged, asked.absent))]
+
+    def _expanded(self, request: RunRequest, fed: frozenset[str] | None) -> Expanded:
+        """Return the fetches of a run by name, as far as names are known before it."""
+        return expand(self._session, request, fed, is_final=not self._takes_reports)
 
     def with_askers(
         self, error: Missing, request: RunRequest, fed: frozenset[str]
     ) -> Missing:
         """Return an error that names the fetch with the missing value, and its askers."""
         graph = self._session.graph
-        for name, askers in self._askers_of(request).items():
+        for name, askers in self._askers_of(request, fed).items():
             if needs(graph, graph.resolve(name), error.node, fed):
                 first = askers[0]
                 without = (
@@ -226,7 +269,7 @@ class Planner:
         self, error: WriteConflictError, request: RunRequest, fed: frozenset[str]
     ) -> None:
         """Blame the first hook whose fetches cause the conflict."""
-        askers_of = self._askers_of(request)
+        askers_of = self._askers_of(request, fed)
         for hook, _ in request.hooks:
             rest = [name for name, askers in askers_of.items() if {*askers} != {hook}]
             with contextlib.suppress(GraphError, WriteConflictError):
@@ -235,10 +278,29 @@ class Planner:
                 return
 
 
-def _protecting(name: str, structure: Hashable, places: Mapping[Any, int]) -> Split:
-    """Return the split of one hook, which protects the values from changes by the hook."""
-    [split] = merge([(name, structure)]).splits
-    pick = picker([places[leaf] for leaf in dict.fromkeys(leaves_of(structure))])
+def _has_passed(plan: RunPlan) -> bool:
+    """Return whether values have come or gone since a run was planned."""
+    return plan.still_fits is not None and not plan.still_fits()
+
+
+def _protecting(
+    name: str, structure: Hashable, places: Mapping[Any, int], skips: bool
+) -> Split:
+    """Return the split of one hook, which protects the values from changes by the hook.
+
+    Args:
+        name: the hook's name.
+        structure: its fetches.
+        places: the index of each value; one that does not exist has none.
+        skips: whether the hook goes without values that do not exist.
+    """
+    [split] = merge([(name, structure)], skips=skips).splits
+    found = [places.get(leaf) for leaf in dict.fromkeys(leaves_of(structure))]
+    if skips:
+        return lambda values: split(
+            [MISSING if place is None else protected(values[place]) for place in found]
+        )
+    pick = picker([place for place in found if place is not None])
     return lambda values: split([*map(protected, pick(values))])
 
 
@@ -258,7 +320,7 @@ def reduced_splits(
     how, splits = unplanned.reductions, plan.splits
     hooks = [
         Reduced(who, how[who], [plan.places[leaf] for leaf in leaves_of(fetches)])
-        for who, fetches in unplanned.request.hooks
+        for who, fetches in plan.shapes.items()
         if who in how
     ]
     seen = reduce_values(agreement, hooks, values, step)
@@ -267,8 +329,3 @@ def reduced_splits(
         return lambda _: splits[who](seen[who])
 
     return {**splits, **{who: reduced(who) for who in seen}}
-
-
-def _merged(request: RunRequest) -> Merge:
-    """Merge the fetches of the caller and of all hooks."""
-    return merge([(CALLER, request.fetches), *request.hooks])

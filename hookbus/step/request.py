@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions
-from hookbus.errors import GraphError, PluginError, blame
+from hookbus.errors import GraphError, PluginError, UsageError, blame
 from hookbus.graph.fetches import Leaf, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
@@ -36,14 +36,15 @@ class RunRequest(tuple[Any, ...]):
     """The fetches and fed nodes of one run. Runs with equal requests share a plan.
 
     The parts are the caller's fetches, a pair (hook, fetches) for each hook with fetches,
-    and the names of the fed nodes. A tuple is fast: every run makes, hashes and compares a
-    request.
+    the names of the fed nodes, and the hooks that go without values that do not exist. A
+    tuple is fast: every run makes, hashes and compares a request.
     """
 
     __slots__ = ()
     fetches = property(itemgetter(0))
     hooks = property(itemgetter(1))
     feeds = property(itemgetter(2))
+    skipping = property(itemgetter(3))
 
 
 @attrs.frozen(eq=False)
@@ -123,10 +124,12 @@ def collect_requests(
         PluginError: an answer is not a request.
         GraphError: a fetch, or the key of a feed, is not in the graph.
         FeedConflictError: two parties feed one node.
+        UsageError: a hook reduces values, and goes without those that do not exist.
     """
     fetches = own.fetches
     wanted = fetches if fetches.__class__ is str else structure_of(fetches, graph.leaf)
     hooks: list[tuple[str, Hashable]] = []
+    skipping: tuple[str, ...] = ()
     plain, bare = True, options is None and metadata is None
     for name, request in answers:
         plain = plain and is_recordable(request)
@@ -135,6 +138,9 @@ def collect_requests(
             bare = False
         elif request.feed_dict or request.options is not None:
             bare = False
+        if getattr(request, "missing", "error") == "skip":
+            _check_not_reduced(name, request)
+            skipping += (name,)
         structure = _structure(name, request.fetches, graph.leaf)
         if structure is not None:
             hooks.append((name, structure))
@@ -145,7 +151,7 @@ def collect_requests(
             options = options.merge(request.options)
         parties = [(CALLER, own.feed_dict), *((name, r.feed_dict) for name, r in answers)]
         united = unite_feeds(parties, graph.resolve, blame_asker)
-    request = RunRequest((wanted, tuple(hooks), tuple(united)))
+    request = RunRequest((wanted, tuple(hooks), tuple(united), skipping))
     metadata = metadata or RunMetadata()
     plain = plain and bare and not reductions
     return Unplanned(request, answers, options, metadata, reductions, plain), united
@@ -211,6 +217,23 @@ def blame_asker(error: BaseException, who: str) -> None:
     """Note on an error the hook whose request has failed."""
     if who != CALLER:
         blame(error, who, f"plugin {who!r} asked for it in before_run()")
+
+
+def _check_not_reduced(name: str, request: Any) -> None:
+    """Refuse a reduction of values that some processes may not have.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if request.reduce == "none":
+        return
+    error = UsageError(
+        f"hook {name!r} asks for missing='skip' and reduce={request.reduce!r}: all ranks "
+        "must reduce the same values, so none of them can go without one; leave out one of "
+        "the two"
+    )
+    blame_asker(error, name)
+    raise error
 
 
 def _check_request(name: str, request: Any) -> None:

@@ -17,7 +17,7 @@ from hookbus.backend.codegen import define
 from hookbus.backend.read_only import protected
 from hookbus.bus.caller import Caller, Result
 from hookbus.bus.registry import Implementation
-from hookbus.graph.fetches import Split, Structure
+from hookbus.graph.fetches import Structure
 from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, UsualRunValues
 from hookbus.hooks.hook import SessionRunArgs
@@ -63,9 +63,8 @@ def specialize(
         "is_plain": is_plain,
         "protected": protected,
     }
-    shapes = dict(unplanned.request.hooks)
     asking = _asking(before, dict(unplanned.answers), namespace)
-    telling = _telling(after, shapes, plan.places, plan.splits, namespace)
+    telling = _telling(after, plan, namespace)
     if asking:
         lines = [
             "def ask(run_context):",
@@ -154,24 +153,20 @@ def _same(
     return f"({value} is {known} or {equal})"
 
 
-def _telling(
-    caller: Caller,
-    shapes: Mapping[str, Hashable],
-    places: Mapping[Any, int],
-    splits: Mapping[str, Split],
-    namespace: dict[str, Any],
-) -> list[str]:
+def _telling(caller: Caller, plan: RunPlan, namespace: dict[str, Any]) -> list[str]:
     """Return the lines that give all hooks their results."""
     if not caller.implementations:
         return []
+    shapes, splits = plan.shapes, plan.splits
     lines = ["    try:"]
     for number, each in enumerate(caller.implementations):
         name = each.plugin
         results = "None"
-        if name in shapes:
-            split = f"split{number}"
+        if name in splits:
+            split, shape = f"split{number}", shapes.get(name)
             namespace[split] = splits[name]
-            results = _expression(shapes[name], places) or f"{split}(values)"
+            simple = None if shape is None else _expression(shape, plan.places)
+            results = simple or f"{split}(values)"
         given = {"run_context": "run_context", "run_values": "run_values"}
         call = _call(caller, each, f"c{number}", namespace, given)
         lines.append(f"        current.name = {name!r}  # {_who(each)}")

@@ -92,6 +92,7 @@ class Stepper:
         self.runs_graph = type(self._executor) is Executor
         self.captured_for: Trace | None = None
         self._captured: Sequence[str] | None = None
+        self._captures_anew = False
         self._last: OpenStep | None = None
         self._now = time.monotonic
 
@@ -308,7 +309,7 @@ class Stepper:
     def _note(self, step: OpenStep, plan: RunPlan, given: Any) -> None:
         """Record a step when it comes for the second time."""
         asked, due, key = step.asked, step.trace.due, step.key
-        if key is None or not asked.is_plain:
+        if key is None or not asked.is_plain or plan.still_fits is not None:
             return
         known = due.recorded.get((key, plan))
         if known is None and (key, plan) not in due.warm_plans:
@@ -400,11 +401,12 @@ class Stepper:
 
         Some values exist only while the step runs.
         """
-        self.captured_for = step.trace if step.unplanned is None else None
         wanted = self.wanted(step)
-        if wanted != self._captured:
-            self._session.capture(wanted)
+        if wanted != self._captured or self._captures_anew:
+            self._captures_anew = bool(self._session.capture(wanted))
             self._captured = wanted
+        is_usual = step.unplanned is None and not self._captures_anew
+        self.captured_for = step.trace if is_usual else None
 
     def wanted(self, step: OpenStep) -> Sequence[str]:
         """Return the names of the nodes that hooks fetch in a step.

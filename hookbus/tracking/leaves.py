@@ -55,6 +55,10 @@ class Leaves:
             return None
         return LiveValue(partial(self._read, name), lambda value: self.write({name: value}))
 
+    def names(self) -> list[str]:
+        """Return the names of all values that the object has now."""
+        return [name for name, _ in leaves(self.name, self.get())]
+
     def values(self) -> dict[str, Any]:
         """Return all values by name. They do not change when the training goes on."""
         return {name: _kept(value) for name, value in leaves(self.name, self.get())}

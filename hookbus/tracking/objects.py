@@ -19,7 +19,14 @@ from hookbus.errors import (
     UsageError,
 )
 from hookbus.graph.node import plain_name
-from hookbus.library.base import Beside, LiveValue, RandomSource, Tracked
+from hookbus.library.base import (
+    Beside,
+    FleetingValues,
+    LiveState,
+    LiveValue,
+    RandomSource,
+    Tracked,
+)
 from hookbus.library.lookup import libraries
 from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
@@ -227,13 +234,16 @@ class Tracking:
             for part, value in self._tracked[name].live().items()
         }
 
-    def states(self, names: Iterable[str]) -> dict[str, Leaves]:
-        """Return the leaves of tracked objects whose values hooks may change."""
-        return {
-            name: Leaves(name, self._tracked[name].get, write)
-            for name in names
-            if (write := self._tracked[name].write) is not None
-        }
+    def states(self, names: Iterable[str]) -> dict[str, LiveState]:
+        """Return the objects whose values come and go, in a form that finds these."""
+        found: dict[str, LiveState] = {}
+        for name in names:
+            tracked = self._tracked[name]
+            if tracked.write is not None:
+                found[name] = Leaves(name, tracked.get, tracked.write)
+            elif tracked.fleeting is not None:
+                found[name] = FleetingValues(name, tracked.fleeting)
+        return found
 
     def check(self) -> None:
         """Check, at the first step, that a restored checkpoint has the same names.

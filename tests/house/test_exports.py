@@ -136,8 +136,8 @@ ALIASES = dict(alias_docs(ROOT / "__init__.pyi"))
 
 
 def test_type_aliases_are_exported_for_annotations() -> None:
-    """Those of the arguments kind and reduce."""
-    assert {*ALIASES} == {"Kind", "Reduction", "StopKind"}
+    """Those of the arguments kind, reduce and role."""
+    assert {*ALIASES} == {"Kind", "Reduction", "Role", "StopKind"}
 
 
 def test_public_names_are_documented() -> None:

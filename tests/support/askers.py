@@ -23,6 +23,8 @@ WANTS: list[Any] = [
     ["loss", "n"],
     {"inner": {"l": "loss"}, "both": ("n", ["w"])},
     (["loss"], {"s": "step"}),
+    "?",
+    {"some": "[ln]*", "l": "loss"},
     None,
 ]
 
@@ -89,6 +91,10 @@ class Asker(SessionRunHook):
             return SessionRunArgs("n")
         if self.style == "changes" and step == self.at:
             change(self._ready.fetches)
+        if self.style == "goes without":
+            return SessionRunArgs(
+                {"mine": self.want, "more": "mor?", "m": "more"}, missing="skip"
+            )
         if self.style == "feeds":
             return SessionRunArgs(self.want, {"x": 2.0})
         if self.style == "skips" and step % 3 == self.at % 3:
@@ -161,6 +167,7 @@ STYLES = (
     "switches",
     "changes",
     "feeds",
+    "goes without",
     "raises before",
     "raises after",
     "stops",

@@ -14,6 +14,7 @@ from hookbus import UsageError
 from hookbus.backend import (
     EmbeddedSession,
     Execution,
+    FleetingValues,
     ForkedInputs,
     LiveValue,
     Node,
@@ -21,6 +22,7 @@ from hookbus.backend import (
     Program,
     ReportGraph,
     ReportSession,
+    Tracked,
 )
 from hookbus_torch.forks import HeldState
 from hookbus_torch.library import TorchLibrary
@@ -75,6 +77,7 @@ class TorchGraph(ReportGraph):
     ) -> None:
         super().__init__()
         self._objects: dict[str, Any] = {}
+        self._tracked: dict[str, Tracked] = {}
         given = {"model": model, "optimizer": optimizer, **things}
         self.track(**{name: thing for name, thing in given.items() if thing is not None})
 
@@ -94,12 +97,20 @@ class TorchGraph(ReportGraph):
         library, both = TorchLibrary(), {**self._objects, **things}
         library.check(both)
         live: dict[str, LiveValue] = {}
+        fleeting: dict[str, FleetingValues] = {}
         for name, thing in things.items():
             tracked = library.tracked(name, thing)
-            if tracked is not None:
-                live |= {name + part: value for part, value in tracked.live().items()}
+            if tracked is None:
+                continue
+            self._tracked[name] = tracked
+            live |= {name + part: value for part, value in tracked.live().items()}
+            if tracked.fleeting is not None:
+                fleeting[name] = FleetingValues(name, tracked.fleeting)
+        for tracked in self._tracked.values():
+            if tracked.introduce is not None:
+                tracked.introduce(both)
         self._objects = both
-        self.hold(live)
+        self.hold(live, fleeting)
 
     def leaf(self, thing: Any) -> Node | None:
         """Return the node of a parameter or buffer of a tracked module, or None."""

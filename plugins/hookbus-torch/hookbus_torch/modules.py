@@ -18,7 +18,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
-from hookbus import UsageError, log
+from hookbus import Role, UsageError, log
 from hookbus.backend import Beside, LiveValue, Tracked
 from hookbus.errors import NoValueYetError
 from hookbus_torch import gradients, sharded, values
@@ -310,23 +310,47 @@ def _live(name: str, module: Module) -> Iterator[tuple[str, LiveValue]]:
         if inside not in with_output:  # a wrapper comes first, and has the whole output
             with_output.add(inside)
             yield f"{inside}:output", _output(f"{name}{inside}:output", chains[path])
+            if not path or any(True for _ in part.parameters()):
+                read = partial(_gradient_norm, f"{name}{inside}:grad_norm", part)
+                shared = not sharded.is_alike(part.parameters())
+                yield (
+                    f"{inside}:grad_norm",
+                    LiveValue(read, is_shared=shared, role="gradient"),
+                )
         for leaf in _leaves(part):
             key, shared = f"{inside}.{leaf}", sharded.is_sharded(getattr(part, leaf))
             write = partial(_write, f"{name}{key}", part, leaf)
-            read = partial(_read, part, leaf)
-            yield key, LiveValue(read, None if shared else write, is_shared=shared)
-            if leaf in part._parameters:
+            role: Role = "parameter" if leaf in part._parameters else "buffer"
+            yield (
+                key,
+                LiveValue(
+                    partial(_read, part, leaf),
+                    None if shared else write,
+                    is_shared=shared,
+                    role=role,
+                ),
+            )
+            if role == "parameter":
                 read = partial(_gradient, f"{name}{key}:grad", part, leaf)
                 yield (
                     f"{key}:grad",
-                    LiveValue(read, is_shared=shared, moment=updates, part=key[1:]),
+                    LiveValue(
+                        read,
+                        is_shared=shared,
+                        moment=updates,
+                        part=key[1:],
+                        role="gradient",
+                    ),
                 )
+    # All parameters, and all gradients, have names of their own.
     shared = not sharded.is_alike(module.parameters())
-    read = partial(_gradient_norm, f"{name}:grad_norm", module)
-    yield ":grad_norm", LiveValue(read, is_shared=shared)
-    yield ":parameters", LiveValue(partial(_parameters, module), is_shared=shared)
+    read = partial(_parameters, module)
+    yield ":parameters", LiveValue(read, is_shared=shared, role=None)
     read = partial(_gradients, f"{name}:grads", module)
-    yield ":grads", LiveValue(read, is_shared=shared, moment=updates, part=ALL)
+    yield (
+        ":grads",
+        LiveValue(read, is_shared=shared, moment=updates, part=ALL, role=None),
+    )
 
 
 def _leaves(part: Module) -> Iterator[str]:
@@ -426,7 +450,13 @@ def _output(name: str, chain: Sequence[Module]) -> LiveValue:
             raise NoValueYetError(_no_output(name, chain), name)
         return kept[0] if arms else kept.pop()
 
-    return LiveValue(get, capture=capture, moment=Call(chain[-1]))
+    return LiveValue(
+        get,
+        capture=capture,
+        moment=Call(chain[-1]),
+        role="output",
+        forget=kept.clear,
+    )
 
 
 def _no_output(name: str, chain: Sequence[Module]) -> str:

@@ -16,6 +16,7 @@ from hookbus import GraphError, UsageError
 from hookbus.backend import LiveValue, Tracked
 from hookbus_torch import forms, gradients, groups, sharded, values
 from hookbus_torch.moments import Rate, updates_of
+from hookbus_torch.optimizer_state import OptimizerState
 
 Group: TypeAlias = dict[str, Any]
 
@@ -59,6 +60,7 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
         optimizer,
         lambda state: _faults(name, optimizer, state, groups.named(others)),
         live=lambda: dict(_rates(name, optimizer)),
+        fleeting=lambda: OptimizerState(optimizer, others),
         introduce=introduce,
         is_alike=sharded.is_alike(p for g in optimizer.param_groups for p in g["params"]),
         pending=gradients.pending(lambda: groups.others_of(optimizer, others)),
@@ -206,12 +208,15 @@ def _rates(name: str, optimizer: Optimizer) -> Iterator[tuple[str, LiveValue]]:
     """
     updates = updates_of(optimizer)
     get, put = partial(_rate, optimizer), partial(_set_all, name, optimizer)
-    yield ".lr", LiveValue(get, put, moment=updates, part=Rate(get, put))
+    yield ".lr", LiveValue(get, put, moment=updates, part=Rate(get, put), role="rate")
     count = len(optimizer.param_groups)
     for number in range(count) if count > 1 else ():
         get = partial(_rate_of, optimizer, number)
         put = partial(_set_one, name, optimizer, number)
-        yield f".lr.{number}", LiveValue(get, put, moment=updates, part=Rate(get, put))
+        yield (
+            f".lr.{number}",
+            LiveValue(get, put, moment=updates, part=Rate(get, put), role="rate"),
+        )
 
 
 def _rate_of(optimizer: Optimizer, number: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hookbus import CheckpointError, GraphError, UsageError
+from hookbus import CheckpointError, GraphError, Role, UsageError
 from hookbus.backend import LiveValue, Packed, Tracked, overlaps
 from hookbus_torch import gradients
 
@@ -283,7 +283,8 @@ def tracked(name: str, tensor: torch.Tensor) -> Tracked:
         write(name, tensor, state)
         return tensor
 
-    live = LiveValue(tensor.detach, lambda value: write(name, tensor, value))
+    role: Role = "parameter" if tensor.requires_grad else "state"
+    live = LiveValue(tensor.detach, lambda value: write(name, tensor, value), role=role)
     return Tracked(
         tensor.detach,
         put,

@@ -46,6 +46,7 @@ OTHERS = {
     "--locate-nan": "hookbus replay, and a plugin of hookbus-torch",
     "--no-locate-nan-gradients": "a plugin of hookbus-torch",
     "--no-python": "torchrun",
+    "--names": "hookbus run",
     "--load": "hookbus plugins",
     "--version": "hookbus",
     "--at": "hookbus certify",

@@ -18,8 +18,8 @@ from hookbus import (
     SessionRunHook,
     SingularMonitoredSession,
 )
-from hookbus.backend.reports import ReportGraph
 from hookbus.errors import CheckpointMismatchError
+from hookbus.graph.report_graph import ReportGraph
 
 QUIET = Config(autoload=False, header=False)
 RUNS = Path("runs")
