@@ -14,8 +14,9 @@ from pathlib import Path
 import attrs
 
 from hookbus.cli.execute import execute, prepare
-from hookbus.cli.flags import HELP, MODULE, parse, wants_help
+from hookbus.cli.flags import HELP, MODULE, parse, split_flags, wants_help
 from hookbus.cli.help import help_of
+from hookbus.cli.names import FLAG, with_names
 from hookbus.cli.target import no_module, own_folder_first, what_is
 from hookbus.config.parser import CommandFlags, ParsedFlags
 from hookbus.config.sources import looks_like_ours
@@ -27,8 +28,10 @@ from hookbus.plugin.selection import select
 _HELP = [
     "usage: hookbus run [flags] SCRIPT [ARGS ...]",
     "       hookbus run [flags] -m MODULE [ARGS ...]",
+    "       hookbus run --names [flags] SCRIPT [ARGS ...]",
     "",
-    "Run a training script, or a module, as Python would, with plugins.",
+    "Run a training script, or a module, as Python would, with plugins. With --names,",
+    "run one step, and print the names of all values that hooks may fetch in it.",
 ]
 
 
@@ -38,7 +41,11 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: a flag or a setting is wrong, or the script or module does not exist.
     """
-    parsed = parse(arguments, CommandFlags(switches=HELP, last=(MODULE,)))
+    own = CommandFlags(switches=(*HELP, FLAG), last=(MODULE,))
+    parsed = parse(arguments, own)
+    if FLAG in parsed.switches and not wants_help(parsed):
+        split = split_flags("hookbus run", arguments, [FLAG])
+        return with_names(run, [*split.flags, *split.program])
     module = parsed.values.get(MODULE)
     own_folder_first(parsed.rest[0] if parsed.rest and module is None else None)
     config, selection = prepare(parsed)

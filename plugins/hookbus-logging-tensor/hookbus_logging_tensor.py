@@ -44,8 +44,9 @@ class LoggingTensorHook(SessionRunHook):
 
     Args:
         tensors: the nodes to log, by name; by default ``loss``, ``accuracy`` and the
-            scalar summaries, if they exist. In code, also nodes, or a mapping from tag to
-            node or name.
+            scalar summaries, if they exist. A pattern like ``model.*:grad_norm`` stands for
+            all values that match it in a run. In code, also nodes, or a mapping from tag to
+            node, name or pattern.
         every_n_iter: runs between two reports, counted in this session.
         every_n_secs: seconds between two reports.
         at_end: whether to report once more when the session ends, with values computed
@@ -72,6 +73,7 @@ class LoggingTensorHook(SessionRunHook):
     formatter: Callable[[Mapping[str, Any]], str] | None = None
     reduce: Literal["none", "mean", "sum", "max"] = "none"
     _fetches: dict[str, str] | Node | None = attrs.field(default=None, init=False)
+    _patterns: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _request: SessionRunArgs = attrs.field(factory=SessionRunArgs, init=False)
     _timer: SecondOrStepTimer | None = attrs.field(default=None, init=False)
     _has_warned: bool = attrs.field(default=False, init=False)
@@ -104,7 +106,13 @@ class LoggingTensorHook(SessionRunHook):
         self._fetches = _tagged(self.tensors, graph) if self.tensors else graph.metrics
         if self._fetches is None:
             raise UsageError(_NOTHING)
-        self._request = SessionRunArgs(self._fetches, reduce=self.reduce)
+        tags = self._fetches if isinstance(self._fetches, dict) else {}
+        self._patterns = frozenset(t for t, n in tags.items() if _is_pattern(n, graph))
+        # All ranks reduce the same values, so none of them can go without one.
+        skips = self._patterns and self.reduce == "none"
+        self._request = SessionRunArgs(
+            self._fetches, reduce=self.reduce, missing="skip" if skips else "error"
+        )
         self._runs = 0
         if self._timer is not None:
             self._timer.reset()
@@ -136,22 +144,47 @@ class LoggingTensorHook(SessionRunHook):
         """Log the values if they are due."""
         if run_values.results is not None and self._timer is not None:
             seconds, _ = self._timer.update_last_triggered_step(self._runs)
-            if run_values.results:
-                self._report(run_values.results, run_values.global_step, seconds)
+            values = run_values.results
+            if self._patterns:
+                values = self._matched(values, run_context.session)
+            if values:
+                self._report(values, run_values.global_step, seconds)
                 run_context.emit(
-                    "logged", values=run_values.results, global_step=run_values.global_step
+                    "logged", values=values, global_step=run_values.global_step
                 )
-            else:
-                self._warn_of_nothing()
+            elif not self._patterns:
+                self._warn(
+                    "the steps report neither 'loss' nor 'accuracy'",
+                    "name values with --logging-tensor NAME,NAME",
+                )
         self._runs += 1
 
-    def _warn_of_nothing(self) -> None:
-        """Warn, once, that the steps report nothing of what is logged by default."""
+    def _warn(self, why: str, hint: str) -> None:
+        """Warn, once, that there is nothing to log."""
         if not self._has_warned:
             self._has_warned = True
-            why = "the steps report neither 'loss' nor 'accuracy'"
-            hint = "name values with --logging-tensor NAME,NAME"
             hookbus.log.warning("nothing to log", why=why, hint=hint, by="logging-tensor")
+
+    def _matched(
+        self, values: Mapping[str, Any], session: hookbus.Session
+    ) -> dict[str, Any]:
+        """Return values by tag, with those that a pattern matches under their own names.
+
+        Raises:
+            GraphError: a value that is named does not exist; only patterns go without.
+        """
+        assert isinstance(self._fetches, dict)
+        found: dict[str, Any] = {}
+        for tag, name in self._fetches.items():
+            if tag not in values:
+                session.run(name)  # it tells why there is no value
+            elif tag not in self._patterns or tag != name:
+                found[tag] = values[tag]
+            elif values[tag]:
+                found.update(values[tag])
+            else:
+                self._warn(f"no value matches {name!r}", "see hookbus run --names")
+        return found
 
     def end(self, session: hookbus.Session) -> None:
         """Log a last time, if ``at_end`` is set."""
@@ -159,11 +192,27 @@ class LoggingTensorHook(SessionRunHook):
             return
         try:
             with undisturbed():  # an op may draw numbers
-                values = session.run(self._fetches)
+                values = session.run(self._at_end(session))
         except (NoValueYetError, OutOfRangeError, UnfedPlaceholderError) as error:
             hookbus.log.warning("nothing to log at the end", why=str(error))
         else:
             self._report(values, session.global_step, None)
+
+    def _at_end(self, session: hookbus.Session) -> dict[str, Any] | Node | None:
+        """Return the fetches at the end: of a pattern, the values that are no inputs."""
+        if not isinstance(self._fetches, dict):
+            return self._fetches
+        named: dict[str, Any] = {}
+        for tag, name in self._fetches.items():
+            inputs = session.names(name, "input")
+            matched = {n: n for n in session.names(name) if n not in inputs}
+            if tag not in self._patterns:
+                named[tag] = name
+            elif tag == name:
+                named |= matched
+            else:
+                named[tag] = matched
+        return named
 
     state_form: ClassVar[Any] = {
         "runs": int,
@@ -201,7 +250,19 @@ def _tagged(
         pairs = sorted(tensors.items())
     else:
         pairs = [(n.name if isinstance(n, Node) else n, n) for n in tensors]
-    return {tag: graph.resolve(node, _SETTING).name for tag, node in pairs}
+    return {tag: _named(node, graph) for tag, node in pairs}
+
+
+def _named(node: Node | str, graph: Graph) -> str:
+    """Return the name of a node, or a pattern as it is."""
+    if isinstance(node, str) and _is_pattern(node, graph):
+        return node
+    return graph.resolve(node, _SETTING).name
+
+
+def _is_pattern(name: str, graph: Graph) -> bool:
+    """Return whether a name is a pattern; no node has this very name then."""
+    return name not in graph and any(special in name for special in "*?[")
 
 
 def _readable(value: Any, level: int = 0) -> Any:
