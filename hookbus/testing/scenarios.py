@@ -215,6 +215,13 @@ def scenario_lr_finder(kind: Kind, folder: Path) -> None:
     assert (folder / "lr-finder.csv").read_text("utf-8").count("\n") == 4
 
 
+def scenario_monitor(kind: Kind, _: Path) -> None:
+    """It measures what matches a pattern, and tells all hooks."""
+    heard = _Heard()
+    train(kind, built_in("monitor", "los?", every_n_steps=2), heard)
+    assert heard.measured_ == [(step, {"monitor/norm/loss"}) for step in (1, 3, 5)]
+
+
 def scenario_nan_tensor(kind: Kind, folder: Path) -> None:
     """A NaN fails the step that has it, or stops the session, and is never saved."""
     losses = (1.0, 1.0, float("nan"))

@@ -25,6 +25,7 @@ from hookbus_gradient_accumulation import GradientAccumulationHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_lr_finder import LRFinderHook
+from hookbus_monitor import MonitorHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_prediction_writer import PredictionWriterHook
 from hookbus_profiler import ProfilerHook
@@ -212,6 +213,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         GlobalStepWaiterHook(STEPS, "others"),
         InMemoryEvaluatorHook(evaluate, 30),
         LoggingTensorHook(every_n_iter=25, at_end=True),
+        MonitorHook("los?", every_n_steps=20),
         NanTensorHook(),
         PredictionWriterHook(["accuracy"], output_dir="shown"),
         ProfilerHook(save_steps=40, output_dir="timelines", show_memory=True),
@@ -334,6 +336,7 @@ def test_all_that_is_declared_is_shown(both):
         "accuracy",
         "shown/loss",
         "global_step/sec",
+        "monitor/norm/loss",
         "throughput/input_wait",
         "throughput/steps_per_sec",
     }

@@ -95,6 +95,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["-p", "lr-finder"],
         lambda ran: "lr-finder: no variable can be the learning rate" in ran.stderr,
     ),
+    "monitor": (
+        ["--monitor", "w"],
+        lambda ran: "monitored step=1" in ran.stderr,
+    ),
     "nan-tensor": (
         ["--nan-tensor", "loss"],
         lambda ran: ran.returncode == 1 and "loss is NaN at step 13" in ran.stderr,

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from hookbus_monitor import MonitorHook
 from hookbus_torch import TorchGraph
 from torch import nn
 
@@ -16,6 +17,7 @@ from hookbus import (
     MonitoredTrainingSession,
     SessionRunArgs,
     SessionRunHook,
+    hookimpl,
 )
 from hookbus.errors import NoValueYetError
 
@@ -233,3 +235,22 @@ def test_a_graph_has_the_same_names(net):
     assert len(moments.seen[-1]) == 3
     assert names[0] == ("optimizer.lr",)
     assert "loss" in names[1]
+
+
+def test_norms_of_gradients_are_recorded(net):
+    """The plugin monitor measures what matches, without a frozen parameter."""
+    net.fc1.weight.requires_grad_(False)
+    seen = {}
+
+    class Heard(SessionRunHook):
+        @hookimpl
+        def measured(self, values):
+            seen.update(values)
+
+    train([MonitorHook("model.fc?.*:grad"), Heard()], net, adam(net), steps=1)
+
+    names = ("fc1.bias", "fc2.weight", "fc2.bias")
+    assert seen.keys() == {f"monitor/norm/model.{name}:grad" for name in names}
+    assert seen["monitor/norm/model.fc2.weight:grad"] == pytest.approx(
+        float(net.fc2.weight.grad.norm())
+    )
