@@ -112,7 +112,7 @@ class ReportGraph(Graph):
             node.kind in _COMPUTED
             and node.owner is None
             and name not in self._reported
-            and getattr(node.source, "wraps", None) is None
+            and not getattr(node.source, "wraps", ())
             for name, node in self.nodes.items()
         )
 

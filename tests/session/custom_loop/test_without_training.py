@@ -182,3 +182,12 @@ def test_it_needs_no_lock(kind, trained):
             session.track(w=np.zeros(2))
         with training.step():
             pass
+
+
+def test_a_graph_of_one_train_op_is_no_custom_loop():
+    """An op of the program makes it a graph like any other, even if it reads nothing."""
+    graph = ReportGraph()
+    assert graph.takes_reports
+    graph.train_op(lambda: None, name="train")
+
+    assert not graph.takes_reports
