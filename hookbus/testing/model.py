@@ -127,7 +127,7 @@ class Script:
         for name in self.variables:
             functions = self.variables.__getitem__, self.variables.__setitem__
             session.track(**{name: tuple(partial(fn, name) for fn in functions)})
-        numbers = session.iterate(count(1.0))
+        numbers = session.iterate(count(1.0), name="x")
         while self._before(session.global_step) < steps:
             x = next(numbers, None)
             if x is None:  # a hook asked to stop

@@ -110,6 +110,12 @@ def cut_and_resumed(
     return train_saving(kind, folder, make(), **training)
 
 
+def scenario_batch_size_finder(kind: Kind, _: Path) -> None:
+    """It refuses a graph, and an input without examples to repeat."""
+    with pytest.raises(UsageError, match="batch-size-finder"):
+        train(kind, built_in("batch-size-finder", "x"))
+
+
 def scenario_checkpoint_saver(kind: Kind, folder: Path) -> None:
     """A training run that was cut goes on from the newest checkpoint and input."""
     with pytest.raises(Cut):
@@ -174,6 +180,18 @@ def scenario_gradient_accumulation(kind: Kind, folder: Path) -> None:
         return  # what trains is code that no hook can wrap
     trained = train_saving(kind, folder, hook())
     assert (trained.outcome.step, trained.w) == (6, sum(range(7)) / 2)
+
+
+def scenario_gradient_clipping(kind: Kind, folder: Path) -> None:
+    """It limits what an update reads, a cut or not, or refuses the session."""
+    hook = partial(built_in, "gradient-clipping", value=2.0, gradients="x")
+    try:
+        with pytest.raises(Cut):
+            train_saving(kind, folder, hook(), cut=3)
+    except GraphError:
+        return  # what trains is code that no hook can wrap
+    trained = train_saving(kind, folder, hook())
+    assert (trained.outcome.step, trained.w) == (6, 1 + 5 * 2)
 
 
 def scenario_in_memory_evaluator(kind: Kind, folder: Path) -> None:

@@ -22,13 +22,15 @@ _EPSILON, _LEAST_WEIGHTS = 1e-6, 1e-3  # those of the papers and of PyTorch
 class GradientClippingHook(SessionRunHook):
     """Limits the gradients of each update, as ``clip_grad_norm_`` of PyTorch does.
 
+    The papers are arXiv:1211.5063 for *norm* and arXiv:2102.06171 for *adaptive*. The units
+    of a weight are the parts along its first axis; a vector is one unit.
+
     Args:
         norm: the largest norm of all gradients, taken as one vector. If theirs is larger,
-            all are scaled down alike (Pascanu et al. 2013, arXiv:1211.5063).
+            all are scaled down alike.
         value: the largest absolute value of each number.
         adaptive: the largest norm of each unit's gradient, in units of the norm of the
-            unit's weights (Brock et al. 2021, arXiv:2102.06171). The units of a weight are
-            the parts along its first axis; a vector is one unit.
+            unit's weights.
         gradients: the names of the gradients. Each is a value, or a tree of values.
         weights: the names of what *adaptive* compares each of them with; PyTorch's names
             need none.

@@ -16,12 +16,14 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from hookbus_batch_size_finder import BatchSizeFinderHook
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_feed_fn import FeedFnHook
 from hookbus_final_ops import FinalOpsHook
 from hookbus_global_step_waiter import GlobalStepWaiterHook
 from hookbus_gradient_accumulation import GradientAccumulationHook
+from hookbus_gradient_clipping import GradientClippingHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_lr_finder import LRFinderHook
@@ -46,7 +48,12 @@ from hookbus.testing import Recorder, run_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, EPOCHS = 150, 7
-TRAINERS = {GradientAccumulationHook, LRFinderHook}
+TRAINERS = {
+    BatchSizeFinderHook,
+    GradientAccumulationHook,
+    GradientClippingHook,
+    LRFinderHook,
+}
 """The hooks that are made to change the training."""
 
 

@@ -1,3 +1,9 @@
 """Leaves out the modules whose import needs PyTorch or JAX: they have no doctests."""
 
-collect_ignore_glob = ["torch_trainings.py", "zoo_torch.py", "zoo_jax*.py", "jax_parts.py"]
+collect_ignore_glob = [
+    "torch_trainings.py",
+    "zoo_cuda.py",
+    "zoo_torch.py",
+    "zoo_jax*.py",
+    "jax_parts.py",
+]

@@ -23,7 +23,7 @@ def custom_loop(training: Training, **session: Any) -> tuple[Outcome, float]:
 
     with MonitoredTrainingSession(**session) as opened:
         opened.track(w=w)
-        for x in opened.iterate(batches()):
+        for x in opened.iterate(batches(), name="x"):
             with opened.step() as step:
                 w += x + step.feeds.get("bias", 0.0)
                 step.report(loss=training.loss(opened.global_step), w=w.copy())

@@ -25,7 +25,7 @@ def custom_loop(training: Training, **session: Any) -> tuple[Outcome, float]:
     losses = jnp.array(training.losses)
     with MonitoredTrainingSession(**session) as opened:
         opened.track(state=state)
-        for x in opened.iterate(count(1.0)):
+        for x in opened.iterate(count(1.0), name="x"):
             with opened.step() as step:
                 given, now = x + step.feeds.get("bias", 0.0), opened.global_step
                 state["params"], loss = step_of(state["params"], given, losses, now)

@@ -31,7 +31,7 @@ def custom_loop(training: Training, **session: Any) -> tuple[Outcome, float]:
     module = Sum()
     with MonitoredTrainingSession(**session) as opened:
         opened.track(model=module, w=module.w)
-        for x in opened.iterate(count(1.0)):
+        for x in opened.iterate(count(1.0), name="x"):
             with opened.step() as step:
                 module.add(x + step.feeds.get("bias", 0.0))
                 step.report(loss=torch.tensor(training.loss(opened.global_step)))
