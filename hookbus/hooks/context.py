@@ -197,7 +197,10 @@ class SessionRunContext:
         )
 
     def request_stop(
-        self, reason: str = "asked to stop", kind: StopKind = "stopped"
+        self,
+        reason: str = "asked to stop",
+        kind: StopKind = "stopped",
+        label: str | None = None,
     ) -> None:
         """Ask for the end of the session after this run.
 
@@ -208,13 +211,16 @@ class SessionRunContext:
             kind: the kind of the outcome. ``preempted`` ends the session like SIGTERM: it
                 saves a checkpoint after this run, and its block exits with the code 75, so
                 that a scheduler starts the program again and the training continues.
+            label: a word for the programs that read the outcome, beside the reason, like
+                ``pruned``.
 
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests;
-                or there is no such kind.
+                or there is no such kind, or the label is no text.
         """
         services = self._frame.services
-        services.requests.request_stop(services.current_hook.name, reason, self, kind)
+        who = services.current_hook.name
+        services.requests.request_stop(who, reason, self, kind, label)
 
     def request_save(self, why: str = "asked to save", keep: bool = False) -> None:
         """Ask for a checkpoint after the last ``after_run`` of this run.

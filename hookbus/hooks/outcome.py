@@ -37,6 +37,7 @@ class Outcome:
             ``end_of_input``, ``interrupted``, ``preempted`` or ``failed``.
         who: the plugin that stopped or failed it, or ``caller``.
         why: the reason, in words.
+        label: a word for programs that the plugin gave beside the reason; None without one.
         step: the global step at the end.
         params: the hyperparameters that ``session.record`` got, in this session or in the
             one that it resumed.
@@ -47,6 +48,7 @@ class Outcome:
     kind: OutcomeKind
     who: str
     why: str
+    label: str | None = attrs.field(default=None, repr=False, kw_only=True)
     step: int
     params: Mapping[str, Any] = attrs.field(
         factory=dict, repr=False, hash=False, kw_only=True
@@ -86,6 +88,7 @@ class StopReason:
     who: str
     why: str
     kind: OutcomeKind = "stopped"
+    label: str | None = attrs.field(default=None, repr=False)
 
 
 RollbackPlace: TypeAlias = Literal["checkpoint", "step"]
@@ -175,7 +178,7 @@ def clean_outcome(
     if stop is None and isinstance(input_end, StepFnStop):
         stop = StopReason(NOBODY, text_of(input_end))
     if stop is not None:
-        return Outcome(stop.kind, stop.who, stop.why, step)
+        return Outcome(stop.kind, stop.who, stop.why, step, label=stop.label)
     if input_end is not None:
         who = culprit_of(input_end) or "input"
         why = text_of(input_end) or type(input_end).__name__

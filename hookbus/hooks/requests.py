@@ -157,7 +157,12 @@ class Requests:
 
     @signals_deferred
     def request_stop(
-        self, who: str, why: str, run: AskedRun, kind: StopKind = "stopped"
+        self,
+        who: str,
+        why: str,
+        run: AskedRun,
+        kind: StopKind = "stopped",
+        label: str | None = None,
     ) -> None:
         """Ask for the end of the session; the outcome names the first hook that asked.
 
@@ -166,20 +171,26 @@ class Requests:
             why: the reason, in words.
             run: the run through whose context it asks.
             kind: the kind of the outcome.
+            label: a word for programs, for the outcome.
 
         Raises:
             UsageError: the run is over, or the session serves no further request; or there
-                is no such kind.
+                is no such kind, or the label is no text.
         """
         if kind not in get_args(StopKind):
             raise UsageError(
                 f"hook {who!r} called run_context.request_stop(kind={kind!r}): expected "
                 f"'stopped' or 'preempted'{did_you_mean(str(kind), get_args(StopKind))}"
             )
+        if label is not None and (not isinstance(label, str) or not label):
+            raise UsageError(
+                f"hook {who!r} called run_context.request_stop(label={label!r}): expected "
+                "a word, like 'pruned'"
+            )
         with self._lock:
             asked = self._asked_of(run, who, "request_stop()")
             if asked.stop is None:
-                asked.stop = StopReason(who, why, kind)
+                asked.stop = StopReason(who, why, kind, label)
 
     @signals_deferred
     def request_save(

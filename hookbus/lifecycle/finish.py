@@ -387,9 +387,9 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     """Return the fields of an outcome, without the hyperparameters."""
     told = attrs.asdict(outcome, recurse=False)
     del told["params"]
-    for counted in ("skipped", "rolled_back"):
-        if not told[counted]:
-            del told[counted]
+    for rare in ("label", "skipped", "rolled_back"):
+        if not told[rare]:
+            del told[rare]
     return told
 
 

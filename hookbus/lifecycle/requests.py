@@ -207,7 +207,7 @@ def hold_requests(state: SessionState, own: RunRequests) -> None:
     stop, save, rollback = state.requests.take_asked(own)
     asked = agreement.asked
     if stop is not None:
-        asked.setdefault("stop", [stop.who, stop.why, stop.kind])
+        asked.setdefault("stop", [stop.who, stop.why, stop.kind, stop.label])
     if rollback is not None and "rollback" not in asked:
         # Further runs follow before the ranks go back, all with as many values as this one.
         taken = state.mode.inputs_to_leave_out(state, rollback)
@@ -259,9 +259,10 @@ def _exchange(
     back = [Rollback(*each["rollback"]) for each in asked.values() if "rollback" in each]
     stop = None
     if stops:
-        rank, who, why, kind = stops[0]
+        rank, who, why, kind, label = stops[0]
         everywhere = len(stops) == agreement.peers.size
-        stop = StopReason(who, why if everywhere else f"{why} (rank {rank})", kind)
+        why = why if everywhere else f"{why} (rank {rank})"
+        stop = StopReason(who, why, kind, label)
     own.stop, own.save, own.rollback = stop, united(*saves), united_rollbacks(back)
 
 

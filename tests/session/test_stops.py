@@ -21,6 +21,7 @@ from hookbus import (
     SessionRunHook,
     hookimpl,
 )
+from hookbus.cli.why import why
 from hookbus.errors import SessionStoppedError
 
 OFF = Config(autoload=False, header=False)
@@ -306,6 +307,54 @@ def test_a_training_that_was_killed_at_its_end_is_over_after_the_next_start():
     with saving(OverHook()):
         pass
     assert ended() == "stopped"
+
+
+class LabelHook(SessionRunHook):
+    """Stops after the first run, with a label."""
+
+    def __init__(self, label: Any = "pruned", **more: Any) -> None:
+        self.label, self.more = label, more
+
+    def after_run(self, run_context: Any) -> None:
+        run_context.request_stop("no better than others", label=self.label, **self.more)
+
+
+@pytest.mark.parametrize("graph", [None, "graph"])
+def test_a_label_of_a_stop_is_in_the_outcome_its_file_and_the_log(graph, capsys):
+    """A program reads it, and need not understand the reason."""
+    with saving(LabelHook(), LabelHook("late"), graph=graph and make_graph()) as session:
+        run_to_the_stop(session)
+    told = {"who": "label", "why": "no better than others", "label": "pruned", "step": 1}
+    assert session.outcome == Outcome(
+        "stopped", "label", "no better than others", 1, label="pruned"
+    )
+    assert json.loads(Path("runs/outcome.json").read_text()) == {"kind": "stopped", **told}
+    assert "why='no better than others' label=pruned step=1" in capsys.readouterr().err
+    assert why(["runs"]) == 0
+    assert "  label         pruned\n" in capsys.readouterr().out
+
+
+def test_a_stop_without_a_label_mentions_none(capsys):
+    """Neither does an end without a stop."""
+    with saving(LabelHook(None), graph=make_graph()) as session:
+        run_to_the_stop(session)
+    assert session.outcome.label is None
+    assert "label" not in json.loads(Path("runs/outcome.json").read_text())
+    assert " label=" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("label", ["", 7, b"pruned"])
+def test_a_label_that_is_no_word_is_an_error_that_names_the_hook(label):
+    """Programs compare it with the words that they know."""
+    with (
+        pytest.raises(hookbus.UsageError) as caught,
+        saving(LabelHook(label), graph=make_graph()) as session,
+    ):
+        session.run("train")
+    assert str(caught.value) == (
+        f"hook 'label' called run_context.request_stop(label={label!r}): expected a word, "
+        "like 'pruned'"
+    )
 
 
 class PreemptHook(SessionRunHook):
