@@ -37,7 +37,14 @@ Splits: TypeAlias = Mapping[str, Callable[[Any], Any]]
 """Plugins to functions that take their results out of the values fetched for all."""
 
 _OTHER_ANSWERS = frozenset(
-    {"before_first_run", "planned_last_step", "veto_save", "after_save", "pruning"}
+    {
+        "begin",
+        "before_first_run",
+        "planned_last_step",
+        "veto_save",
+        "after_save",
+        "pruning",
+    }
 )
 """The events of core whose answer is no request for fetches and feeds."""
 
@@ -194,15 +201,18 @@ class Caller:
         args = context, SessionRunValues(None, *common)
         self._around(partial(self._deliver, context, splits, values, common), args, args_of)
 
-    def visit(self, args: tuple[Any, ...], args_of: ArgsOf) -> None:
-        """Call each hook for an event that takes no answers.
+    def visit(self, args: tuple[Any, ...], args_of: ArgsOf) -> list[Result]:
+        """Call each hook with its own arguments; return the answers, in order.
 
-        *args* are the event's arguments, as observers see them.
+        Wrappers neither see the answers nor return them. *args* are the event's arguments,
+        as observers see them.
         """
+        answers: list[Result] = []
         if self.is_plain:
-            self._visit(args_of)
+            self._visit(args_of, answers)
         else:
-            self._around(partial(self._visit, args_of), args, args_of)
+            self._around(partial(self._visit, args_of, answers), args, args_of)
+        return answers
 
     def visit_all(self, args: tuple[Any, ...], args_of: ArgsOf) -> list[Failure]:
         """Call each hook like :meth:`visit`, and go on after an error.
@@ -216,7 +226,7 @@ class Caller:
         def inside() -> None:
             nonlocal reached
             reached = True
-            self._visit(args_of, failures)
+            self._visit(args_of, [], failures)
 
         try:
             self._around(inside, args, args_of)
@@ -226,7 +236,12 @@ class Caller:
                 inside()
         return failures
 
-    def _visit(self, args_of: ArgsOf, failures: list[Failure] | None = None) -> None:
+    def _visit(
+        self,
+        args_of: ArgsOf,
+        answers: list[Result],
+        failures: list[Failure] | None = None,
+    ) -> None:
         for name, call in self.rows:
             given = args_of(name)
             if given is None:
@@ -235,6 +250,7 @@ class Caller:
                 answer = self._call(name, call, given)
                 if answer is not None:
                     self.refuse_args(name, answer)
+                    answers.append((name, answer))
             except BaseException as error:
                 if failures is None:
                     raise

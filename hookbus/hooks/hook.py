@@ -76,8 +76,8 @@ class SessionRunHook:
     # A type checker accepts an override with any of its event's arguments only if the
     # method here takes everything.
 
-    def begin(self, *args: Any, **kwargs: Any) -> None:
-        """``begin(graph, checkpoints, kind, rank, clock)``: the last chance for nodes."""
+    def begin(self, *args: Any, **kwargs: Any) -> str | None:
+        """``begin(graph, checkpoints, kind, rank, ranks, clock)``: add nodes."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
         """``after_create_session(session, coord)``: the backend session exists."""

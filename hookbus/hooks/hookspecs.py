@@ -71,15 +71,19 @@ def begin(
     checkpoints: Checkpoints,
     kind: Kind,
     rank: int,
+    ranks: int,
     clock: Callable[[], float],
-) -> None:
-    """Called first, once per session, before the graph is finalized.
+) -> str | None:
+    """Called first, once per session, before the graph is finalized; may return a reason.
 
     This is the last chance to add nodes to *graph*. *checkpoints* holds whether and where
     the session saves; a saver switches saving on here. *kind* is the purpose of the
     session: ``train``, ``eval`` or ``predict``. *rank* is the number of this process among
-    several that train together; 0 is the chief, or the only process. *clock* returns
+    *ranks* that train together; 0 is the chief, or the only process. *clock* returns
     seconds of training: it stands still during evaluations, saves and runs of another kind.
+
+    A reason stops the session before its first run. All hooks get the event, and the first
+    reason decides.
     """
 
 

@@ -19,7 +19,7 @@ from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import NewestIn
 from hookbus.config.config import Config, SessionRecord
-from hookbus.errors import PREEMPTION_ERRORS, CheckpointError
+from hookbus.errors import PREEMPTION_ERRORS, CheckpointError, PluginError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
@@ -121,7 +121,7 @@ def new_session(
         UsageError, PluginError: a hook is invalid.
     """
     peers, agreement = find_peers(trains=kind == "train"), None
-    rank = CHIEF if peers is None else peers.rank
+    rank, ranks = (CHIEF, 1) if peers is None else (peers.rank, peers.size)
     if peers is not None:
         speak_as(rank)
         if kind == "train" and not inside_event():
@@ -186,6 +186,7 @@ def new_session(
             config,
             grace,
             rank,
+            ranks,
             shows_backend,
             one_call,
             exit_on_signal,
@@ -231,10 +232,11 @@ def _resuming(one_call: bool, again: bool) -> Callable[[str | None], bool]:
 
 
 def begin(state: SessionState) -> None:
-    """Call every ``begin``; the graph may still change.
+    """Call every ``begin``; the graph may still change. A hook may stop the session here.
 
     Raises:
-        PluginError: the order that the hooks ask for is impossible.
+        PluginError: the order that the hooks ask for is impossible, or one returned
+            something else than a reason.
     """
     bus = state.bus
     bus.check_order()
@@ -420,7 +422,10 @@ def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
 
 
 def _call_begin(state: SessionState) -> None:
-    """Call every ``begin``. A hook without one counts as begun after those before it."""
+    """Call every ``begin``. A hook without one counts as begun after those before it.
+
+    The first reason that a hook returns stops the session.
+    """
     caller, order = state.bus.caller("begin"), list(state.bus.members)
     silent = set(order) - {name for name, _ in caller.rows}
     arguments = (
@@ -428,6 +433,7 @@ def _call_begin(state: SessionState) -> None:
         state.saver.checkpoints,
         state.kind,
         state.options.rank,
+        state.options.ranks,
         state.bus.clock.seconds,
     )
 
@@ -441,12 +447,21 @@ def _call_begin(state: SessionState) -> None:
 
     try:
         with state.creator.graph.adding(owner):
-            caller.visit(arguments, args_of)
+            reasons = caller.visit(arguments, args_of)
     except BaseException:
         reached = max(map(order.index, state.begun), default=-1)
         state.begun.update(silent.intersection(order[: reached + 1]))
         raise
     state.begun.update(silent)
+    for who, reason in reasons:
+        if not isinstance(reason, str):
+            error = PluginError(
+                f"plugin {state.bus.members[who].label}: begin() returned {reason!r}; "
+                "return a reason to stop, as a str, or None"
+            )
+            caller.blame(error, who)
+            raise error
+        state.take_stop(StopReason(who, reason))
 
 
 def _try_to_open(state: SessionState) -> BaseException | None:
@@ -475,6 +490,8 @@ def _try_to_open(state: SessionState) -> BaseException | None:
         session.leave_out(state.recoveries.rollbacks.left_out)
         if state.kind == "train" and state.ending.stop is None:
             _stop_before_first_run(state, session)
+        if state.agreement is not None:
+            _agree_on_stop(state, state.agreement)
         apply_requests(state, None, saving=not state.mode.takes_reports, together=True)
     except Exception as error:
         cause = recoverable(state, error)
@@ -492,6 +509,17 @@ def _stop_before_first_run(state: SessionState, session: Session) -> None:
         who, why = reasons[0][0], str(reasons[0][1])
         log.info("nothing to train", step=session.global_step, by=who, why=why)
         state.take_stop(StopReason(who, why))
+
+
+def _agree_on_stop(state: SessionState, agreement: Agreement) -> None:
+    """Stop before the first run if a hook of any rank wants it."""
+    own = state.ending.stop
+    agreement.where = "opens the session"
+    asked = agreement.gather(None if own is None else [own.who, own.why])
+    wanted = [(rank, *stop) for rank, stop in enumerate(asked) if stop is not None]
+    if wanted and own is None:
+        rank, who, why = wanted[0]
+        state.take_stop(StopReason(who, f"{why} (rank {rank})"))
 
 
 def _prepare(state: SessionState, backend: BackendHandle) -> None:

@@ -81,6 +81,7 @@ class SessionOptions:
         config: which plugins are on, and how they are set.
         grace: the seconds to wait for threads when a backend session is closed.
         rank: the number of this process, 0 for the chief and for a single one.
+        ranks: the number of processes that train together.
         shows_backend: whether the caller sees errors of the backend and its threads, as
             in a SingularMonitoredSession.
         one_call: whether the session serves one call, like ``Estimator.train()``, which
@@ -94,6 +95,7 @@ class SessionOptions:
     config: Config
     grace: float = 120.0
     rank: int = CHIEF
+    ranks: int = 1
     shows_backend: bool = False
     one_call: bool = False
     exit_on_signal: bool = True

@@ -136,7 +136,15 @@ def test_in_a_module_only_decorated_functions_count() -> None:
     made = bus(module)
     assert called(made) == ["p0"]
     assert (
-        made.emit("begin", graph=None, checkpoints=None, kind="train", rank=0, clock=float)
+        made.emit(
+            "begin",
+            graph=None,
+            checkpoints=None,
+            kind="train",
+            rank=0,
+            ranks=1,
+            clock=float,
+        )
         == []
     )
 

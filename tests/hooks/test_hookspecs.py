@@ -323,7 +323,15 @@ def test_who_ends_python_is_named(event: str, policy: str, error: BaseException)
     def start() -> None:
         made.register(Member("ending", hook, "hooks=", options={"every": 1}))
         made.configure()
-        made.emit("begin", graph=None, checkpoints=None, kind="train", rank=0, clock=float)
+        made.emit(
+            "begin",
+            graph=None,
+            checkpoints=None,
+            kind="train",
+            rank=0,
+            ranks=1,
+            clock=float,
+        )
 
     with pytest.raises(type(error)) as info:
         start()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hookbus import Config, Graph, MonitoredSession, SessionRunHook
+from hookbus import Config, Graph, MonitoredSession, SessionRunHook, hookimpl
 from tests.support.thread_library import ranked, thread_library
 
 QUIET = Config(autoload=False, header=False)
@@ -48,6 +48,66 @@ LOOPS = {"graph": in_a_graph, "custom loop": in_a_loop}
 def train(request) -> Callable[..., MonitoredSession]:
     """Return a function that trains."""
     return LOOPS[request.param]
+
+
+class BeginHook(SessionRunHook):
+    """Notes what ``begin`` tells of the ranks, and may stop the session."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+
+    def begin(self, rank: int, ranks: int) -> str | None:
+        self.place = rank, ranks
+        return self.reason
+
+
+def test_begin_tells_how_many_processes_train_together(train):
+    """A hook that shares its work out needs to know."""
+
+    def run(rank: int) -> Any:
+        hook = BeginHook()
+        train(hook)
+        return hook.place
+
+    assert ranked(3, run) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_process_that_trains_alone_is_the_only_one(train):
+    """Also one that only evaluates."""
+    hook, other = BeginHook(), BeginHook()
+    train(hook)
+    with MonitoredSession(hooks=[other], config=QUIET, kind="eval"):
+        pass
+    assert hook.place == other.place == (0, 1)
+
+
+def test_all_ranks_stop_before_the_first_run_if_a_hook_of_one_wants_it(train):
+    """Otherwise the others would wait for it in their first step."""
+
+    def run(rank: int) -> Any:
+        outcome = train(BeginHook("no data" if rank == 1 else None)).outcome
+        return outcome.kind, outcome.who, outcome.why, outcome.step
+
+    first, second = ranked(2, run)
+    assert first == ("stopped", "begin", "no data (rank 1)", 0)
+    assert second == ("stopped", "begin", "no data", 0)
+
+
+class OverHook(SessionRunHook):
+    """Declares the training over on one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    @hookimpl
+    def before_first_run(self) -> str | None:
+        return "all is done" if self.rank == 1 else None
+
+
+def test_all_ranks_stop_if_a_hook_of_one_declares_the_training_over(train):
+    """For the same reason."""
+    steps = ranked(2, lambda rank: train(OverHook(rank)).outcome.step)
+    assert steps == [0, 0]
 
 
 class AsksHook(SessionRunHook):

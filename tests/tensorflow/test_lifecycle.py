@@ -142,7 +142,7 @@ def test_end_gets_the_backend_session_still_open(open_session):
     assert seen == [41]
 
 
-@pytest.mark.parametrize("method", ["begin", "after_create_session", "after_run", "end"])
+@pytest.mark.parametrize("method", ["after_create_session", "after_run", "end"])
 @pytest.mark.parametrize("value", [False, 7, "stop"], ids=repr)
 def test_what_the_other_methods_return_is_ignored(method, value, open_session):
     """Only what ``before_run`` returns has a meaning."""
