@@ -28,10 +28,12 @@ class SessionRunArgs:
         options: how to run; the options of several hooks are merged.
         reduce: how to combine the values of several processes. ``"none"`` (default) gives
             each process its own values; ``"mean"``, ``"sum"`` and ``"max"`` are over all
-            processes. To combine values, a hook must take part in all processes
+            processes; ``"gather"`` gives a list with the value of each process, in the
+            order of their ranks. To combine values, a hook must take part in all processes
             (``ranks="all"``) and ask in the same steps. One collective serves all hooks of
             a step. In a dict, like ``graph.metrics``, single numbers are combined; other
-            values stay those of the process. A single process keeps its values.
+            values stay those of the process. A single process keeps its values, and
+            gathers lists of one.
         missing: what happens if a value does not exist in a run, like the gradient of a
             frozen parameter. ``"error"`` (default) ends the training. ``"skip"`` leaves the
             value out: a dict loses its key, and None takes its place anywhere else. It
@@ -44,7 +46,7 @@ class SessionRunArgs:
     fetches: Any = None
     feed_dict: Mapping[Node | str, Any] | None = None
     options: RunOptions | None = None
-    reduce: Reduction | Literal["none"] = "none"
+    reduce: Reduction | Literal["none", "gather"] = "none"
     missing: Literal["error", "skip"] = "error"
 
     def __attrs_post_init__(self) -> None:

@@ -305,7 +305,7 @@ def _protecting(
 
 
 def reduced_splits(
-    agreement: Agreement,
+    agreement: Agreement | None,
     unplanned: Unplanned,
     plan: RunPlan,
     values: Sequence[Any],

@@ -14,7 +14,7 @@ from hookbus.graph.fetches import Leaf, structure_of, unite_feeds
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import SessionRunArgs
-from hookbus.peers.protocol import Reduction
+from hookbus.peers.reduction import Combination
 
 CALLER = "the caller"
 
@@ -67,7 +67,7 @@ class Unplanned:
     answers: Sequence[tuple[str, Any]]
     options: RunOptions = DEFAULT_OPTIONS
     metadata: RunMetadata = NO_METADATA
-    reductions: Mapping[str, Reduction] = attrs.field(factory=dict)
+    reductions: Mapping[str, Combination] = attrs.field(factory=dict)
     is_plain: bool = False
 
 
@@ -107,7 +107,7 @@ def collect_requests(
     graph: Graph,
     options: RunOptions | None,
     metadata: RunMetadata | None,
-    reductions: Mapping[str, Reduction],
+    reductions: Mapping[str, Combination],
 ) -> tuple[Unplanned, Mapping[str, Any]]:
     """Unite the requests of the caller and the hooks; return them, and feeds by node.
 

@@ -18,7 +18,6 @@ from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.requests import RunRequests
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
-from hookbus.peers.protocol import Reduction
 from hookbus.peers.reduction import reductions_of
 from hookbus.step.executor import NO_WRITES, Executor, GivenExecutor, ReportExecutor
 from hookbus.step.plan import MOST_PLANS, Planner, RunPlan, reduced_splits
@@ -166,9 +165,8 @@ class Stepper:
     ) -> OpenStep:
         """Return the open step for requests that its trace does not have."""
         context = self.context_of(step)
-        reductions: Mapping[str, Reduction] = {}
-        if self._agreement is not None:
-            reductions = reductions_of(answers, self._bus.is_everywhere)
+        everywhere = None if self._agreement is None else self._bus.is_everywhere
+        reductions = reductions_of(answers, everywhere)
         unplanned, feeds = collect_requests(
             context.original_args,
             answers,
@@ -301,7 +299,6 @@ class Stepper:
             log.debug("update skipped", step=step.began, by=skipped_by)
         splits = plan.splits
         if asked.reductions:
-            assert self._agreement is not None
             splits = reduced_splits(self._agreement, asked, plan, values, after)
         common = (asked.options, asked.metadata, after, skipped_by is not None)
         due.after.deliver(self.context_of(step), splits, values, common)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from fractions import Fraction
+from typing import Any, ClassVar
 
+import attrs
 import numpy as np
 import pytest
 
@@ -56,6 +59,98 @@ def test_single_numbers_in_a_dict_are_reduced():
         assert seen["text"] == {"note": f"rank {rank}"}
 
 
+@attrs.frozen
+class Half:
+    """An array of a library with a dtype that NumPy knows by its size only."""
+
+    rank: int
+    dtype: ClassVar[Any] = np.dtype("V2")
+
+    def astype(self, dtype: str) -> Any:
+        return np.full(2, self.rank / 2, dtype)
+
+
+VALUES = {
+    "bool": bool,
+    "int": lambda rank: 10**20 + rank,
+    "float": lambda rank: 0.1 * rank,
+    "infinite": lambda rank: [-math.inf, math.inf, -math.inf][rank],
+    "scalar": np.float32,
+    "complex": lambda rank: np.complex64(rank + 1j),
+    "0-d": lambda rank: np.array(rank, "int8"),
+    "array": lambda rank: np.full((2, 0 if rank else 3), rank, "float16"),
+    "strided": lambda rank: np.arange(12.0).reshape(3, 4)[rank:, ::2],
+    "big endian": lambda rank: np.array([rank], ">i4"),
+    "fraction": lambda rank: Fraction(rank, 4),
+    "half": Half,
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_hook_gathers_the_value_of_each_rank(kind):
+    """In the order of ranks, each with all its bits, in one exchange."""
+
+    def ask(link: Agreement) -> Any:
+        value = VALUES[kind](link.peers.rank)
+        hooks = [Reduced("a", "gather", [1]), Reduced("b", "gather", [1, 1])]
+        seen = reduce_values(link, hooks, ["text", value, 5.0], 3)
+        assert link.peers.exchanges == 1
+        assert seen["a"][0] == "text"
+        assert seen["b"][2] == 5.0
+        return seen["a"][1]
+
+    expected = [VALUES[kind](rank) for rank in range(3)]
+    if kind == "half":
+        expected = [each.astype("float32") for each in expected]
+    for seen in together(3, ask):
+        for one, other in zip(seen, expected, strict=True):
+            assert np.shape(one) == np.shape(other)
+            assert getattr(one, "dtype", None) == getattr(other, "dtype", None)
+            assert np.array_equal(one, other)
+
+
+def test_a_hook_gathers_dicts():
+    """The dict of each rank, also if it has other names."""
+
+    def ask(link: Agreement) -> Any:
+        rank = link.peers.rank
+        value = {"loss": np.float32(rank), f"only {rank}": {"acc": 0.5}}
+        return reduce_values(link, [Reduced("a", "gather", [0])], [value], 3)["a"][0]
+
+    expected = [{"loss": n, f"only {n}": {"acc": 0.5}} for n in range(2)]
+    assert together(2, ask) == [expected] * 2
+
+
+def test_one_hook_reduces_and_another_gathers():
+    """In an exchange each."""
+
+    def ask(link: Agreement) -> Any:
+        hooks = [Reduced("a", "gather", [0]), Reduced("b", "mean", [0])]
+        seen = reduce_values(link, hooks, [link.peers.rank], 3)
+        return seen["a"][0], seen["b"][0]
+
+    assert together(2, ask) == [([0, 1], 0.5)] * 2
+
+
+@pytest.mark.parametrize(
+    "value", ["text", None, [1.0], np.array(["a"]), np.array([None]), {"note": "text"}]
+)
+def test_a_value_without_numbers_cannot_be_gathered(value):
+    """Neither on its own nor in a dict."""
+
+    def ask(link: Agreement) -> Any:
+        reduce_values(link, [Reduced("mine", "gather", [0])], [value], 3)
+
+    found = value["note"] if isinstance(value, dict) else value
+    for error in together(2, ask):
+        assert isinstance(error, UsageError)
+        assert str(error) == (
+            "hook 'mine' asks for reduce='gather' over all ranks, and one of its fetches "
+            f"is a {type(found).__name__}, which holds no numbers; give reduce='none' for "
+            "it"
+        )
+
+
 @pytest.mark.parametrize("value", ["text", None, np.array(["a", "b"])])
 def test_a_value_without_numbers_cannot_be_reduced(value):
     def ask(link: Agreement) -> Any:
@@ -81,11 +176,11 @@ def test_a_hook_on_the_chief_alone_cannot_ask():
     )
 
 
-def test_there_are_four_ways():
-    for reduce in ("none", "mean", "sum", "max"):
+def test_there_are_five_ways():
+    for reduce in ("none", "mean", "sum", "max", "gather"):
         assert SessionRunArgs("loss", reduce=reduce).reduce == reduce
     with pytest.raises(
-        UsageError, match=r"^reduce='maxi': expected one of none, mean, sum"
+        UsageError, match=r"^reduce='maxi': expected one of none, mean, sum, max, gather"
     ):
         SessionRunArgs("loss", reduce="maxi")  # type: ignore[arg-type]
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hookbus import Config, Graph, MonitoredSession, SessionRunHook, hookimpl
+from hookbus import (
+    Config,
+    Graph,
+    HookOptions,
+    MonitoredSession,
+    SessionRunArgs,
+    SessionRunHook,
+    hookimpl,
+)
 from tests.support.thread_library import ranked, thread_library
 
 QUIET = Config(autoload=False, header=False)
@@ -108,6 +117,52 @@ def test_all_ranks_stop_if_a_hook_of_one_declares_the_training_over(train):
     """For the same reason."""
     steps = ranked(2, lambda rank: train(OverHook(rank)).outcome.step)
     assert steps == [0, 0]
+
+
+class GathersHook(SessionRunHook):
+    """Asks in each run for a value of each rank."""
+
+    def __init__(self, fetches: Any) -> None:
+        self.fetches, self.results = fetches, []
+
+    def before_run(self) -> SessionRunArgs:
+        return SessionRunArgs(self.fetches, reduce="gather")
+
+    def after_run(self, run_values: Any) -> None:
+        self.results.append(run_values.results)
+
+
+def test_a_hook_gets_the_value_of_each_rank_in_each_run(train):
+    """In the structure of its fetches."""
+
+    def run(rank: int) -> Any:
+        hook = GathersHook({"steps": ["global_step", "global_step"]})
+        train(hook, steps=3)
+        return hook.results
+
+    expected = [{"steps": [[step, step], [step, step]]} for step in range(3)]
+    assert ranked(2, run) == [expected, expected]
+
+
+def test_a_process_alone_gathers_lists_of_one(train):
+    """So the hook needs no change."""
+    hook, other = GathersHook("global_step"), GathersHook(["global_step"])
+    other.options = HookOptions(ranks="chief")
+    train(hook, other)
+    assert hook.results == [[step] for step in range(4)]
+    assert other.results == [[[step]] for step in range(4)]
+
+
+def test_what_a_hook_gathers_alone_is_protected_from_it():
+    """As its other results."""
+    graph, value = Graph(), np.zeros(2)
+    graph.op(lambda: value, name="value")
+    hook = GathersHook("value")
+    with MonitoredSession(graph, hooks=[hook], config=QUIET) as session:
+        session.run("value")
+    [[found]] = hook.results
+    with pytest.raises(ValueError, match="read-only"):
+        found += 1
 
 
 class AsksHook(SessionRunHook):

@@ -102,17 +102,25 @@ class Trouble(SessionRunHook):
 
 
 class Sums(SessionRunHook):
-    """Asks in each step for a sum over the ranks."""
+    """Asks in each step for a sum over the ranks, and in one for the value of each."""
 
     def __init__(self, ranks: str) -> None:
         self.options = HookOptions(ranks=ranks)
         self.found: set[float] = set()
+        self.of_each: dict[str, list[float]] = {}
 
     def before_run(self, run_context: Any) -> SessionRunArgs:
+        if run_context.global_step == 3:
+            both = {"rank": "ranks_so_far", "loss": "loss"}
+            return SessionRunArgs(both, reduce="gather")
         return SessionRunArgs("ranks_so_far", reduce="sum")
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.found.add(run_values.results)
+        if run_context.global_step == 3:
+            of_each = run_values.results.items()
+            self.of_each = {name: [float(n) for n in every] for name, every in of_each}
+        else:
+            self.found.add(run_values.results)
 
 
 def hooks_of(options: argparse.Namespace) -> list[Any]:
@@ -224,6 +232,7 @@ def leave(options: argparse.Namespace, session: Any, error: str, **left: Any) ->
         "kind": outcome and outcome.kind,
         "step": outcome and outcome.step,
         "sums": [*options.sums.found],
+        "of each": options.sums.of_each,
         "error": error,
     }
     (options.folder / f"rank-{RANK}.json").write_text(json.dumps(left))

@@ -43,6 +43,10 @@ def test_stop_at_step_is_exact(ranks, steps, tmp_path):
     assert saved_in(tmp_path) == steps
     assert done.one("weights")
     assert done.one("sums") == [sum(range(1, ranks + 1))]
+    if steps > 3:
+        of_each = done.one("of each")
+        assert of_each["rank"] == [*range(1, ranks + 1)]
+        assert len({*of_each["loss"]}) == ranks  # each has data of its own
     if steps == 20:
         weighted = sum(rank * (rank + 1) for rank in range(ranks))
         assert done.one("means") == {"rank": weighted / sum(range(1, ranks + 1))}
