@@ -29,6 +29,12 @@ class RunServices(Protocol):
     def writable(self, node: Node | str, value: Any) -> str:
         """Return the name of a variable that the current hook may set to *value*."""
 
+    def check_write(self, kind: Kind) -> None:
+        """Check that the current hook may write variables at once in a run of a kind."""
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables values at once."""
+
     def planned_end(self) -> int | None:
         """Return the global step at which the session is expected to end."""
 
@@ -238,7 +244,7 @@ class SessionRunContext:
         services = self._frame.services
         services.requests.request_save(services.current_hook.name, why, self, keep)
 
-    def assign(self, values: Mapping[Node | str, Any]) -> None:
+    def assign(self, values: Mapping[Node | str, Any], now: bool = False) -> None:
         """Ask for variables to be set.
 
         An assignment from ``before_run`` is committed with the run's own updates and is
@@ -247,16 +253,28 @@ class SessionRunContext:
         checkpoint is written, and one from ``after_save``, or between two steps of a custom
         loop from ``evaluated`` or ``epoch_ended``, before the next run.
 
+        Args:
+            values: the values by variable.
+            now: write them at once. Whatever reads a variable next sees the value: the run
+                itself after ``before_run``, and the hooks behind this one through
+                ``session``. The values stay even if the run fails.
+
         Raises:
-            UsageError: the run is over: it failed, or the session has served its requests.
+            UsageError: the run is over: it failed, or the session has served its requests;
+                or with *now*, no hook is being called, the run evaluates, or variables are
+                swapped.
             UnknownNodeError: there is no node of that name.
             GraphError: a node is not a variable, or is the global step, or the value has
                 another shape than the variable.
             WriteConflictError: another party writes the same variable in this run.
         """
         services = self._frame.services
+        if now:
+            services.check_write(self.kind)
         named = {services.writable(node, value): value for node, value in values.items()}
-        services.requests.assign(services.current_hook.name, named, self)
+        services.requests.assign(services.current_hook.name, named, self, later=not now)
+        if now:
+            services.write(named)
 
     def request_rollback(
         self,

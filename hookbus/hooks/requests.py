@@ -239,8 +239,13 @@ class Requests:
             self.pending = True
 
     @signals_deferred
-    def assign(self, who: str, values: Mapping[str, Any], run: AskedRun) -> None:
+    def assign(
+        self, who: str, values: Mapping[str, Any], run: AskedRun, later: bool = True
+    ) -> None:
         """Ask for variables to be written, each by one party per run.
+
+        If they are not written *later*, the caller writes them, and what the same party has
+        asked for before is forgotten.
 
         Raises:
             UsageError: the run is over.
@@ -255,7 +260,10 @@ class Requests:
                         f"variable {name!r} is written by two parties in one run: "
                         f"{other!r} and {who!r}; switch one of them off"
                     )
-                asked.writes[name] = (who, value)
+                if later:
+                    asked.writes[name] = (who, value)
+                else:
+                    asked.writes.pop(name, None)
                 self.assigned.note(name, value)
 
     @signals_deferred
@@ -361,7 +369,7 @@ class Requests:
 
     def has_work(self, asked: RunRequests) -> bool:
         """Return whether there is something to serve, of a run or from outside."""
-        own = asked.stop, asked.save, asked.rollback, asked.writes, asked.skip
+        own = asked.stop, asked.save, asked.rollback, asked.writers, asked.skip
         return any(own) or self.save is not None or bool(self.values)
 
     @signals_deferred

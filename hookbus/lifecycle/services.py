@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus.backend.protocol import Session
+from hookbus.errors import UsageError
 from hookbus.graph.node import Node
+from hookbus.hooks.hook_options import Kind
+from hookbus.hooks.outcome import NOBODY
 from hookbus.lifecycle.state import SessionState
+from hookbus.logs import log
+from hookbus.swaps import swaps_of
 
 
 class Services:
@@ -39,6 +44,39 @@ class Services:
         name = session.graph.variable_named(node, who)
         session.check(name, value, who)
         return name
+
+    def check_write(self, kind: Kind) -> None:
+        """Check that the current hook may write variables at once in a run of a kind.
+
+        Raises:
+            UsageError: no hook is being called, so a run may be under way; the run
+                evaluates; or variables have other values for a while, so the hook's would
+                be lost.
+        """
+        if self.current_hook.name is NOBODY:
+            raise UsageError(
+                "the caller called run_context.assign(now=True) outside of a hook's event, "
+                "where a run may be under way; call it in before_run() or after_run()"
+            )
+        if kind == "eval":
+            raise UsageError(
+                f"{self.current_hook.spelled()} called run_context.assign(now=True) in a "
+                "run of the kind 'eval', which must not change the model; assign in a step "
+                "of the training"
+            )
+        holders = swaps_of(self._session).holders
+        if holders:
+            name, who = next(iter(holders.items()))
+            raise UsageError(
+                f"{self.current_hook.spelled()} called run_context.assign(now=True) while "
+                f"{who} has swapped {name!r} for an evaluation; assign without now=True"
+            )
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Give variables values at once; they are checked."""
+        self._session.write(values)
+        for name in values:
+            log.debug("variable assigned", variable=name, by=self.current_hook.name)
 
     def planned_end(self) -> int | None:
         """Return the first step at which a hook plans to stop or an input ends, or None."""

@@ -69,15 +69,17 @@ ASSIGNED = {
 }
 
 
+@pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize(
     ("what", "event"),  # the run itself updates the arrays
     [("numbers", "before_run"), *((what, "after_run") for what in ASSIGNED)],
 )
-def test_other_values_on_each_rank_are_an_error(what, event):
+def test_other_values_on_each_rank_are_an_error(what, event, now):
     """Though each rank assigns as often."""
 
     def train(rank: int) -> int:
-        return in_a_graph(lambda context: context.assign(ASSIGNED[what](rank)), event)
+        values = ASSIGNED[what](rank)
+        return in_a_graph(lambda context: context.assign(values, now=now), event)
 
     for told in outcomes(train):
         assert told.startswith(

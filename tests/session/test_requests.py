@@ -107,6 +107,11 @@ def wraps(kept: Kept) -> None:
     kept.graph.wrap("v", lambda v: v + 5.0)
 
 
+def assigns_now(kept: Kept) -> None:
+    kept.context.assign({"v": 1.0}, now=True)
+    assert kept.context.session.variables()["v"] == 1.0
+
+
 def records(kept: Kept) -> None:
     for step in (3, 4):  # whichever is the last
         kept.checkpoints.record_values({"score": 0.5}, step)
@@ -119,6 +124,7 @@ REQUESTS: dict[str, Callable[[Kept], object]] = {
     ),
     "run_context.request_save": lambda kept: kept.context.request_save("asked", keep=True),
     "run_context.assign": lambda kept: kept.context.assign({"v": 1.0}),
+    "run_context.assign(now=True)": assigns_now,
     "run_context.skip_update": lambda kept: kept.context.skip_update(),
     "run_context.request_rollback": lambda kept: kept.context.request_rollback("asked"),
     "checkpoints.request_save": lambda kept: kept.checkpoints.request_save(
@@ -432,7 +438,18 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
         return "its checkpoint" if last.values == {"score": 0.5} else "nothing"
     if "request_stop" in request:
         return "after the run" if stopped == [run] else "nothing"
+    if "now" in request:
+        return written(kept, *kept.asked)
     return assigned(kept, *kept.asked) if "assign" in request else saved(kept, *kept.asked)
+
+
+def written(kept: Kept, run: int, was_saving: bool) -> str:
+    """Return whether v has kept the value that was written in a run."""
+    if was_saving:
+        assert values_of(run)["v"] == 1.0
+    following = kept.before[run + kept.cancels :]
+    stays = following and all(each == 1.0 for each in following)
+    return "at once" if stays else "nothing"
 
 
 def assigned(kept: Kept, run: int, was_saving: bool) -> str:
