@@ -11,10 +11,14 @@ import os
 import random
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
+from weakref import ReferenceType, ref
+
+import attrs
 
 from hookbus.errors import text_of
 
@@ -40,10 +44,80 @@ class Logger:
             if level in ("debug", "info"):
                 return _say_nothing
             logger = logger.bind(rank=_rank)
-        return getattr(logger, level)
+        say = getattr(logger, level)
+        take = _here.taker() if level in _TAKEN else None
+        return say if take is None else functools.partial(_say_and_send, say, take, level)
 
 
 def _say_nothing(*_: Any, **__: Any) -> None: ...
+
+
+Take: TypeAlias = Callable[[str, str, Mapping[str, Any]], object]
+"""Takes the text of a line, its level and its fields."""
+_TAKEN = frozenset({"info", "warning", "error", "critical"})
+"""The levels of the lines that a session takes."""
+
+
+@attrs.define(eq=False)
+class Listener:
+    """Takes the lines of its thread, while it is the innermost listener there.
+
+    Attributes:
+        take: takes a line; None to leave the lines out.
+        is_over: whether the lines go to the listener around this one again.
+    """
+
+    take: Take | None = None
+    is_over: bool = False
+
+    def begin(self) -> None:
+        """Take the lines of this thread from now on, until :meth:`end`."""
+        _here.listeners.append(ref(self))
+
+    def send_to(self, take: Take | None) -> None:
+        """Have a function take the lines; None leaves them out."""
+        self.take = take
+
+    def end(self) -> None:
+        """Leave the lines of this thread to the listener around this one."""
+        self.take, self.is_over = None, True
+
+
+class _Here(threading.local):
+    """The listeners of one thread, the innermost last.
+
+    A listener that its owner drops without an end takes no further line.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[ReferenceType[Listener]] = []
+        self.is_sending = False
+
+    def taker(self) -> Take | None:
+        """Return the function that takes a line now; None if nobody does."""
+        while self.listeners and not self.is_sending:
+            listener = self.listeners[-1]()
+            if listener is not None and not listener.is_over:
+                return listener.take
+            self.listeners.pop()
+        return None
+
+
+_here = _Here()
+
+
+def _say_and_send(
+    say: Callable[..., None], take: Take, level: str, /, *texts: Any, **fields: Any
+) -> None:
+    """Log a line, and send it; what is logged meanwhile is not sent."""
+    say(*texts, **fields)
+    event, *parts = texts or [fields.pop("event")]
+    text = text_of(event)
+    _here.is_sending = True
+    try:
+        take(text % tuple(parts) if parts else text, level, fields)
+    finally:
+        _here.is_sending = False
 
 
 def _rank_at_start() -> int:

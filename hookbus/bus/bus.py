@@ -299,7 +299,7 @@ class Bus:
             for name in arrange([n for n in self._members if n in group], self._hints)
         ]
 
-    def emit(self, event: str, **arguments: Any) -> list[Any]:
+    def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones.
 
         Raises:
@@ -308,7 +308,7 @@ class Bus:
         results = self.caller(event).collect(*self._ordered(event, arguments))
         return [answer for _, answer in results]
 
-    def around(self, event: str, **arguments: Any) -> AbstractContextManager[None]:
+    def around(self, event: str, /, **arguments: Any) -> AbstractContextManager[None]:
         """Send an event around a block: wrappers of the event surround it.
 
         Hooks that are no wrappers are called before the block. An error of the block goes

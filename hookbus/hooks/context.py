@@ -23,7 +23,7 @@ class RunServices(Protocol):
     requests: Requests
     current_hook: CurrentHook
 
-    def emit(self, event: str, **arguments: Any) -> list[Any]:
+    def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""
 
     def writable(self, node: Node | str, value: Any) -> str:
@@ -339,7 +339,7 @@ class SessionRunContext:
         """
         return pause(seconds, self._frame.services.is_ending)
 
-    def emit(self, event: str, **arguments: Any) -> list[Any]:
+    def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks and return their answers without the Nones.
 
         For ``logged``, ``measured`` and events that plugins add themselves.

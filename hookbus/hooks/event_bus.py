@@ -50,10 +50,10 @@ class EventBus(Protocol):
     def add_events(self, module_or_class: types.ModuleType | type) -> None:
         """Declare events: the functions of *module_or_class* marked ``@hookspec``."""
 
-    def emit(self, event: str, **arguments: Any) -> list[Any]:
+    def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""
 
-    def around(self, event: str, **arguments: Any) -> AbstractContextManager[None]:
+    def around(self, event: str, /, **arguments: Any) -> AbstractContextManager[None]:
         """Send an event around a block: wrappers of the event surround it."""
 
     def observe(self, callback: Callable[[HookCall], object]) -> Callable[[], None]:

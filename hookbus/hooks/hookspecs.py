@@ -17,7 +17,8 @@ before all of them, when the plugin's settings are read.
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``evaluating`` around each evaluation; ``logged``,
 ``measured`` and ``evaluated`` when a hook emits them, the last one also after
-``session.evaluation()``; ``params_recorded`` when the program calls ``session.record()``.
+``session.evaluation()``; ``params_recorded`` when the program calls ``session.record()``;
+``line_logged`` with each log line.
 """
 
 from __future__ import annotations
@@ -243,6 +244,15 @@ def evaluated(metrics: Mapping[str, float], global_step: int, name: str | None) 
 
     *global_step* is the step of the evaluated model. *name* distinguishes evaluations, for
     example on other data; None if there is only one.
+    """
+
+
+@hookspec
+def line_logged(event: str, level: str, fields: Mapping[str, Any]) -> None:
+    """Called when a line was logged in the thread of the session, at info or above.
+
+    *event* is the text of the line, and *fields* has its values. A line that a hook logs
+    here does not come. The event comes from the last ``begin`` to the last ``end``.
     """
 
 

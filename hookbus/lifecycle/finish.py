@@ -85,6 +85,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
             state.requests.close()
             failures.extend(_end_writing(state, error))
             failures.extend(_save_failed(state, error, outcome))
+            state.lines.send_to(None)
             failures.extend(_tell_exception(state, error, outcome))
 
     failures += _attempt(tell)
@@ -206,6 +207,7 @@ def _end_well(state: SessionState, outcome: Outcome) -> list[BaseException]:
     if not state.options.one_call:
         # A hook may upload the directory in its last event, or clear it away.
         failures += _mark_end(state, outcome, failures)
+    state.lines.send_to(None)
     failures += [error for _, error in _tell(state, "finished", session, outcome)]
     failures += _attempt(state.check_process)  # a hook may have forked in its last event
     state.requests.close()

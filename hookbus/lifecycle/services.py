@@ -30,7 +30,7 @@ class Services:
         self._state, self._session = state, session
         self.requests, self.current_hook = state.requests, state.bus.current
 
-    def emit(self, event: str, **arguments: Any) -> list[Any]:
+    def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""
         return self._state.bus.emit(event, **arguments)
 

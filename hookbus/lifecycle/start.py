@@ -12,22 +12,22 @@ import attrs
 
 from hookbus import random_state
 from hookbus.backend.program import is_live
-from hookbus.backend.protocol import Session
 from hookbus.backend.reports import ReportSession
 from hookbus.bus.bus import Bus
 from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import NewestIn
 from hookbus.config.config import Config, SessionRecord
-from hookbus.errors import PREEMPTION_ERRORS, CheckpointError, PluginError
+from hookbus.errors import PREEMPTION_ERRORS, CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
-from hookbus.hooks.outcome import NOBODY, StopReason, failed_outcome, resumes
+from hookbus.hooks.outcome import NOBODY, failed_outcome, resumes
 from hookbus.hooks.requests import AssignedValues, CurrentHook, Requests
 from hookbus.library.checksums import digest_of
 from hookbus.library.lookup import find_peers
 from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.beginning import agree_on_stop, stop_before_first_run
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.recovery import Preemptions, Recoveries, Recovery, Rollbacks
@@ -231,21 +231,6 @@ def _resuming(one_call: bool, again: bool) -> Callable[[str | None], bool]:
     return continues_input if again else continues_always
 
 
-def begin(state: SessionState) -> None:
-    """Call every ``begin``; the graph may still change. A hook may stop the session here.
-
-    Raises:
-        PluginError: the order that the hooks ask for is impossible, or one returned
-            something else than a reason.
-    """
-    bus = state.bus
-    bus.check_order()
-    bus.configure()
-    state.creator.graph.enter()
-    state.enter(Phase.BEGUN)
-    _call_begin(state)
-
-
 def finalize(state: SessionState) -> None:
     """Finalize the graph, and prepare saving, before the first backend session is opened.
 
@@ -296,6 +281,7 @@ def _plain_settings(hook: Any) -> dict[str, str]:
 def enter_session(state: SessionState) -> None:
     """Watch signals, and record that the session is open in this thread."""
     note_open(state)
+    state.lines.begin()
     if state.options.watch_signals:
         state.ending.signals.install()
     _current_hooks().add(state.bus.current)
@@ -304,6 +290,7 @@ def enter_session(state: SessionState) -> None:
 def leave_session(state: SessionState) -> None:
     """Record that the session is closed, if this thread opened it."""
     note_closed(state)
+    state.lines.end()
     _current_hooks().discard(state.bus.current)
 
 
@@ -421,49 +408,6 @@ def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
     state.requests.forget_run(state.is_waiting)
 
 
-def _call_begin(state: SessionState) -> None:
-    """Call every ``begin``. A hook without one counts as begun after those before it.
-
-    The first reason that a hook returns stops the session.
-    """
-    caller, order = state.bus.caller("begin"), list(state.bus.members)
-    silent = set(order) - {name for name, _ in caller.rows}
-    arguments = (
-        state.creator.graph,
-        state.saver.checkpoints,
-        state.kind,
-        state.options.rank,
-        state.options.ranks,
-        state.bus.clock.seconds,
-    )
-
-    def args_of(name: str) -> tuple[Any, ...]:
-        raise_deferred()
-        state.begun.add(name)
-        return arguments
-
-    def owner() -> str:
-        return state.bus.current.name
-
-    try:
-        with state.creator.graph.adding(owner):
-            reasons = caller.visit(arguments, args_of)
-    except BaseException:
-        reached = max(map(order.index, state.begun), default=-1)
-        state.begun.update(silent.intersection(order[: reached + 1]))
-        raise
-    state.begun.update(silent)
-    for who, reason in reasons:
-        if not isinstance(reason, str):
-            error = PluginError(
-                f"plugin {state.bus.members[who].label}: begin() returned {reason!r}; "
-                "return a reason to stop, as a str, or None"
-            )
-            caller.blame(error, who)
-            raise error
-        state.take_stop(StopReason(who, reason))
-
-
 def _try_to_open(state: SessionState) -> BaseException | None:
     """Open a backend session, and serve requests; return the preemption, or None."""
     try:
@@ -489,9 +433,9 @@ def _try_to_open(state: SessionState) -> BaseException | None:
         # After note_restored(): the checkpoint lacks these numbers, so it is out of date.
         session.leave_out(state.recoveries.rollbacks.left_out)
         if state.kind == "train" and state.ending.stop is None:
-            _stop_before_first_run(state, session)
+            stop_before_first_run(state, session)
         if state.agreement is not None:
-            _agree_on_stop(state, state.agreement)
+            agree_on_stop(state, state.agreement)
         apply_requests(state, None, saving=not state.mode.takes_reports, together=True)
     except Exception as error:
         cause = recoverable(state, error)
@@ -500,26 +444,6 @@ def _try_to_open(state: SessionState) -> BaseException | None:
         backend.close(state.options.grace)
         return cause
     return None
-
-
-def _stop_before_first_run(state: SessionState, session: Session) -> None:
-    """Stop before the first run if a hook declares the training finished."""
-    reasons = state.bus.caller("before_first_run").collect(session)
-    if reasons:
-        who, why = reasons[0][0], str(reasons[0][1])
-        log.info("nothing to train", step=session.global_step, by=who, why=why)
-        state.take_stop(StopReason(who, why))
-
-
-def _agree_on_stop(state: SessionState, agreement: Agreement) -> None:
-    """Stop before the first run if a hook of any rank wants it."""
-    own = state.ending.stop
-    agreement.where = "opens the session"
-    asked = agreement.gather(None if own is None else [own.who, own.why])
-    wanted = [(rank, *stop) for rank, stop in enumerate(asked) if stop is not None]
-    if wanted and own is None:
-        rank, who, why = wanted[0]
-        state.take_stop(StopReason(who, f"{why} (rank {rank})"))
 
 
 def _prepare(state: SessionState, backend: BackendHandle) -> None:

@@ -36,7 +36,7 @@ from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.recovery import Recoveries
-from hookbus.logs import log
+from hookbus.logs import Listener, log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import CHIEF
 from hookbus.process.grace import seconds_left
@@ -257,6 +257,7 @@ class SessionState:
         recoveries: counts and limits the preemptions and roll-backs.
         agreement: the link to the other ranks; None if this process trains alone.
         tracer: adds up the time of each plugin; None without a request for it.
+        lines: takes the log lines of the session's thread, for its hooks.
         loop: the state of a custom loop.
         phase: the phase of its life.
         backend: the current backend session; None before the first one.
@@ -278,6 +279,7 @@ class SessionState:
     recoveries: Recoveries
     agreement: Agreement | None = None
     tracer: Tracer | None = None
+    lines: Listener = attrs.field(factory=Listener)
     loop: LoopState = attrs.field(factory=LoopState)
     phase: Phase = Phase.NEW
     backend: BackendHandle | None = None

@@ -17,12 +17,12 @@ from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.beginning import begin
 from hookbus.lifecycle.creators import ChiefSessionCreator
 from hookbus.lifecycle.finish import leave
 from hookbus.lifecycle.modes import Driven
 from hookbus.lifecycle.requests import apply_after_run, apply_requests, record
 from hookbus.lifecycle.start import (
-    begin,
     close_replaced,
     current_config,
     enter_session,

@@ -24,6 +24,7 @@ from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
 from hookbus.library.roles import Role
 from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.lifecycle.beginning import begin
 from hookbus.lifecycle.creators import SessionCreator, chief
 from hookbus.lifecycle.finish import leave
 from hookbus.lifecycle.modes import mode_of
@@ -31,7 +32,6 @@ from hookbus.lifecycle.recovery import Recovery
 from hookbus.lifecycle.requests import heed_signal, record
 from hookbus.lifecycle.start import (
     Done,
-    begin,
     current_config,
     enter_session,
     finalize,

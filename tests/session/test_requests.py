@@ -149,6 +149,7 @@ EMITTED: dict[str, dict[str, Any]] = {
     "measured": {"values": {}, "global_step": 0},
     "evaluating": {"session": None, "name": None},
     "evaluated": {"metrics": {}, "global_step": 0, "name": None},
+    "line_logged": {"event": "a line", "level": "info", "fields": {}},
     "rendered": {},
 }
 
@@ -234,7 +235,7 @@ def is_due(kept: Kept, when: str) -> bool:
         return kept.phase == "opening"
     if when in ("last checkpoint", "in `end`", "failed session"):
         return kept.phase == "closing"
-    if when == "after a run" and kept.phase != "running":
+    if when in ("after a run", "in a run") and kept.phase != "running":
         return False
     return kept.phase != "running" or kept.runs == 2
 
