@@ -83,7 +83,7 @@ class SessionRunContext:
     _frame: RunFrame
     _fetches: Any
     _feed_dict: Mapping[Node | str, Any] | None
-    _phase: Literal["asking", "asked", "failed", "over"]
+    _phase: Literal["opening", "asking", "asked", "failed", "over"]
     _asked: RunRequests | None
     global_step: int
 
@@ -111,6 +111,18 @@ class SessionRunContext:
         context._fetches, context._feed_dict = fetches, feed_dict
         context._phase, context._asked = "asked", None
         return context
+
+    @classmethod
+    def before_all(cls, frame: RunFrame, global_step: int) -> SessionRunContext:
+        """Return a context for the time before the first run; for the session."""
+        context = cls.of(frame, None, None, global_step)
+        context._phase = "opening"
+        return context
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether it belongs to ``before_training``, when there is no run yet."""
+        return self._phase == "opening"
 
     @property
     def is_over(self) -> bool:

@@ -4,7 +4,7 @@ A hook implements an event as a method (or, in a module plugin, a function) of t
 event's name, and takes only the arguments that it names. The order of one session is::
 
     addhooks · configure · begin · after_create_session · before_first_run ·
-    (before_run · after_run)* · end · finished
+    before_training · (before_run · after_run)* · end · finished
 
 with ``on_exception`` instead of the last two if an error ends it. ``addoption`` is called
 before all of them, when the plugin's settings are read.
@@ -99,6 +99,16 @@ def before_first_run(session: Session) -> str | None:
 
     After a preemption the hooks are asked again. The first reason decides; the hooks after
     it are not called.
+    """
+
+
+@hookspec
+def before_training(session: Session, run_context: SessionRunContext) -> None:
+    """Called before the first training run, when each value has its restored state.
+
+    In a custom loop that is when its first step is entered: all objects are tracked, and
+    the body of the step is still to come. *run_context* takes requests to assign, to save
+    and to stop. After a preemption or a roll-back the hooks get it again.
     """
 
 

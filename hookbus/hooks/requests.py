@@ -87,6 +87,10 @@ class AskedRun(Protocol):
         """Whether a ``before_run`` of the run is still to come, or under way."""
 
     @property
+    def is_opening(self) -> bool:
+        """Whether it stands for the time before the first run, so there is no run yet."""
+
+    @property
     def asked(self) -> RunRequests:
         """The requests of hooks; the session serves them."""
 
@@ -274,7 +278,7 @@ class Requests:
             UsageError: every ``before_run`` was called, or the run is not a ``train`` run.
         """
         with self._lock:
-            asked = self._asked_of(run, who, "skip_update()")
+            asked = self._asked_of(run, who, "skip_update()", first=False)
             if run.kind != "train":
                 raise UsageError(
                     f"hook {who!r} called run_context.skip_update() in a run of the kind "
@@ -299,7 +303,7 @@ class Requests:
         """Ask to go back; the first request counts.
 
         Raises:
-            UsageError: the run is over, or there is no such place.
+            UsageError: the run is over, or there was none; or there is no such place.
         """
         if to not in get_args(RollbackPlace):
             raise UsageError(
@@ -308,7 +312,7 @@ class Requests:
             )
         undoes = to == "step"
         with self._lock:
-            asked = self._asked_of(run, who, "request_rollback()", undoes)
+            asked = self._asked_of(run, who, "request_rollback()", undoes, first=False)
             if asked.rollback is None:
                 asked.rollback = Rollback(who, why, skip_inputs and not undoes, to=to)
 
@@ -398,11 +402,17 @@ class Requests:
             self.stage = stage
 
     def _asked_of(
-        self, run: AskedRun, who: str, what: str, undoes: bool = False
+        self,
+        run: AskedRun,
+        who: str,
+        what: str,
+        undoes: bool = False,
+        first: bool = True,
     ) -> RunRequests:
         """Return the requests of a run, for one more.
 
-        *undoes* is whether that undoes a step, which may have failed.
+        *undoes* is whether that undoes a step, which may have failed. *first* is whether it
+        is possible before the first run.
 
         Raises:
             UsageError: it could have no effect.
@@ -416,6 +426,11 @@ class Requests:
             raise UsageError(
                 f"{_spelled(who)} called run_context.{what} after the run of this context; "
                 "ask during the run, through its own context"
+            )
+        if run.is_opening and not first:
+            raise UsageError(
+                f"{_spelled(who)} called run_context.{what} before the first run; it "
+                "concerns a run: call it in before_run() or later"
             )
         self._admit(who, f"run_context.{what}")
         return run.asked

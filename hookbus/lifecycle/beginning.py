@@ -7,8 +7,11 @@ from typing import Any
 
 from hookbus.backend.protocol import Session
 from hookbus.errors import PluginError
+from hookbus.hooks.context import RunFrame, SessionRunContext
 from hookbus.hooks.event_bus import shared
 from hookbus.hooks.outcome import StopReason
+from hookbus.hooks.requests import RunRequests
+from hookbus.lifecycle.services import Services
 from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
@@ -105,3 +108,20 @@ def agree_on_stop(state: SessionState, agreement: Agreement) -> None:
     if wanted and own is None:
         rank, who, why = wanted[0]
         state.take_stop(StopReason(who, f"{why} (rank {rank})"))
+
+
+def begin_training(state: SessionState, session: Session) -> RunRequests | None:
+    """Tell the hooks that each value has its restored state; return what they ask for.
+
+    None if no hook has the event.
+    """
+    caller = state.bus.caller("before_training")
+    if caller.reaches_nobody:
+        return None
+    frame = RunFrame(Services(state, session), session, state.kind)
+    context = SessionRunContext.before_all(frame, session.global_step)
+    try:
+        caller.collect(session, context)
+    finally:
+        context.close()
+    return context.asked

@@ -140,6 +140,7 @@ class Blocks:
         state.bus.caller("after_create_session").collect(backend.session, backend.coord)
         contents.generators.restore(saved.get("random", {}))
         contents.position.forget_evaluations(backend.session.global_step)
+        state.loop.is_untold = state.kind == "train"
 
 
 @attrs.frozen

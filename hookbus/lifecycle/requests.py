@@ -37,7 +37,6 @@ def apply_requests(
     context: SessionRunContext | None,
     saving: bool = True,
     together: bool = False,
-    cancelled: bool = False,
     goes_on: bool = False,
     asked: RunRequests | None = None,
 ) -> None:
@@ -48,9 +47,9 @@ def apply_requests(
         context: the context of the run that has just ended; None outside of runs.
         saving: whether to write a checkpoint; if not, a request for one stays open.
         together: whether all ranks call this function now.
-        cancelled: whether the run was cancelled before its second half.
         goes_on: whether the program may go on while a checkpoint is written.
-        asked: the requests; by default those of *context*.
+        asked: the requests, if no run with these has ended, like those of a cancelled run;
+            by default those of *context*.
     """
     if asked is None:
         asked = RunRequests() if context is None else context.asked
@@ -59,7 +58,7 @@ def apply_requests(
             _exchange(state, asked, now=True)
         else:
             hold_requests(state, asked)
-    _serve(state, None if cancelled else context, asked, saving, goes_on)
+    _serve(state, context, asked, saving, goes_on)
 
 
 def apply_between_steps(
@@ -107,7 +106,7 @@ def apply_cancelled(state: SessionState, context: SessionRunContext) -> None:
     if state.contents.position.holds:
         apply_between_steps(state, context)
     else:
-        apply_requests(state, context, saving=False, cancelled=True)
+        apply_requests(state, None, saving=False, asked=context.asked)
 
 
 def is_overdue(state: SessionState) -> bool:
@@ -354,6 +353,8 @@ def keep_value(state: SessionState, value: Any) -> None:
         assert state.backend is not None
         loop.kept = loop.kept or KeptValue()
         loop.kept.keep(state.contents, state.backend.session, value)
+        is_untold = loop.is_untold or not loop.has_begun
+        loop.is_kept_untold = is_untold and state.kind == "train"
 
 
 def kept_value(state: SessionState, asked: Rollback) -> KeptValue:
@@ -402,6 +403,7 @@ def undo_value(
     log.debug("undoing a step", by=rollback.who, why=rollback.why, step=state.global_step)
     state.backend.stepper.flush_idle()
     kept.put_back(state.contents, state.backend.session, rollback)
+    state.loop.is_untold = state.loop.is_untold or state.loop.is_kept_untold
     state.requests.take_values()
     state.saver.retention.forget_values_after(state.global_step)
 

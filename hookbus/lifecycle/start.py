@@ -26,8 +26,11 @@ from hookbus.hooks.outcome import NOBODY, failed_outcome, resumes
 from hookbus.hooks.requests import AssignedValues, CurrentHook, Requests
 from hookbus.library.checksums import digest_of
 from hookbus.library.lookup import find_peers
-from hookbus.lifecycle.backend_handle import BackendHandle
-from hookbus.lifecycle.beginning import agree_on_stop, stop_before_first_run
+from hookbus.lifecycle.beginning import (
+    agree_on_stop,
+    begin_training,
+    stop_before_first_run,
+)
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.recovery import Preemptions, Recoveries, Recovery, Rollbacks
@@ -61,6 +64,7 @@ from hookbus.saving.hook_state import (
 )
 from hookbus.saving.retention import Retention
 from hookbus.saving.saver import Saver
+from hookbus.step.backend_handle import BackendHandle
 from hookbus.tracking.objects import Tracking
 
 T = TypeVar("T")
@@ -436,7 +440,10 @@ def _try_to_open(state: SessionState) -> BaseException | None:
             stop_before_first_run(state, session)
         if state.agreement is not None:
             agree_on_stop(state, state.agreement)
-        apply_requests(state, None, saving=not state.mode.takes_reports, together=True)
+        asked, saving = None, not state.mode.takes_reports
+        if saving and state.kind == "train" and state.ending.stop is None:
+            asked = begin_training(state, session)
+        apply_requests(state, None, saving, together=True, asked=asked)
     except Exception as error:
         cause = recoverable(state, error)
         if cause is None:

@@ -32,7 +32,6 @@ from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import NOBODY, Outcome, Rollback, StopReason
 from hookbus.hooks.requests import Requests, RunRequests
-from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.recovery import Recoveries
@@ -49,6 +48,7 @@ from hookbus.process.signals import (
 from hookbus.saving.contents import Contents
 from hookbus.saving.copies import KeptValue
 from hookbus.saving.saver import Saver
+from hookbus.step.backend_handle import BackendHandle
 from hookbus.step.stepper import Stepper
 
 
@@ -116,6 +116,8 @@ class LoopState:
             between two steps.
         held: the requests of hooks that wait for the next pull.
         has_begun: whether the first step is prepared.
+        is_untold: whether hooks get ``before_training`` when the next step of training is
+            entered.
         has_warned: whether the loop was warned of a long body.
         is_cut_inside: whether the session has left the loop in the body of a value.
         wrapped_names: the names of the values that came where hooks can wrap them.
@@ -123,6 +125,7 @@ class LoopState:
         goes_back_to_value: whether a hook may go back to the value in hand; None before the
             first one.
         kept: what the session keeps of the value in hand, for such a hook.
+        is_kept_untold: whether what it keeps is from before ``before_training``.
         thread: the number of the thread that opened the session.
     """
 
@@ -130,12 +133,14 @@ class LoopState:
     last_context: SessionRunContext | None = None
     held: RunRequests = attrs.field(factory=RunRequests)
     has_begun: bool = False
+    is_untold: bool = False
     has_warned: bool = False
     is_cut_inside: bool = False
     wrapped_names: set[str] = attrs.field(factory=set)
     has_checked_wraps: bool = False
     goes_back_to_value: bool | None = None
     kept: KeptValue | None = None
+    is_kept_untold: bool = False
     thread: int = attrs.field(factory=threading.get_ident)
 
     @property
@@ -321,7 +326,8 @@ class SessionState:
     @property
     def is_waiting(self) -> bool:
         """Whether the session may have work after a run without any requests."""
-        waits = self.saver.writer.under_way is not None or self.loop.is_holding
+        waits = self.saver.writer.under_way is not None
+        waits = waits or self.loop.is_holding or self.loop.is_untold
         return waits or self.acts_always or self.ending.is_waiting
 
     @property

@@ -10,9 +10,11 @@ from hookbus.backend.reports import Reports
 from hookbus.errors import UsageError, summary_of
 from hookbus.graph.summaries import Summaries, SummaryKind
 from hookbus.hooks.hook_options import Kind
-from hookbus.lifecycle.backend_handle import BackendHandle
+from hookbus.hooks.requests import RunRequests
+from hookbus.lifecycle.beginning import begin_training
 from hookbus.lifecycle.requests import (
     apply_after_run,
+    apply_between_steps,
     apply_cancelled,
     apply_requests,
     heed_signal,
@@ -23,6 +25,7 @@ from hookbus.lifecycle.requests import (
 from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.logs import log
 from hookbus.loop.inputs import complete_tracking, reports_of, through
+from hookbus.step.backend_handle import BackendHandle
 from hookbus.step.request import NO_FEEDS, NO_FETCHES
 from hookbus.step.trace import OpenStep
 
@@ -213,6 +216,8 @@ class Step:
                 state.saver.note_restored(backend.session)
             if state.creator.graph.wraps:
                 reports_of(state).change_values()
+            state.loop.is_untold = state.kind == "train"
+        asked = self._begin_training(backend) if state.loop.is_untold else None
         if state.requests.pending or (is_new and state.agreement is not None):
             session, saver = backend.session, state.saver
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
@@ -224,8 +229,22 @@ class Step:
             )
             saves = is_first or not (holds or saver.is_saved(session))
             if saves or not holds:
-                apply_requests(state, None, saving=saves, together=is_new)
+                apply_requests(state, None, saves, together=is_new, asked=asked)
+            elif asked is not None:
+                apply_between_steps(state, None, asked=asked)
+        if asked is not None and state.phase is not RUNNING and not state.mode.is_driven:
+            return state.usable(self._kind)  # a hook has stopped it
         return backend
+
+    def _begin_training(self, backend: BackendHandle) -> RunRequests | None:
+        """Tell hooks that training begins; a step of another kind leaves that to others."""
+        state = self._state
+        asked = None
+        if self._counts:
+            state.loop.is_untold = False
+            asked = begin_training(state, backend.session)
+        state.requests.forget_run(state.is_waiting or asked is not None)
+        return asked
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
         opened, self._open = self._open, None

@@ -16,7 +16,6 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
-from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.beginning import begin
 from hookbus.lifecycle.creators import ChiefSessionCreator
 from hookbus.lifecycle.finish import leave
@@ -37,6 +36,7 @@ from hookbus.loop.step import Step
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
+from hookbus.step.backend_handle import BackendHandle
 from hookbus.step.executor import check_given
 from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
@@ -452,7 +452,7 @@ class DrivenSession:
         state, context = self._state, backend.stepper.context_of(opened)
         try:
             backend.stepper.cancel(opened)
-            apply_requests(state, context, saving=False, cancelled=True)
+            apply_requests(state, None, saving=False, asked=context.asked)
         except BaseException:
             state.abort_run()
             raise

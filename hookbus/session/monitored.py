@@ -23,7 +23,6 @@ from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
 from hookbus.library.roles import Role
-from hookbus.lifecycle.backend_handle import BackendHandle
 from hookbus.lifecycle.beginning import begin
 from hookbus.lifecycle.creators import SessionCreator, chief
 from hookbus.lifecycle.finish import leave
@@ -50,6 +49,7 @@ from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.session.custom_loop import CustomLoop
 from hookbus.session.step_fn import StepContext, check_step_fn
+from hookbus.step.backend_handle import BackendHandle
 
 T = TypeVar("T")
 

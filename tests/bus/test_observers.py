@@ -106,6 +106,7 @@ def test_each_after_run_is_told_with_its_own_results() -> None:
         "begin",
         "after_create_session",
         "before_first_run",
+        "before_training",
         "before_run",
         "after_run",
         "end",

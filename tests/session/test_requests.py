@@ -72,6 +72,7 @@ class Kept:
         cancels: whether a step is cancelled before.
         tracked: the variable v of a custom loop.
         went_back: the number of runs before the session went back to a checkpoint.
+        stopped_at: the step at which a stop ended the session.
         is_saving: whether a checkpoint is being written.
         is_pruning: whether the request was made while old checkpoints were removed.
     """
@@ -94,6 +95,7 @@ class Kept:
     cancels: bool = False
     tracked: Any = attrs.Factory(lambda: np.array(0.0))
     went_back: int | None = None
+    stopped_at: int | None = None
     is_saving: bool = False
     is_pruning: bool = False
 
@@ -178,10 +180,18 @@ class FirstHook(SessionRunHook):
             self.kept.went_back = self.kept.runs - self.kept.cancels
 
     @hookimpl(tryfirst=True)
+    def before_training(self, run_context: Any) -> None:
+        self.kept.context = run_context
+
+    @hookimpl(tryfirst=True)
     def before_run(self, run_context: Any) -> None:
         self.kept.context, self.kept.phase = run_context, "running"
         self.kept.runs += 1
         self.kept.before.append(run_context.session.variables().get("v"))
+
+    def end(self, outcome: Any) -> None:
+        if outcome.kind in ("stopped", "preempted"):
+            self.kept.stopped_at = outcome.step
 
     @hookimpl(tryfirst=True)
     def veto_save(self) -> None:
@@ -366,7 +376,6 @@ def effect_of(
     kept.saves_first, kept.cancels = "rollback" in request, event in UNDONE
     plugin = asking(kept, event, when, REQUESTS[request])
     hooks = [FirstHook(kept), plugin, LastHook(kept, event, when)]
-    stopped: list[int] = []
     config = OFF
     if event in ("addoption", "configure"):
         module.events[event] = getattr(plugin, event)
@@ -380,15 +389,14 @@ def effect_of(
             if is_custom:
                 session.track(v=kept.tracked)
             for _ in range(4):
+                if session.should_stop():
+                    break
                 if is_custom:
                     one_epoch(session, kept, event, when)
                 else:
                     kept.wrapped.append(session.run(["seen", "train"])[0])
                 if event == "params_recorded":
                     session.record({"runs": kept.runs})
-                if session.should_stop():
-                    break
-            stopped = [session.global_step] if session.should_stop() else []
             kept.phase = "closing"
             if event == "on_exception" or when == "failed session":
                 raise LeaveError
@@ -398,7 +406,7 @@ def effect_of(
     except PluginError as error:
         kept.error = error
     assert kept.asked is not None
-    return described(kept, request, stopped)
+    return described(kept, request)
 
 
 def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> None:
@@ -416,7 +424,7 @@ def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> N
             evaluation.report(loss=1.0)
 
 
-def described(kept: Kept, request: str, stopped: list[int]) -> str:
+def described(kept: Kept, request: str) -> str:
     """Return what became of the request, in the words of the page."""
     assert kept.asked is not None
     run, _ = kept.asked
@@ -431,17 +439,25 @@ def described(kept: Kept, request: str, stopped: list[int]) -> str:
         return "in the run" if kept.skipped[run - 1] and not others else "nothing"
     if request == "run_context.request_rollback":
         return "after the run" if kept.went_back == run else "nothing"
-    if "preempted" in request and stopped == [run]:
-        last = latest_checkpoint(RUN)
-        assert (last.global_step, last.ended) == (run, "preempted")
     if request == "checkpoints.record_values":
         last = hookbus.list_checkpoints(RUN)[-1]
         return "its checkpoint" if last.values == {"score": 0.5} else "nothing"
     if "request_stop" in request:
-        return "after the run" if stopped == [run] else "nothing"
+        return stopped(kept, run, "preempted" in request)
     if "now" in request:
         return written(kept, *kept.asked)
     return assigned(kept, *kept.asked) if "assign" in request else saved(kept, *kept.asked)
+
+
+def stopped(kept: Kept, run: int, preempts: bool) -> str:
+    """Return when the session stopped, for a request that was made after so many runs."""
+    if kept.stopped_at != run:
+        return "nothing"
+    if preempts:
+        last = latest_checkpoint(RUN)
+        ended = "preempted" if run else None  # no run, no mark
+        assert (last.global_step, last.ended) == (run, ended)
+    return "after the run" if run else "before the first run"
 
 
 def written(kept: Kept, run: int, was_saving: bool) -> str:
@@ -457,6 +473,8 @@ def assigned(kept: Kept, run: int, was_saving: bool) -> str:
     """Return when v got the value that was assigned in a run."""
     if was_saving:
         return "this checkpoint" if values_of(run)["v"] == 1.0 else "nothing"
+    if run == 0 and kept.before[0] == 1.0:
+        return "before the first run"
     if kept.inside[run - 1] == 1.0:
         return "with the run"
     following = kept.before[run + kept.cancels]
