@@ -76,6 +76,7 @@ def test_a_request_has_fetches_feeds_and_options_in_this_order():
         "feed_dict",
         "options",
         "reduce",
+        "missing",
     ]
     request = SessionRunArgs("n")
     assert (request.fetches, request.feed_dict, request.options) == ("n", None, None)
