@@ -240,8 +240,10 @@ WITH_OTHERS = """
 --checkpoint-saver-save-steps 5 --early-stopping loss --early-stopping-patience 50
 --early-stopping-run-every-steps 1 --early-stopping-reduce mean --feed-fn given:feeds
 --final-ops loss --global-step-waiter 0 --gradient-accumulation 2
+--gradient-clipping 1.0
 --in-memory-evaluator given:evaluate --in-memory-evaluator-every-n-iter 5
---logging-tensor loss --logging-tensor-reduce mean --nan-tensor loss
+--logging-tensor loss --logging-tensor-reduce mean --monitor-names los? --nan-tensor loss
+--prediction-writer loss
 --profiler-save-steps 5 --profiler-output-dir timelines --progress-every-secs 0.01
 --reduce-lr-on-plateau loss --spike-rollback loss --step-counter 5
 --stop-at-checkpoint-step 99 --stop-at-checkpoint-step-model-dir runs --stop-at-step 12
@@ -250,6 +252,8 @@ WITH_OTHERS = """
 """
 ALONE = "--lr-finder-steps 8 --lr-finder-output-dir pictures"
 """It ends the training itself."""
+UNFIT = {"batch-size-finder"}
+"""It undoes steps, which a training of several processes cannot do."""
 GIVEN = """
 def feeds():
     return None
@@ -281,7 +285,7 @@ def test_every_built_in_hook_takes_part_in_a_training_of_several_ranks(
         timeout=SECONDS,
     )
     assert done.returncode == 0, done
-    started = done.stderr.splitlines()[0]
+    started = next(line for line in done.stderr.splitlines() if "plugins=" in line)
     for name in re.findall(r"^--([a-z-]+?)(?:-every|-save|-steps|-patience)? ", flags):
         assert name in started
     outcome = json.loads((tmp_path / "runs" / "outcome.json").read_text())
@@ -296,4 +300,4 @@ def test_the_flags_above_name_every_built_in_hook():
     missing = {
         name for name in plugins if not any(flag.startswith(f"--{name}") for flag in flags)
     }
-    assert not missing
+    assert missing == UNFIT
