@@ -244,10 +244,13 @@ def _absorb(number: int, frame: FrameType | None) -> None:
 
 def _stop_absorbing(instead: signal.Handlers | None = None) -> None:
     """Restore the earlier handlers, or install another one in their place."""
-    for number, before in _absorbed.items():
+    while True:
+        try:  # a SignalExit that is collected here calls this function in between
+            number, before = _absorbed.popitem()
+        except KeyError:
+            return
         if signal.getsignal(number) is _absorb:
             signal.signal(number, before if instead is None else instead)
-    _absorbed.clear()
 
 
 _deferred: list[BaseException] = []

@@ -29,6 +29,7 @@ from hookbus import (
 )
 from hookbus.errors import SessionInterruptedError
 from hookbus.logs import configure
+from hookbus.process import signals
 from tests.support.handlers import SIGNALS, exits_by, handlers
 
 OFF = Config(autoload=False)
@@ -396,3 +397,22 @@ def test_without_a_stderr_a_signal_ends_the_session(closed, ctrl_c, monkeypatch)
         signal.raise_signal(signal.SIGTERM)
     assert session.outcome is not None
     assert session.outcome.kind == "preempted"
+
+
+def test_an_exit_may_be_collected_while_handlers_are_restored():
+    """The collector calls its ``__del__``, which restores them as well."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(300):
+            left = signals.SignalExit()
+            left.__notes__ = [left]  # a cycle, which only the collector finds
+            del left
+            for number, handler in before.items():  # as the end of a session does
+                signals._absorbed[number] = handler
+                signal.signal(number, signals._absorb)
+            signals._stop_absorbing()
+    finally:
+        gc.set_threshold(*thresholds)
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
