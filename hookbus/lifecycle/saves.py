@@ -275,7 +275,9 @@ def _split_over_ranks(state: SessionState) -> str | None:
     """Return the name of a value of which each rank holds a part; None without one."""
     graph = state.creator.graph
     live = graph.live if isinstance(graph, ReportGraph) else {}
-    return next((name for name, value in live.items() if value.is_shared), None)
+    shared = {name: value for name, value in live.items() if value.is_shared}
+    saved = (name for name, value in shared.items() if value.role == "parameter")
+    return next(saved, next(iter(shared), None))
 
 
 def commit(state: SessionState, asked: RunRequests) -> None:

@@ -77,6 +77,7 @@ class GradientClippingHook(SessionRunHook):
             clip = importlib.import_module("torch.nn.utils").clip_grad_norm_
             clip([SimpleNamespace(grad=leaf) for leaf in leaves], self.norm)
             return gradients
+        xp = _numpy_for(leaves, xp)
         squares = (xp.sum(xp.abs(leaf) ** 2) for leaf in leaves)
         scale = xp.minimum(1.0, self.norm / (xp.sqrt(sum(squares)) + _EPSILON))
 
@@ -89,14 +90,16 @@ class GradientClippingHook(SessionRunHook):
         most: Any = self.value
 
         def clipped(leaf: Any) -> Any:
-            clip = leaf.clamp_ if _is_torch(leaf) else partial(xp.clip, leaf)
+            numpy = _numpy_for([leaf], xp)
+            clip = leaf.clamp_ if _is_torch(leaf) else partial(numpy.clip, leaf)
             return clip(-most, most)
 
         return _mapped(clipped, gradient)
 
     def _by_weights(self, gradient: Any, weights: Any, xp: Any) -> Any:
         def clipped(leaf: Any, weight: Any) -> Any:
-            np = importlib.import_module("torch") if _is_torch(leaf) else xp
+            of_torch = _is_torch(leaf)
+            np = importlib.import_module("torch") if of_torch else _numpy_for([leaf], xp)
             most = self.adaptive * np.clip(_norms(weight, np), _LEAST_WEIGHTS, None)
             norms = np.clip(_norms(leaf, np), _EPSILON, None)
             return np.where(norms > most, leaf * (most / norms), leaf)
@@ -124,6 +127,12 @@ def _mapped(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
         parts = [_mapped(fn, *each) for each in zip(tree, *others, strict=True)]
         return getattr(type(tree), "_make", type(tree))(parts)
     return fn(tree, *others)
+
+
+def _numpy_for(leaves: Sequence[Any], xp: Any) -> Any:
+    """Return the array namespace of a backend, or NumPy for numbers of Python."""
+    of_python = not any(hasattr(leaf, "dtype") for leaf in leaves)
+    return importlib.import_module("numpy") if of_python else xp
 
 
 def _is_torch(value: Any) -> bool:

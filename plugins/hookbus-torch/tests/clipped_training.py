@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hookbus import Config, MonitoredSession
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
 
 
 def main(folder: Path, hooked: bool) -> None:
