@@ -345,13 +345,8 @@ def count_rollback(state: SessionState, asked: Rollback, restored: Restored) -> 
 def keep_value(state: SessionState, value: Any) -> None:
     """Keep a value that was pulled, and the state, if a hook may go back to them."""
     loop = state.loop
-    if loop.goes_back_to_value is None:
-        hooks = state.bus.members.values()
-        goes = any(options_of(member.plugin).rolls_back == "step" for member in hooks)
-        loop.goes_back_to_value = goes
-    if loop.goes_back_to_value and not state.contents.position.resuming:
+    if loop.kept is not None and not state.contents.position.resuming:
         assert state.backend is not None
-        loop.kept = loop.kept or KeptValue()
         loop.kept.keep(state.contents, state.backend.session, value)
         is_untold = loop.is_untold or not loop.has_begun
         loop.is_kept_untold = is_untold and state.kind == "train"

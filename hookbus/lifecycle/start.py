@@ -38,6 +38,7 @@ from hookbus.lifecycle.requests import apply_after_run, apply_requests
 from hookbus.lifecycle.saves import take_written
 from hookbus.lifecycle.services import Services
 from hookbus.lifecycle.state import (
+    LoopState,
     Mode,
     Phase,
     SessionOptions,
@@ -54,6 +55,7 @@ from hookbus.process.forks import ForkGuard
 from hookbus.process.interrupts import call_interruptibly, signals_deferred
 from hookbus.process.signals import SignalWatch, raise_deferred
 from hookbus.saving.contents import Contents, continues_always, continues_input
+from hookbus.saving.copies import KeptValue
 from hookbus.saving.hook_state import (
     Stateful,
     load_evaluated,
@@ -184,6 +186,8 @@ def new_session(
     # again: the others wait for it in the middle of a step.
     recovers = recovery is not None and agreement is None and mode.replaces_backend
     preemptions = Preemptions(recovery) if recovers and recovery is not None else None
+    hooks_here = (member.plugin for member in bus.members.values())
+    undoes = any(options_of(plugin).rolls_back == "step" for plugin in hooks_here)
     return SessionState(
         SessionOptions(
             kind,
@@ -206,6 +210,7 @@ def new_session(
         Recoveries(rollbacks, preemptions),
         agreement,
         tracer,
+        loop=LoopState(kept=KeptValue() if undoes else None),
     )
 
 

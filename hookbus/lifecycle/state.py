@@ -122,9 +122,7 @@ class LoopState:
         is_cut_inside: whether the session has left the loop in the body of a value.
         wrapped_names: the names of the values that came where hooks can wrap them.
         has_checked_wraps: whether the wraps were checked.
-        goes_back_to_value: whether a hook may go back to the value in hand; None before the
-            first one.
-        kept: what the session keeps of the value in hand, for such a hook.
+        kept: keeps the value in hand; None if no hook may go back to it.
         is_kept_untold: whether what it keeps is from before ``before_training``.
         thread: the number of the thread that opened the session.
     """
@@ -138,7 +136,6 @@ class LoopState:
     is_cut_inside: bool = False
     wrapped_names: set[str] = attrs.field(factory=set)
     has_checked_wraps: bool = False
-    goes_back_to_value: bool | None = None
     kept: KeptValue | None = None
     is_kept_untold: bool = False
     thread: int = attrs.field(factory=threading.get_ident)

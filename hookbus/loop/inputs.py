@@ -160,7 +160,7 @@ class Passes:
 
     def pulled(self, value: Any) -> None:
         """Keep a value that was pulled, and the state, if a hook may go back to them."""
-        if self._state.loop.goes_back_to_value is not False:
+        if self._state.loop.kept is not None:
             keep_value(self._state, value)
 
     def again(self) -> Any:
