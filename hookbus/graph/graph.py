@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 from hookbus.errors import ArgumentTypeError, DuplicateNodeError, GraphError, spelled
 from hookbus.graph.node import GLOBAL_STEP, METRICS, SUMMARIES, Node, metrics_of
@@ -27,8 +27,6 @@ from hookbus.graph.wraps import (
     check_wrappable,
     checked,
     joined,
-    listed,
-    reaches,
     value_parameter,
     wrapper,
 )
@@ -449,8 +447,7 @@ class Graph(NodeTable):
         """
         if fn is None:
             return partial(self.wrap, node, reads=reads, keeps_form=keeps_form)
-        is_joint = isinstance(node, list | tuple)
-        nodes: Sequence[Node | str] = node if is_joint else [node]  # type: ignore[assignment, list-item]
+        nodes = [*node] if isinstance(node, list | tuple) else [cast("Node | str", node)]
         if not nodes:
             raise GraphError("wrap() is given no nodes; name those to wrap")
         for each in nodes:
@@ -462,11 +459,12 @@ class Graph(NodeTable):
         for each in names:
             self.check_wrap(self.resolve(each), who)
         self._wraps.check_joint(names, who)
+        is_joint = isinstance(node, list | tuple)
         operation = self._wrapping(names, fn, reads, owner, is_joint, keeps_form)
         added = self._add_op(operation)
         self._wraps.add(operation, who)
         try:
-            self._check_order(operation, who)
+            self._wraps.check_order(operation, who, lambda each: self.resolve(each).reads)
         except GraphError:
             for name in (operation.name, *(output for _, output in operation.outputs)):
                 del self._nodes[name]
@@ -505,30 +503,6 @@ class Graph(NodeTable):
             outputs=tuple(outputs),
             wraps=tuple(names),
         )
-
-    def _check_order(self, operation: Operation, who: str) -> None:
-        """Check that a wrap reads nothing that is computed from what it changes.
-
-        Raises:
-            GraphError: it does.
-        """
-
-        def needs_wrap(name: str) -> bool:
-            return reaches(name, operation.name, lambda each: self.resolve(each).reads)
-
-        names, count = listed(operation.wraps), len(operation.wraps)
-        for read in operation.reads[:count]:
-            if needs_wrap(read):
-                raise GraphError(
-                    f"{who} wraps {names} together, and {read!r} is computed from another "
-                    "one of them; wrap them one by one"
-                )
-        for read in operation.reads[count:]:
-            if read != XP and needs_wrap(self._wraps.last(read)):
-                raise GraphError(
-                    f"{who} wraps {names} and reads {read!r}, which is computed "
-                    f"from {names}; read nodes that do not depend on it"
-                )
 
     def check_wrap(self, node: Node, who: str) -> None:
         """Check that *who* can wrap a node.

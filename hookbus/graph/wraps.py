@@ -10,7 +10,7 @@ import attrs
 
 from hookbus.errors import GraphError
 from hookbus.graph.node import GLOBAL_STEP, Node
-from hookbus.graph.operation import Operation
+from hookbus.graph.operation import XP, Operation
 from hookbus.validation import signature_of
 
 _NUMBERS = ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "complex128"))
@@ -84,6 +84,30 @@ class Wraps:
                     f"{who} wraps {listed(nodes)} together, and {other} wraps "
                     f"{listed(others)}: both take {shared!r}; wrap the same nodes, or "
                     "nodes that the other does not take"
+                )
+
+    def check_order(
+        self, operation: Operation, who: str, reads: Callable[[str], Iterable[str]]
+    ) -> None:
+        """Check that a wrap of *who* reads nothing that is computed from what it changes.
+
+        *reads* returns the names of the nodes that a node reads.
+
+        Raises:
+            GraphError: it does.
+        """
+        names, count = listed(operation.wraps), len(operation.wraps)
+        for read in operation.reads[:count]:
+            if reaches(read, operation.name, reads):
+                raise GraphError(
+                    f"{who} wraps {names} together, and {read!r} is computed from another "
+                    "one of them; wrap them one by one"
+                )
+        for read in operation.reads[count:]:
+            if read != XP and reaches(self.last(read), operation.name, reads):
+                raise GraphError(
+                    f"{who} wraps {names} and reads {read!r}, which is computed "
+                    f"from {names}; read nodes that do not depend on it"
                 )
 
     def add(self, operation: Operation, who: str) -> None:
