@@ -125,14 +125,16 @@ class _Update:
     updates: Updates
     parts: Mapping[str, Any]
     fn: Change
+    _has_rates: bool = attrs.field(init=False)
     _trained: dict[str, torch.Tensor] = attrs.field(factory=dict, init=False)
     _sizes: list[int] | None = attrs.field(default=None, init=False)
     _rates: list[Any] = attrs.field(factory=list, init=False)
 
     def begin(self) -> Callable[[], None]:
         """Change values from now on; return how to end that."""
+        self._has_rates = any(isinstance(part, Rate) for part in self.parts.values())
         handles = [self.optimizer.register_step_pre_hook(self._before)]
-        if self._has_rates():
+        if self._has_rates:
             handles.append(self.optimizer.register_step_post_hook(self._after))
 
         def end() -> None:
@@ -144,7 +146,7 @@ class _Update:
     def _before(self, _: Optimizer, args: Any, options: Any) -> Any:
         """Change the values, or have a closure that computes gradients change them."""
         closure = options.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None or self._has_rates():
+        if closure is None or self._has_rates:
             self._change()
             return None
 
@@ -169,7 +171,7 @@ class _Update:
                 values[name] = dict(gradients)
             elif part in gradients:
                 values[name] = gradients[part]
-        if len(values) < len(self.parts) or not (gradients or self._has_rates()):
+        if len(values) < len(self.parts) or not (gradients or self._has_rates):
             self._check_none(values)
             return
         self._keep_rates()
@@ -206,11 +208,8 @@ class _Update:
                     "out those that are missing"
                 )
 
-    def _has_rates(self) -> bool:
-        return any(isinstance(part, Rate) for part in self.parts.values())
-
     def _keep_rates(self) -> None:
-        if self._has_rates():
+        if self._has_rates:
             rates = [group["lr"] for group in self.optimizer.param_groups]
             self._rates = [r.clone() if isinstance(r, torch.Tensor) else r for r in rates]
 

@@ -136,10 +136,14 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     return host
 
 
-def _start_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Begin to copy a tensor to the host; on CUDA it is there after a synchronization."""
+def _start_copy(tensor: torch.Tensor, host: torch.Tensor | None = None) -> torch.Tensor:
+    """Begin to copy a tensor to the host; on CUDA it is there after a synchronization.
+
+    It goes into *host*, a tensor of its form, or into new memory.
+    """
     pinned = tensor.is_cuda
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+    if host is None:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
     return host.copy_(tensor, non_blocking=pinned)
 
 
@@ -228,10 +232,8 @@ def copied(value: Any, before: Any) -> Any:
     if unfit or tensor.is_nested or hasattr(tensor, "full_tensor"):
         return tensor  # pack() refuses it
     fits = isinstance(before, torch.Tensor) and before.shape == tensor.shape
-    if not (fits and before.dtype == tensor.dtype and before.is_cpu):
-        pinned = tensor.is_cuda
-        before = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-    return before.copy_(tensor, non_blocking=tensor.is_cuda)
+    fits = fits and before.dtype == tensor.dtype and before.is_cpu
+    return _start_copy(tensor, before if fits else None)
 
 
 def await_devices() -> None:
