@@ -15,7 +15,7 @@ from hookbus import PluginError, SessionRunHook, UsageError, hookimpl, hookspec
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
 from hookbus.hooks.markers import LIFECYCLE
-from tests.support.buses import answering, bus, called
+from tests.support.buses import BEGIN, answering, bus, called
 
 
 def test_any_object_with_lifecycle_methods_is_a_hook() -> None:
@@ -135,18 +135,7 @@ def test_in_a_module_only_decorated_functions_count() -> None:
     module.before_run, module.begin = before_run, begin
     made = bus(module)
     assert called(made) == ["p0"]
-    assert (
-        made.emit(
-            "begin",
-            graph=None,
-            checkpoints=None,
-            kind="train",
-            rank=0,
-            ranks=1,
-            clock=float,
-        )
-        == []
-    )
+    assert made.emit("begin", **BEGIN) == []
 
 
 def test_a_class_is_refused_with_the_remedy() -> None:

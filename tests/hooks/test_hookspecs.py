@@ -23,7 +23,7 @@ from hookbus import (
 from hookbus.bus.bus import Bus, call_one
 from hookbus.bus.registry import Registration as Member
 from hookbus.errors import culprit_of
-from tests.support.buses import bus
+from tests.support.buses import BEGIN, bus
 
 ALONE = Config(autoload=False)
 
@@ -323,15 +323,7 @@ def test_who_ends_python_is_named(event: str, policy: str, error: BaseException)
     def start() -> None:
         made.register(Member("ending", hook, "hooks=", options={"every": 1}))
         made.configure()
-        made.emit(
-            "begin",
-            graph=None,
-            checkpoints=None,
-            kind="train",
-            rank=0,
-            ranks=1,
-            clock=float,
-        )
+        made.emit("begin", **BEGIN)
 
     with pytest.raises(type(error)) as info:
         start()

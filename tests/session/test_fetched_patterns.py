@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 
-import attrs
 import numpy as np
 import pytest
 
 from hookbus import Config, Graph, MonitoredSession, SessionRunArgs, SessionRunHook
 from hookbus.errors import UnfedPlaceholderError, UnknownNodeError, UsageError
+from tests.support.wanting import Wants
 
 QUIET = Config(autoload=False, header=False)
 Pair = namedtuple("Pair", "one other")
-
-
-@attrs.define(eq=False)
-class Wants(SessionRunHook):
-    """Fetches values in each run, and keeps what it gets."""
-
-    fetches: object
-    missing: str = "error"
-    seen: list = attrs.field(factory=list)
-
-    def before_run(self):
-        return SessionRunArgs(self.fetches, missing=self.missing)
-
-    def after_run(self, run_values):
-        self.seen.append(run_values.results)
 
 
 def graph_of() -> Graph:

@@ -14,7 +14,6 @@ from hookbus import (
     Config,
     DrivenSession,
     Estimator,
-    EstimatorSpec,
     EvalSpec,
     Graph,
     HookOptions,
@@ -30,6 +29,7 @@ from hookbus import (
     train_and_evaluate,
 )
 from hookbus.evaluating import evaluation_run
+from tests.support.estimating import numbers, scaled_fn
 
 OFF = Config(autoload=False, header=False)
 PAGE = Path(__file__).parents[2] / "docs/how-to/see-every-evaluation.md"
@@ -133,32 +133,19 @@ def step_of_kind(hook):
         step.report(p=[1])
 
 
-def model_fn(features, mode):
-    graph = features.graph
-    graph.variable("w", 1.0)
-    graph.op(lambda w, x: w * x, name="p", reads={"x": features})
-    graph.op(lambda p: float(p.mean()), name="loss")
-    graph.train_op(lambda w, loss: w + 1, name="train", updates="w")
-    return EstimatorSpec(mode, predictions="p", loss="loss", train_op="train")
-
-
-def input_fn():
-    return [np.full(2, float(number)) for number in range(3)]
-
-
 def estimator(call, hook):
     config = RunConfig(save_checkpoints_steps=2, save_summary_steps=None)
-    model = Estimator(model_fn, "model", config)
+    model = Estimator(scaled_fn, "model", config)
     if call in ("TrainSpec", "EvalSpec"):
-        train = TrainSpec(input_fn, 2, [hook] if call == "TrainSpec" else ())
+        train = TrainSpec(numbers(3, 0), 2, [hook] if call == "TrainSpec" else ())
         hooks = [hook] if call == "EvalSpec" else ()
-        train_and_evaluate(model, train, EvalSpec(input_fn, None, "val", hooks))
+        train_and_evaluate(model, train, EvalSpec(numbers(3, 0), None, "val", hooks))
         return
-    model.train(input_fn)
+    model.train(numbers(3, 0))
     if call == "evaluate":
-        model.evaluate(input_fn, hooks=[hook], name="val")
+        model.evaluate(numbers(3, 0), hooks=[hook], name="val")
     elif call == "predict":
-        list(model.predict(input_fn, hooks=[hook]))
+        list(model.predict(numbers(3, 0), hooks=[hook]))
     else:
         evaluation.evaluate_once(
             model.latest_checkpoint(),
@@ -258,14 +245,14 @@ def test_a_hook_of_both_sessions_is_told_of_an_evaluation_once():
 
     hook, other = Both(), Collects()
     config = RunConfig(save_checkpoints_steps=1, save_summary_steps=None)
-    spec = EvalSpec(input_fn, None, "val", hooks=[hook, other], throttle_secs=0)
-    model = Estimator(model_fn, "model", config)
-    train_and_evaluate(model, TrainSpec(input_fn, 2, [hook]), spec)
+    spec = EvalSpec(numbers(3, 0), None, "val", hooks=[hook, other], throttle_secs=0)
+    model = Estimator(scaled_fn, "model", config)
+    train_and_evaluate(model, TrainSpec(numbers(3, 0), 2, [hook]), spec)
     assert (hook.around, hook.deepest, other.around) == (2, 1, 2)
     assert len(hook.batches) == len(other.batches) == 6
     assert hook.names == {"val"}
     again = Collects()
-    model.evaluate(input_fn, hooks=[hook, again], name="val")
+    model.evaluate(numbers(3, 0), hooks=[hook, again], name="val")
     assert (hook.around, again.around) == (3, 1)
 
 
@@ -311,13 +298,13 @@ class FailsAt(SessionRunHook):
 )
 def test_hooks_learn_how_an_evaluation_of_an_estimator_ends(error, ends):
     """It is left with the error that ends it, as a block is."""
-    model = Estimator(model_fn, "model", RunConfig(save_summary_steps=None))
-    model.train(input_fn)
+    model = Estimator(scaled_fn, "model", RunConfig(save_summary_steps=None))
+    model.train(numbers(3, 0))
     around = Around()
     hooks = [around, FailsAt(error)]
     if ends[-1] == "complete":
-        model.evaluate(input_fn, hooks=hooks)
+        model.evaluate(numbers(3, 0), hooks=hooks)
     else:
         with pytest.raises(type(error)):
-            model.evaluate(input_fn, hooks=hooks)
+            model.evaluate(numbers(3, 0), hooks=hooks)
     assert around.ends == ends

@@ -8,6 +8,16 @@ from hookbus import hookimpl
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
 
+BEGIN = {
+    "graph": None,
+    "checkpoints": None,
+    "kind": "train",
+    "rank": 0,
+    "ranks": 1,
+    "clock": float,
+}
+"""Arguments of the event ``begin``, for hooks that look at none of them."""
+
 
 def bus(*plugins: Any, **named: Any) -> Bus:
     """Return a bus with plugins called p0, p1, …, then those with names of their own."""

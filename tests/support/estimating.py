@@ -40,6 +40,16 @@ def build(graph: Graph) -> None:
         return done + 1, seen + loss
 
 
+def scaled_fn(features: Any, mode: str) -> EstimatorSpec:
+    """Scale features by w, as the prediction p; each step of a training adds 1 to w."""
+    graph = features.graph
+    graph.variable("w", 1.0)
+    graph.op(lambda w, x: w * x, name="p", reads={"x": features})
+    graph.op(lambda p: float(p.mean()), name="loss")
+    graph.train_op(lambda w, loss: w + 1, name="train", updates="w")
+    return EstimatorSpec(mode, predictions="p", loss="loss", train_op="train")
+
+
 def model(**fields: Any) -> Callable[..., EstimatorSpec]:
     """Return a model_fn.
 

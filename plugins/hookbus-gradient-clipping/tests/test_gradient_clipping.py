@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hookbus_gradient_clipping import GradientClippingHook
+from hookbus_stop_at_step import StopAtStepHook
 
 from hookbus import (
     Config,
     Graph,
     MonitoredSession,
     MonitoredTrainingSession,
-    SessionRunHook,
     UsageError,
     load_tracked,
 )
@@ -84,17 +84,6 @@ def graph_of() -> Graph:
     return graph
 
 
-class Stop(SessionRunHook):
-    """Stops after a number of steps."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def after_run(self, run_context, run_values) -> None:
-        if run_values.global_step == self.at:
-            run_context.request_stop("cut short")
-
-
 def options(directory, *hooks):
     return {
         "checkpoint_dir": directory,
@@ -142,7 +131,7 @@ def test_it_trains_like_a_loop_that_clips_by_hand(train, limit, tmp_path):
 @pytest.mark.parametrize("at", [1, 5, STEPS])
 def test_stopped_anywhere_and_resumed_it_is_the_same_training(train, at, tmp_path):
     """It has no state of its own."""
-    train(tmp_path, hook_of("norm"), Stop(at))
+    train(tmp_path, hook_of("norm"), StopAtStepHook(last_step=at))
     assert equal(train(tmp_path, hook_of("norm")), by_hand("norm"))
 
 

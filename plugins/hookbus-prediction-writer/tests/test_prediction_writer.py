@@ -14,7 +14,6 @@ from hookbus_prediction_writer import PredictionWriterHook
 from hookbus import (
     Config,
     Estimator,
-    EstimatorSpec,
     EvalSpec,
     Graph,
     MonitoredSession,
@@ -26,6 +25,7 @@ from hookbus import (
     train_and_evaluate,
 )
 from hookbus.evaluating import evaluation_run
+from tests.support.estimating import numbers, scaled_fn
 
 OFF = Config(autoload=False, header=False)
 QUIET = RunConfig(save_checkpoints_steps=2, save_summary_steps=None)
@@ -172,27 +172,14 @@ def test_a_session_that_evaluates_or_predicts_writes_one_file(kind):
     assert read(f"{kind}-1.npz", "run") == {"p": [0.0, 1.0]}
 
 
-def model_fn(features, mode):
-    graph = features.graph
-    graph.variable("w", 1.0)
-    graph.op(lambda w, x: w * x, name="p", reads={"x": features})
-    graph.op(lambda p: float(p.mean()), name="loss")
-    graph.train_op(lambda w, loss: w + 1, name="train", updates="w")
-    return EstimatorSpec(mode, predictions="p", loss="loss", train_op="train")
-
-
-def input_fn():
-    return [np.full(2, float(number)) for number in range(3)]
-
-
 def test_an_estimator_writes_into_the_directory_of_its_model():
     """Whatever evaluates or predicts with it."""
-    estimator = Estimator(model_fn, "model", QUIET)
+    estimator = Estimator(scaled_fn, "model", QUIET)
     hooks = [PredictionWriterHook(["p"])]
-    spec = EvalSpec(input_fn, steps=2, throttle_secs=0, name="val", hooks=hooks)
-    train_and_evaluate(estimator, TrainSpec(input_fn, max_steps=3), spec)
-    estimator.evaluate(input_fn, hooks=hooks)
-    predictions = [*estimator.predict(input_fn, hooks=hooks)]
+    spec = EvalSpec(numbers(3, 0), steps=2, throttle_secs=0, name="val", hooks=hooks)
+    train_and_evaluate(estimator, TrainSpec(numbers(3, 0), max_steps=3), spec)
+    estimator.evaluate(numbers(3, 0), hooks=hooks)
+    predictions = [*estimator.predict(numbers(3, 0), hooks=hooks)]
     assert files("model") == ["eval-3.npz", "predict-3.npz", "val-2.npz", "val-3.npz"]
     assert read("val-2.npz", "model") == {"p": [0.0, 0.0, 3.0, 3.0]}
     assert read("predict-3.npz", "model") == {"p": predictions}

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from hookbus_gradient_clipping import GradientClippingHook
+from hookbus_stop_at_step import StopAtStepHook
 from hookbus_torch import TorchGraph
 from torch import nn
 
-from hookbus import Config, MonitoredTrainingSession, SessionRunHook
+from hookbus import Config, MonitoredTrainingSession
 from tests.support.profiles import cases
 from tests.support.ranks import run
 
@@ -19,17 +20,6 @@ SCRIPT = Path(__file__).with_name("clipped_training.py")
 QUIET = Config(autoload=False, header=False)
 STEPS = 20
 LIMITS = {"norm": 0.05, "value": 0.01, "adaptive": 0.01}
-
-
-class Stop(SessionRunHook):
-    """Stops after a number of steps."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def after_run(self, run_context, run_values) -> None:
-        if run_values.global_step == self.at:
-            run_context.request_stop("cut short")
 
 
 class Parts:
@@ -135,7 +125,7 @@ def test_it_trains_like_a_loop_that_clips_by_hand(train, limit, tmp_path):
 @pytest.mark.parametrize("at", cases([10], range(1, STEPS)))
 def test_stopped_and_resumed_it_is_the_same_training(train, at, tmp_path):
     """It has no state of its own."""
-    train(tmp_path, hook_of("norm"), Stop(at))
+    train(tmp_path, hook_of("norm"), StopAtStepHook(last_step=at))
     assert equal(train(tmp_path, hook_of("norm")), by_hand("norm"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 import torch
@@ -15,11 +14,11 @@ from hookbus import (
     GraphError,
     MonitoredSession,
     MonitoredTrainingSession,
-    SessionRunArgs,
     SessionRunHook,
     hookimpl,
 )
 from hookbus.errors import NoValueYetError
+from tests.support.wanting import Wants
 
 QUIET = Config(autoload=False, header=False)
 
@@ -33,21 +32,6 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.fc2(self.norm(self.fc1(x)).relu())
-
-
-@attrs.define(eq=False)
-class Wants(SessionRunHook):
-    """Fetches values in each run, and keeps what it gets."""
-
-    fetches: object
-    missing: str = "error"
-    seen: list = attrs.field(factory=list)
-
-    def before_run(self):
-        return SessionRunArgs(self.fetches, missing=self.missing)
-
-    def after_run(self, run_values):
-        self.seen.append(run_values.results)
 
 
 @pytest.fixture

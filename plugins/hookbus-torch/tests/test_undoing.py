@@ -5,46 +5,20 @@ from __future__ import annotations
 import os
 import random
 import signal
-from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookbus import Config, HookOptions, MonitoredTrainingSession, SessionRunHook, hookimpl
+from hookbus import Config, HookOptions, MonitoredTrainingSession, SessionRunHook
+from tests.support.halving import HalveHook
 from tests.support.profiles import cases
+from tests.support.saving import saving
 
 QUIET = Config(autoload=False, header=False)
 STEPS = 10
 torch.set_num_threads(1)  # a forked child has one, which gives other bits
-
-
-class HalveHook(SessionRunHook):
-    """Halves the batch when the memory of the device is used up, from then on."""
-
-    options = HookOptions(rolls_back="step")
-    parts = 1
-
-    def begin(self, graph) -> None:
-        graph.wrap("batch", self.part, keeps_form=False)
-
-    def part(self, batch):
-        return [each[: len(each) // self.parts] for each in batch]
-
-    @hookimpl
-    def step_failed(self, run_context, exception) -> None:
-        if isinstance(exception, torch.OutOfMemoryError):
-            self.parts *= 2
-            run_context.request_rollback("out of memory", to="step")
-
-    state_form: ClassVar[dict[str, type]] = {"parts": int}
-
-    def state_dict(self):
-        return {"parts": self.parts}
-
-    def load_state_dict(self, state) -> None:
-        self.parts = state["parts"]
 
 
 class Parts:
@@ -98,14 +72,8 @@ def by_hand(seed: int) -> bytes:
 
 def hooked(seed: int, directory, kill_at=None) -> bytes:
     parts = Parts()
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        hooks=[HalveHook()],
-        save_checkpoint_steps=2,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=QUIET,
-    ) as session:
+    hook = HalveHook(torch.OutOfMemoryError)
+    with saving(directory, every=2, hooks=[hook]) as session:
         session.track(model=parts.model, optimizer=parts.optimizer, schedule=parts.schedule)
         for _ in session.epochs(2):
             for batch in session.iterate(parts.loader, name="batch"):

@@ -8,7 +8,6 @@ import random
 import signal
 from typing import ClassVar
 
-import attrs
 import numpy as np
 import pytest
 
@@ -17,47 +16,18 @@ from hookbus import (
     Graph,
     HookOptions,
     MonitoredSession,
-    MonitoredTrainingSession,
     SessionRunHook,
     TrainingError,
     UsageError,
     hookimpl,
 )
+from tests.support.halving import HalveHook
 from tests.support.profiles import cases
+from tests.support.saving import saving
 from tests.support.watching import lines as lines
 
 OFF = Config(autoload=False, header=False)
 COUNT = 10
-
-
-@attrs.define(eq=False)
-class HalveHook(SessionRunHook):
-    """Halves the batch when the memory is used up, from then on."""
-
-    options = HookOptions(rolls_back="step")
-    parts: int = 1
-    told: list[BaseException] = attrs.field(factory=list, init=False)
-
-    def begin(self, graph) -> None:
-        graph.wrap("batch", self.part, keeps_form=False)
-
-    def part(self, batch):
-        return batch[: len(batch) // self.parts]
-
-    @hookimpl
-    def step_failed(self, run_context, exception) -> None:
-        self.told.append(exception)
-        if isinstance(exception, MemoryError):
-            self.parts *= 2
-            run_context.request_rollback("out of memory", to="step")
-
-    state_form: ClassVar[dict[str, type]] = {"parts": int}
-
-    def state_dict(self):
-        return {"parts": self.parts}
-
-    def load_state_dict(self, state) -> None:
-        self.parts = state["parts"]
 
 
 class CountHook(SessionRunHook):
@@ -102,14 +72,7 @@ def by_hand(seed: int):
 def hooked(seed: int, directory, *hooks, kill_at=None, wraps=iter):
     random.seed(seed)
     w, drawn = np.zeros(2), {"drawn": []}
-    with MonitoredTrainingSession(
-        checkpoint_dir=directory,
-        hooks=[HalveHook(), *hooks],
-        save_checkpoint_steps=2,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        config=OFF,
-    ) as session:
+    with saving(directory, every=2, hooks=[HalveHook(), *hooks]) as session:
         session.track(w=w, drawn=drawn)
         for batch in session.iterate(wraps(batches()), name="batch"):
             drawn["drawn"] = [*drawn["drawn"], random.random()]
