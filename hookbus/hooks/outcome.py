@@ -92,7 +92,7 @@ class StopReason:
 
 
 RollbackPlace: TypeAlias = Literal["checkpoint", "step"]
-"""Where a session can go back to."""
+"""The places to which a session can go back."""
 
 
 @attrs.frozen
