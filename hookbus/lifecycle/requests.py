@@ -383,10 +383,14 @@ def undo_value(
 ) -> None:
     """Go back to the pull of the value in hand; the loop gets it once more.
 
+    A checkpoint that is due is written when the value is done, because the hook that asked
+    for it may not ask again. If a signal stops the session here, it is written at once.
+
     Raises:
         UsageError: nothing is kept for that.
         TrainingError: the session went back too often.
     """
+    save = united(asked.save, state.requests.save)
     rollback = state.requests.take_rollback(asked)
     assert rollback is not None
     kept, stop = kept_value(state, rollback), asked.stop
@@ -399,6 +403,8 @@ def undo_value(
     state.backend.stepper.flush_idle()
     kept.put_back(state.contents, state.backend.session, rollback)
     state.loop.is_untold = state.loop.is_untold or state.loop.is_kept_untold
+    waiting = asked if state.ending.stop is not None else state.loop.held
+    waiting.save = united(waiting.save, save)
     state.requests.take_values()
     state.saver.retention.forget_values_after(state.global_step)
 

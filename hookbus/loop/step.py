@@ -222,11 +222,11 @@ class Step:
             session, saver = backend.session, state.saver
             # The first checkpoint; or what a cancelled step left. After a checkpoint, its
             # own after_save may have asked for the next one, which comes after this step.
-            # What has wrapped the first value would be saved as it is after that.
-            is_first = (
-                session.global_step == state.first_step
-                and not contents.position.has_wrapped
-            )
+            # What has wrapped the first value would be saved as it is after that; and from
+            # inside of a body, a resumed program could not undo a step of it.
+            is_kept = holds and state.loop.kept is not None
+            is_inside = contents.position.has_wrapped or is_kept
+            is_first = session.global_step == state.first_step and not is_inside
             saves = is_first or not (holds or saver.is_saved(session))
             if saves or not holds:
                 apply_requests(state, None, saves, together=is_new, asked=asked)

@@ -20,6 +20,7 @@ from hookbus import (
     TrainingError,
     UsageError,
     hookimpl,
+    list_checkpoints,
 )
 from tests.support.halving import HalveHook
 from tests.support.profiles import cases
@@ -135,6 +136,66 @@ class SharpHook(SessionRunHook):
     def after_run(self, run_context, run_values) -> None:
         if not self.is_done:
             run_context.request_rollback("the second pass", to="step")
+
+
+class TwiceHook(SessionRunHook):
+    """Takes two passes over each value."""
+
+    options = HookOptions(rolls_back="step")
+    passes = 0
+
+    def after_run(self, run_context, run_values) -> None:
+        self.passes += 1
+        if self.passes % 2:
+            run_context.request_rollback("the second pass", to="step")
+
+
+def trained_twice(directory, send=lambda step: None):
+    """Train in steps with two passes; *send* is called in each with its global step."""
+    random.seed(1)
+    w, drawn = np.ones(2), {"drawn": []}
+    with saving(directory, 4, hooks=[TwiceHook()], exit_on_signal=False) as session:
+        session.track(w=w, drawn=drawn)
+        for value in session.iterate(range(COUNT)):
+            drawn["drawn"] = [*drawn["drawn"], random.random()]
+            w *= 1.5  # so it matters how often the code before the step runs
+            with session.step():
+                w += value + random.random()
+                send(session.global_step)
+    return w.tolist(), drawn["drawn"], random.random()
+
+
+def saved(directory) -> list[int]:
+    return [info.global_step for info in list_checkpoints(directory)]
+
+
+def test_checkpoints_come_in_their_period_where_each_step_is_undone(tmp_path):
+    """One that is asked for in the first pass is written after the second one."""
+    trained_twice(tmp_path)
+    assert saved(tmp_path) == [1, 4, 8, 10]
+
+
+@pytest.mark.parametrize("at", cases([0, 6], range(COUNT)))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_training_in_two_passes_resumes_after_any_step(at, number, tmp_path):
+    """After the first one as well: no checkpoint is from inside of a value's body."""
+    expected = trained_twice(None)
+
+    def send(step):
+        if step == at:
+            os.kill(os.getpid(), number)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            trained_twice(tmp_path, send)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    periods = [step for step in (0, 1, 4, 8) if step <= at]
+    last = at if number == signal.SIGTERM else periods[-1]
+    assert max(saved(tmp_path), default=0) == last
+    assert trained_twice(tmp_path) == expected
 
 
 def slope(w, batch):
