@@ -137,7 +137,7 @@ class Row:
     ) -> tuple[Outcome, dict[str, bytes]]:
         """Train, or go on, in a session; return how it ended and the bits of all values."""
         batches, hooks = self.batches(site.library), self.hooks(site, folder)
-        keeps, step_before = KeepsWeights(), -1
+        keeps = KeepsWeights()
         with MonitoredTrainingSession(
             None if site.custom_loop else site.library.graph(batches, watch),
             checkpoint_dir=folder,
@@ -150,20 +150,24 @@ class Row:
             config=Config(autoload=False, header=False),
         ) as session:
             if site.custom_loop:
-                model = site.library.model(watch)
-                session.track(**model.objects)
-                for batch in session.iterate(batches):
-                    with session.step() as step:
-                        if session.global_step <= step_before:  # a hook has gone back
-                            model.drop_gradients()
-                        step_before = session.global_step
-                        step.report(loss=model.add_gradient(batch))
-                        if not step.skipped:
-                            model.update()
+                self.loop(session, site.library.model(watch), batches)
             else:
                 for _ in session.loop():
                     pass
         return session.outcome, bits({**keeps.weights, **self.also(hooks, folder)})
+
+    def loop(self, session: Any, model: Any, batches: Sequence[Any]) -> None:
+        """Train a model in a custom loop."""
+        step_before = -1
+        session.track(**model.objects)
+        for batch in session.iterate(batches):
+            with session.step() as step:
+                if session.global_step <= step_before:  # a hook has gone back
+                    model.drop_gradients()
+                step_before = session.global_step
+                step.report(loss=model.add_gradient(batch))
+                if not step.skipped:
+                    model.update()
 
     def train_cut(
         self, site: Site, folder: Path, batches: Iterable[int], number: int

@@ -1,4 +1,4 @@
-"""The pictures in the pages are what their scripts draw today."""
+"""The pictures and tables in the pages are what their scripts write today."""
 
 from __future__ import annotations
 
@@ -43,4 +43,11 @@ def test_the_house_is_what_is_imported():
     """The arrows in CONTRIBUTING.md are those between the packages of today."""
     script = runpy.run_path(str(ROOT / "docs" / "house_picture.py"))
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert script["page"](text) == text
+
+
+def test_the_table_of_callbacks_is_of_what_the_tests_run():
+    """The page shows a cell for each training that is compared with a loop by hand."""
+    script = runpy.run_path(str(ROOT / "docs" / "callbacks_table.py"))
+    text = script["PAGE"].read_text("utf-8")
     assert script["page"](text) == text
