@@ -6,10 +6,12 @@ import keyword
 import re
 import shlex
 import string
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 import attrs
 
@@ -23,11 +25,16 @@ from hookbus.discovery import CORE, canonical_name, installed_plugins
 from hookbus.errors import ExitCode, UsageError, did_you_mean
 
 USAGE = """\
-usage: hookbus new NAME [--directory DIR]
+usage: hookbus new NAME [--like KIND] [--directory DIR]
 
 Write a plugin called NAME into the folder NAME: a working hook, tests, a
 README, a license (Apache-2.0) and a workflow that runs the tests.
 
+  --like KIND      the hook to start from (default: value)
+                     value  checks a value of the training every few steps
+                     eval   sees each batch of evaluations and predictions
+                     input  changes the values of an input
+                     torch  looks into a PyTorch model, by names
   --directory DIR  write it into DIR instead, which must be empty or not exist
   -h, --help       show this help
 """
@@ -36,14 +43,18 @@ _TEMPLATES = {
     "gitignore": ".gitignore",
     "LICENSE": "LICENSE",
     "README.md": "README.md",
-    "module.txt": "$module.py",
+    "$like/hook.txt": "$module.py",
     "pyproject.toml": "pyproject.toml",
     "setup.cfg": "setup.cfg",
     "test.txt": "tests/test_$identifier.py",
 }
-"""Template to the file that it becomes."""
+"""Template to the file that it becomes. The folder ``$like`` has what plugins differ in."""
+_LIKE = ("value", "eval", "input", "torch")
+"""The kinds of hooks to start from, the default first."""
+_FLAGS = {"--like": "a kind of hook", "--directory": "a folder"}
+"""Each flag to what it needs."""
 _OWN_FLAGS = (
-    *(*FLAGS, "--help", "--json", "--load", "--version", "--directory"),
+    *(*FLAGS, "--help", "--json", "--load", "--version", "--directory", "--like"),
     *(f.split()[0] for own in (train, evaluate, predict) for f in own.every_flag),
     *(f.split()[0] for f in EXPORT_FLAGS),
 )
@@ -85,12 +96,12 @@ class Naming:
         words = [word.capitalize() for word in self.name.split("-")]
         return "".join(words).removesuffix("Hook") + "Hook"
 
-    def render(self, text: str) -> str:
-        """Fill the names, and the versions of hookbus to require, into a template."""
+    def render(self, text: str, parts: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Fill names, the versions of hookbus to require, and parts into a template."""
         keys = ("name", "identifier", "distribution", "module", "hook")
         names = {key: getattr(self, key) for key in keys}
         versions = _compatible(version("hookbus"))
-        return string.Template(text).substitute(names, versions=versions)
+        return string.Template(text).substitute(parts, **names, versions=versions)
 
 
 def new(arguments: Sequence[str]) -> int:
@@ -103,36 +114,43 @@ def new(arguments: Sequence[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         print(USAGE, end="")
         return ExitCode.OK
-    spelled, directory = _parse(arguments)
+    spelled, given = _parse(arguments)
     naming = Naming(_checked(spelled))
-    folder = Path(directory or spelled.strip())
+    folder = Path(given.get("--directory", spelled.strip()))
     try:
-        written = _write(naming, folder)
+        written = _write(naming, given.get("--like", _LIKE[0]), folder)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
     print(_summary(naming, folder, written), end="")
     return ExitCode.OK
 
 
-def _parse(arguments: Sequence[str]) -> tuple[str, str]:
-    """Return the name as given, and the folder; empty if no folder is given."""
-    words, names, directory = list(arguments), [], ""
+def _parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the name as given, and the values of the flags that are given."""
+    words, names = list(arguments), []
+    given: dict[str, str] = {}
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
-        if flag == "--directory":
-            directory = value if equals else words.pop(0) if words else ""
-            if not directory:
-                raise UsageError("--directory needs a folder after it")
+        if flag in _FLAGS:
+            given[flag] = value if equals else words.pop(0) if words else ""
+            if not given[flag]:
+                raise UsageError(f"{flag} needs {_FLAGS[flag]} after it")
         elif word.startswith("-"):
-            hint = did_you_mean(word, ["--directory"])
-            raise UsageError(f"hookbus new takes --directory DIR, not {word}{hint}")
+            hint = did_you_mean(word, _FLAGS)
+            raise UsageError(
+                f"hookbus new takes --like KIND and --directory DIR, not {word}{hint}"
+            )
         else:
             names.append(word)
+    like = given.get("--like", _LIKE[0])
+    if like not in _LIKE:
+        hint = did_you_mean(like, _LIKE)
+        raise UsageError(f"--like {like}: expected one of {', '.join(_LIKE)}{hint}")
     if len(names) != 1:
         got = f"not {len(names)}: {' '.join(names)}" if names else "but got none"
         raise UsageError(f"hookbus new takes one name, {got} (hookbus new NAME)")
-    return names[0], directory
+    return names[0], given
 
 
 def _checked(spelled: str) -> str:
@@ -159,20 +177,32 @@ def _checked(spelled: str) -> str:
     return name
 
 
-def _write(naming: Naming, folder: Path) -> list[str]:
+def _write(naming: Naming, like: str, folder: Path) -> list[str]:
     """Write all files into the empty folder and return their paths in it."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; choose another folder with --directory")
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; choose another with --directory")
-    written = []
+    written, parts = [], _parts(naming, like)
     for template, target in _TEMPLATES.items():
-        text = (files(__package__) / "template" / template).read_text("utf-8")
         path = folder / naming.render(target)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(naming.render(text), "utf-8")
+        path.write_text(naming.render(_read(template, like), parts), "utf-8")
         written.append(path.relative_to(folder).as_posix())
     return sorted(written)
+
+
+def _parts(naming: Naming, like: str) -> dict[str, str]:
+    """Return the parts in which one kind of hook differs from others, by name."""
+    parts = {"imports": "", "more_tests": ""}
+    parts |= tomllib.loads(_read("$like/about.toml", like))
+    parts["tests"] = _read("$like/test.txt", like)
+    return {name: naming.render(text).rstrip() for name, text in parts.items()}
+
+
+def _read(template: str, like: str) -> str:
+    path = files(__package__) / "template" / template.replace("$like", like)
+    return path.read_text("utf-8")
 
 
 def _summary(naming: Naming, folder: Path, written: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import venv
 from importlib.metadata import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ NAMES = {
     "http-2": ("http-2", "Http2Hook"),
 }
 """Names as they may be given: to the plugin's name and to the class."""
+KINDS = ("value", "eval", "input", "torch")
+"""The kinds of hooks to start from."""
 
 
 def tree(folder) -> list[str]:
@@ -77,6 +80,20 @@ def demo(hookbus) -> Path:
     return Path("demo-hook").resolve()
 
 
+@pytest.fixture(params=KINDS)
+def each(hookbus, request) -> Path:
+    """Write a plugin called demo-hook, like each kind in turn."""
+    assert hookbus("new", "demo-hook", "--like", request.param).returncode == 0
+    return Path("demo-hook").resolve()
+
+
+@pytest.fixture
+def borrowed() -> dict[str, str]:
+    """Return the variables of an environment to install into, without an index."""
+    environment = borrowing_environment(Path("environment").resolve())
+    return environment | {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1"}
+
+
 def test_it_writes_a_distribution_and_tells_what_comes_next(hookbus):
     """The files, and the commands with which one goes on."""
     done = hookbus("new", "demo-hook")
@@ -102,6 +119,24 @@ def test_one_name_becomes_all_names(spelled, hookbus, process):
     assert ran.stdout.startswith(f"{hook}(every=10, node='loss'")
 
 
+def test_each_kind_has_the_same_files_in_good_style(each):
+    """What a hook is like changes what its files say, and nothing else."""
+    assert tree(each) == FILES
+    lint = [sys.executable, "-m", "ruff"]
+    for command in (["check"], ["format", "--check"]):
+        subprocess.run([*lint, *command, "--isolated", str(each)], check=True)
+    assert "$" not in re.sub(r"^\$ ", "", (each / "README.md").read_text(), flags=re.M)
+    for name in ("LICENSE", "pyproject.toml"):
+        assert (each / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_without_a_kind_it_is_like_value(demo, hookbus):
+    """The hook that watches a value is the one that most start from."""
+    assert hookbus("new", "--like=value", "demo-hook", "--directory=other").returncode == 0
+    for path in FILES:
+        assert (demo / path).read_bytes() == Path("other", path).read_bytes()
+
+
 def test_it_goes_with_this_version_of_hookbus(demo):
     """It requires the core's minor version, and for its tests the core's extra."""
     setup = setup_of(demo)
@@ -117,21 +152,21 @@ def test_it_has_the_licence_and_the_build_backend_of_the_core(demo):
 
 
 @pytest.mark.page
-def test_its_types_are_complete(demo):
+def test_its_types_are_complete(each):
     """The module passes the strict type checker."""
     command = [sys.executable, "-m", "mypy", "--strict", "hookbus_demo_hook.py"]
     variables = os.environ | {"MYPYPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=demo, env=variables, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=each, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
-def test_its_workflow_runs_the_commands_of_the_readme(demo):
+def test_its_workflow_runs_the_commands_of_the_readme(each):
     """Valid YAML, which checks out, sets Python up, and does what the README says."""
-    flow = yaml.safe_load((demo / ".github/workflows/tests.yml").read_text("utf-8"))
+    flow = yaml.safe_load((each / ".github/workflows/tests.yml").read_text("utf-8"))
     steps = flow["jobs"]["tests"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == commands_of(demo, "Tests")
+    assert [step["run"] for step in steps if "run" in step] == commands_of(each, "Tests")
     versions = flow["jobs"]["tests"]["strategy"]["matrix"]["python-version"]
-    assert versions[0] == setup_of(demo)["options"]["python_requires"].removeprefix(">=")
+    assert versions[0] == setup_of(each)["options"]["python_requires"].removeprefix(">=")
     classifiers = "\n".join(metadata("hookbus").get_all("Classifier", []))
     assert versions == re.findall(r"Python :: (3\.\d+)$", classifiers, re.M)
 
@@ -166,11 +201,20 @@ def test_its_tests_pass_in_a_fresh_environment(tmp_path):
 
 
 @pytest.mark.wheels
-def test_switched_on_it_takes_part(demo):
+def test_the_tests_of_each_kind_pass(each, borrowed):
+    """Its own and the conformance suite; those with PyTorch are skipped without it."""
+    needed = {"torch": find_spec("torch") is not None}
+    for command in commands_of(each, "Tests"):
+        if needed.get(command.partition("--backend ")[2], True):
+            shown = shell(command, borrowed, each)
+            assert " passed" in shown or command.startswith("pip install")
+
+
+@pytest.mark.wheels
+def test_switched_on_it_takes_part(demo, borrowed):
     """With the flags that its README tells, in a script that knows nothing of it."""
     shutil.copytree(ROOT / "examples", "examples")
-    environment = borrowing_environment(Path("environment").resolve())
-    environment |= {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1"}
+    environment = borrowed
     shell(commands_of(demo, "Tests")[0], environment, demo)
     plain, with_settings = (
         command.replace("SCRIPT", "examples/digits.py")
@@ -236,7 +280,10 @@ def test_another_folder(hookbus):
         (["demo-hook", "--directory"], "--directory needs a folder after it"),
         (["demo-hook", "--directory="], "--directory needs a folder after it"),
         (["demo-hook", "--directori=x"], "did you mean '--directory'?"),
-        (["demo-hook", "-f"], "takes --directory DIR, not -f"),
+        (["demo-hook", "-f"], "takes --like KIND and --directory DIR, not -f"),
+        (["demo-hook", "--like"], "--like needs a kind of hook after it"),
+        (["demo-hook", "--like", "tensor"], "expected one of value, eval, input, torch"),
+        (["demo-hook", "--like=inputs"], "did you mean 'input'?"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments, message, hookbus):
@@ -275,5 +322,7 @@ def test_help(hookbus):
     for arguments in (["--help"], ["demo-hook", "-h"]):
         done = hookbus("new", *arguments)
         assert done.returncode == 0
-        assert done.stdout.startswith("usage: hookbus new NAME [--directory DIR]\n")
+        assert done.stdout.startswith(
+            "usage: hookbus new NAME [--like KIND] [--directory DIR]\n"
+        )
     assert list(Path().iterdir()) == []

@@ -47,6 +47,8 @@ OTHERS = {
     "--no-locate-nan-gradients": "a plugin of hookbus-torch",
     "--no-python": "torchrun",
     "--names": "hookbus run",
+    "--directory": "hookbus new",
+    "--like": "hookbus new",
     "--load": "hookbus plugins",
     "--version": "hookbus",
     "--at": "hookbus certify",
