@@ -194,7 +194,7 @@ def _write(naming: Naming, like: str, folder: Path) -> list[str]:
 
 def _parts(naming: Naming, like: str) -> dict[str, str]:
     """Return the parts in which one kind of hook differs from others, by name."""
-    parts = {"imports": "", "more_tests": ""}
+    parts = {"imports": "", "more_tests": "", "suite": ""}
     parts |= tomllib.loads(_read("$like/about.toml", like))
     parts["tests"] = _read("$like/test.txt", like)
     return {name: naming.render(text).rstrip() for name, text in parts.items()}

@@ -262,6 +262,27 @@ class Packed:
     data: Callable[[], memoryview]
 
 
+class LoopModel(Protocol):
+    """A small model of a library that a custom loop trains, to test hooks with.
+
+    Each new one is equal, and making it draws from no generator that a program uses.
+
+    Attributes:
+        objects: what the loop tracks, by name, like ``model`` and ``optimizer``.
+    """
+
+    objects: Mapping[str, Any]
+
+    def train(self, x: float) -> Mapping[str, Any]:
+        """Train for one step; return the reports of the step by name, like ``loss``.
+
+        *x* is the value of the loop's input: 1, 2, 3 and so on.
+        """
+
+    def evaluate(self, x: float) -> Mapping[str, Any]:
+        """Return the reports of a step that does not train; change nothing."""
+
+
 class Library:
     """Teaches hookbus one library; the base class knows nothing.
 
@@ -382,6 +403,9 @@ class Library:
     def device_memory(self) -> int | None:
         """Return the bytes that this process uses on devices; None if that is not known."""
         return None
+
+    def loop_model(self) -> LoopModel | None:
+        """Make a small model, with which authors test hooks; by default None."""
 
     def loader(self, iterable: Any) -> Loader | None:
         """Return how to restore an iterable's position; None treats it like any other."""

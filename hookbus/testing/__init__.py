@@ -13,9 +13,18 @@
 (3, 'good-enough', 'good enough')
 """
 
+from hookbus.library.base import LoopModel
 from hookbus.testing.backend_model import BackendModel
 from hookbus.testing.dists import fake_dist
 from hookbus.testing.recorder import Recorder, bus_with
 from hookbus.testing.steps import Steps, run_steps
 
-__all__ = ["BackendModel", "Recorder", "Steps", "bus_with", "fake_dist", "run_steps"]
+__all__ = [
+    "BackendModel",
+    "LoopModel",
+    "Recorder",
+    "Steps",
+    "bus_with",
+    "fake_dist",
+    "run_steps",
+]

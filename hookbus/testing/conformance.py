@@ -24,17 +24,11 @@ from hookbus.hooks.hook_options import options_of
 from hookbus.testing import bus_with
 from hookbus.testing._suite.candidate import Candidate
 from hookbus.testing._suite.compare import differences, unsavable
-from hookbus.testing._suite.endings import ENDINGS, StateReader, Witness, describe
+from hookbus.testing._suite.endings import StateReader, Witness, describe
 from hookbus.testing._suite.leftovers import Held, on_its_own  # noqa: F401 (a fixture)
 from hookbus.testing._suite.settings import PLACES, hook_from, options, spelled_settings
 from hookbus.testing.plugin import CANDIDATES
 
-SESSIONS = [
-    (loop, ending)
-    for loop in ("graph", "custom_loop")
-    for ending in ENDINGS
-    if (loop, ending) != ("custom_loop", "preempted")  # a custom loop does not recover
-]
 HINTS = {
     "preempted": "After a preemption after_create_session() is called again, for a new "
     "backend session that may start at an earlier step. ",
@@ -43,10 +37,14 @@ SAVER = "checkpoint-saver"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test for each hook class under test."""
-    if "candidate" in metafunc.fixturenames:
-        found = metafunc.config.stash[CANDIDATES]
-        metafunc.parametrize("candidate", found, ids=[c.spelled for c in found])
+    """Run each test for each hook class under test, and each kind of session of it."""
+    found = metafunc.config.stash[CANDIDATES]
+    if "loop" in metafunc.fixturenames:
+        cases = [(each, *session) for each in found for session in each.sessions]
+        ids = ["-".join([each.label, *session]) for each, *session in cases]
+        metafunc.parametrize(("candidate", "loop", "ending"), cases, ids=ids)
+    elif "candidate" in metafunc.fixturenames:
+        metafunc.parametrize("candidate", found, ids=[each.label for each in found])
 
 
 def fail(message: str) -> NoReturn:
@@ -122,7 +120,6 @@ def _check_leads_somewhere(plugin: Installed, cls: type) -> None:
         )
 
 
-@pytest.mark.parametrize(("loop", "ending"), SESSIONS)
 def test_it_survives(registered: Candidate, loop: str, ending: str) -> None:
     """No event raises, however the session ends, on a graph and in a custom loop.
 
@@ -137,7 +134,8 @@ def test_it_survives(registered: Candidate, loop: str, ending: str) -> None:
             fail(
                 f"in a session ({loop}, {ending}{'' if kind == 'train' else f', {kind}'}) "
                 f"{raised[0]}. {HINTS.get(ending, '')}The suite's model has the nodes loss "
-                "and accuracy; --hook-node NAME and --hook-input NAME=JSON add more. If "
+                "and accuracy; --hook-node NAME and --hook-input NAME=JSON add more, "
+                "and --hook-backend those of a model. If "
                 f"the hook is not made for such sessions: -k 'not {loop}'"
             )
 

@@ -11,10 +11,14 @@ import attrs
 
 from hookbus.errors import END_OF_INPUT, UsageError
 from hookbus.graph.graph import Graph
+from hookbus.library.base import LoopModel
+from hookbus.library.lookup import library_named
 from hookbus.session.monitored import MonitoredSession
 
 BATCHES = 2
 """The number of batches of an evaluation."""
+GRAPH = "graph"
+"""The backend of sessions that need no library: a graph, or a custom loop of numbers."""
 _STRIKE = "suite_strike"
 
 
@@ -33,6 +37,7 @@ class Script:
         trains: whether the steps train; others are counted in *done*.
         evaluates: whether an evaluation of two batches follows each step.
         done: the number of steps that are done, if they do not train.
+        model: the model of a library that a custom loop trains as well, or None.
     """
 
     values: Mapping[str, Sequence[Any]]
@@ -44,6 +49,7 @@ class Script:
     trains: bool = True
     evaluates: bool = False
     done: int = 0
+    model: LoopModel | None = None
 
     @classmethod
     def of(
@@ -127,6 +133,8 @@ class Script:
         for name in self.variables:
             functions = self.variables.__getitem__, self.variables.__setitem__
             session.track(**{name: tuple(partial(fn, name) for fn in functions)})
+        if self.model is not None:
+            session.track(**self.model.objects)
         numbers = session.iterate(count(1.0), name="x")
         while self._before(session.global_step) < steps:
             x = next(numbers, None)
@@ -143,13 +151,22 @@ class Script:
                 if self.trains:
                     self.variables["w"] = self.variables["w"] + x
                 values = {name: self.value(name, began) for name in self.values}
-                step.report(**self.variables, **values)
+                step.report(
+                    **{**self.variables, **values, **self._computed(x, self.trains)}
+                )
             self.done += not self.trains
             if self.evaluates:
                 with session.evaluation("val") as evaluation:
                     for _ in range(BATCHES):
                         with evaluation.step() as batch:
-                            batch.report(**self.variables, **values)
+                            computed = self._computed(x, trains=False)
+                            batch.report(**{**self.variables, **values, **computed})
+
+    def _computed(self, x: float, trains: bool) -> Mapping[str, Any]:
+        """Return the values that the model of a library has in a step."""
+        if self.model is None:
+            return {}
+        return self.model.train(x) if trains else self.model.evaluate(x)
 
     def _before(self, global_step: int) -> int:
         """Return how many steps of this call lie before *global_step*."""
@@ -165,6 +182,27 @@ class Script:
                 del self.errors[step]
                 return
             yield number
+
+
+def loop_model(backend: str) -> LoopModel | None:
+    """Return a new model of a library, by the library's name; None for the graph.
+
+    Raises:
+        UsageError: no plugin here has a model of that name.
+    """
+    if backend == GRAPH:
+        return None
+    try:
+        model = library_named(backend).loop_model()
+    except UsageError:
+        model = None
+    if model is None:
+        raise UsageError(
+            f"no plugin here has a model of {backend!r} to test hooks with; expected "
+            f"{GRAPH}, or the name of a library whose plugin has one, like torch with "
+            "hookbus-torch installed"
+        )
+    return model
 
 
 def falling(steps: int) -> dict[str, list[float]]:

@@ -28,6 +28,7 @@ BACKENDS: pytest.StashKey[list[Backend]] = pytest.StashKey()
 _SETTING = "a setting of the hooks, its value as on the command line"
 _NODE = "a node that the hooks need, besides loss and accuracy"
 _INPUT = "a value that each step has, as JSON, like predictions=[0,1]"
+_LIBRARY = "train a model of this library in the sessions, like torch (default: graph)"
 _BACKEND = "what makes an empty graph or a BackendModel of a backend to test"
 _OPTIONS = {
     "conformance": (
@@ -35,6 +36,7 @@ _OPTIONS = {
         ("--hook-setting", "hookbus_settings", "NAME=VALUE", _SETTING),
         ("--hook-node", "hookbus_nodes", "NAME", _NODE),
         ("--hook-input", "hookbus_inputs", "NAME=JSON", _INPUT),
+        ("--hook-backend", "hookbus_libraries", "NAME", _LIBRARY),
     ),
     "backend": (("--backend", "hookbus_backends", "MODULE:FACTORY", _BACKEND),),
 }
@@ -82,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if names:
             from hookbus.testing._suite.candidate import candidates
 
-            rest = ("hookbus_settings", "hookbus_nodes", "hookbus_inputs")
+            rest = [dest for _, dest, *_ in _OPTIONS["conformance"][1:]]
             config.stash[CANDIDATES] = candidates(names, *map(config.getoption, rest))
         if spelled:
             from hookbus.testing._backend.candidate import backends

@@ -24,7 +24,7 @@ from hookbus.random_state import undisturbed
 from hookbus.session.monitored import MonitoredSession
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.step.inside import evaluation_run
-from hookbus.testing.model import BATCHES, Script
+from hookbus.testing.model import BATCHES, GRAPH, Script, loop_model
 from hookbus.testing.recorder import CallLog, Recorder
 
 
@@ -77,6 +77,7 @@ def run_steps(
     directory: str | Path | None = None,
     graph: Callable[[], Graph] = Graph,
     custom_loop: bool = False,
+    backend: str = GRAPH,
     kind: Kind = "train",
     evaluates: bool = False,
     cancelled: Iterable[int] = (),
@@ -105,6 +106,10 @@ def run_steps(
             backend.
         custom_loop: whether to train in a custom loop, with ``session.iterate``, ``step``
             and ``report``, instead of a graph.
+        backend: ``graph``, or the name of a library like ``torch``: then the session is a
+            custom loop that also trains a small model of the library. It tracks ``model``
+            and ``optimizer``, and reports the model's ``loss`` in place of that in
+            *values*. The plugin of the library has the model.
         kind: the purpose of the session. In a session that evaluates or predicts, each step
             computes the nodes of the graph, or reports values, and nothing is trained.
         evaluates: whether an evaluation ``val`` of two batches follows each step of a
@@ -121,6 +126,7 @@ def run_steps(
 
     Raises:
         BaseException: the error that left the session.
+        UsageError: an argument is invalid, or no plugin here has a model of the *backend*.
 
     >>> run_steps(steps=3, variables={"rate": 0.1}).variables
     {'w': 6.0, 'rate': 0.1}
@@ -138,6 +144,8 @@ def run_steps(
         trains=trains,
         evaluates=evaluates,
     )
+    script.model = loop_model(backend)
+    custom_loop = custom_loop or script.model is not None
     # A new Config has the record of this session only.
     config = attrs.evolve(config or Config(autoload=False, header=False), records=[])
     recorder = Recorder()
@@ -171,6 +179,6 @@ def run_steps(
             raise
         error = caught
     outcome = config.records[-1].outcome
-    backend = None if custom_loop else recorder.session
-    last = script.variables if backend is None else backend.variables()
+    opened = None if custom_loop else recorder.session
+    last = script.variables if opened is None else opened.variables()
     return Steps(outcome, outcome.step, last, tuple(recorder.calls), error)

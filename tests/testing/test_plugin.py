@@ -76,6 +76,24 @@ def test_a_value_that_is_no_json_is_told(given):
     )
 
 
+def test_a_backend_that_no_plugin_has_is_told():
+    """A library that is not installed, and one that no plugin knows."""
+    with pytest.raises(UsageError) as caught:
+        candidates([SPELLED], ["last_step=3"], [], [], ["graph", "jaks"])
+    assert str(caught.value) == (
+        "--hook-backend jaks: no plugin here has a model of 'jaks' to test hooks with; "
+        "expected graph, or the name of a library whose plugin has one, like torch with "
+        "hookbus-torch installed"
+    )
+
+
+def test_each_class_is_tested_with_each_backend():
+    """By default with the graph alone, and each backend once."""
+    (one,) = candidates([SPELLED], ["last_step=3"], [], [], ["graph", "graph"])
+    assert (one.backend, one.label) == ("graph", SPELLED)
+    assert {loop for loop, _ in one.sessions} == {"graph", "custom_loop"}
+
+
 def test_a_class_is_made_as_on_the_command_line():
     """Texts become values, whatever way a setting is spelled."""
     (candidate,) = candidates([SPELLED], ["last-step=300"], [])

@@ -36,6 +36,26 @@ class AskingHook(SessionRunHook):
         self.got.append((run_values.global_step, run_values.results))
 
 
+NUMBERS = """
+from hookbus.backend import Library
+
+class Model:
+    def __init__(self):
+        self.sums = {"total": 0.0}
+        self.objects = {"sums": self.sums}
+
+    def train(self, x):
+        self.sums["total"] += x
+        return {"loss": 1 / x, "total": self.sums["total"]}
+
+    def evaluate(self, x):
+        return {"loss": 2 / x}
+
+class NumbersLibrary(Library):
+    loop_model = Model
+"""
+
+
 class StoppingHook(SessionRunHook):
     """Stops at a step."""
 
@@ -325,3 +345,37 @@ def test_evaluations_follow_the_steps(custom_loop):
     seen = [results for kind, name, results in hook.seen if name == "val"]
     assert [w for _, w in seen] == [1.0, 1.0, 3.0, 3.0]
     assert [each["name"] for each in recorder.emitted("evaluating")] == ["val"] * 2
+
+
+@pytest.fixture
+def numbers(fake_dist) -> str:
+    """Install a library that has a model; return its name."""
+    entry = {"hookbus.library": {"numberslib": "hookbus_numbers:NumbersLibrary"}}
+    modules = {"hookbus_numbers": NUMBERS, "numberslib": ""}
+    fake_dist("hookbus-numbers", entry, modules=modules)
+    return "numberslib"
+
+
+def test_a_library_may_have_a_model_that_the_loop_trains(numbers, tmp_path):
+    """It is tracked, so a resumed session goes on with it; what it reports comes first."""
+    fetches = ["loss", "total", "accuracy", "sums.total"]
+    first, second = AskingHook(fetches), AskingHook(fetches)
+    run_steps(first, steps=2, backend=numbers, directory=tmp_path)
+    run_steps(second, steps=1, backend=numbers, directory=tmp_path)
+    assert first.got == [(1, [1.0, 1.0, 0.0, 1.0]), (2, [0.5, 3.0, 0.5, 3.0])]
+    ((step, (_, total, _, tracked)),) = second.got
+    assert (step, total, tracked) == (3, 4.0, 4.0)
+
+
+@pytest.mark.parametrize("kind", ["eval", "predict"])
+def test_a_session_that_trains_nothing_evaluates_the_model(kind, numbers):
+    """Its objects stay as they are."""
+    hook = AskingHook(["loss", "sums.total"])
+    run_steps(hook, steps=2, backend=numbers, kind=kind)
+    assert [values for _, values in hook.got] == [[2.0, 0.0], [1.0, 0.0]]
+
+
+def test_a_backend_that_does_not_exist_is_an_error():
+    """The error says what to install."""
+    with pytest.raises(UsageError, match="like torch with hookbus-torch installed"):
+        run_steps(steps=1, backend="nothing")

@@ -14,11 +14,11 @@ import attrs
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import Setting, build, fields_of
 from hookbus.discovery import Installed, installed_plugins, name_from_class
-from hookbus.errors import UsageError, did_you_mean, summary_of, text_of
+from hookbus.errors import HookbusError, UsageError, did_you_mean, summary_of, text_of
 from hookbus.hooks.hook_options import Kind
 from hookbus.plugin.loading import kinds_of
 from hookbus.testing._suite.endings import ENDINGS, describe, is_planned
-from hookbus.testing.model import falling
+from hookbus.testing.model import GRAPH, falling, loop_model
 from hookbus.testing.steps import Steps, run_steps
 
 STEPS = 6
@@ -37,6 +37,7 @@ class Candidate:
         settings: field to text.
         nodes: the nodes that the tiny model has besides ``loss`` and ``accuracy``.
         inputs: further values that each step has, by name.
+        backend: ``graph``, or the library whose model the sessions train.
     """
 
     spelled: str
@@ -46,6 +47,23 @@ class Candidate:
     settings: Mapping[str, str]
     nodes: tuple[str, ...] = ()
     inputs: Mapping[str, Any] = attrs.field(factory=dict)
+    backend: str = GRAPH
+
+    @property
+    def label(self) -> str:
+        """The class, and the backend unless it is the graph, for the names of tests."""
+        return self.spelled if self.backend == GRAPH else f"{self.spelled}-{self.backend}"
+
+    @property
+    def sessions(self) -> list[tuple[str, str]]:
+        """The kinds of loops, each with the ways in which its sessions end."""
+        loops = ("graph", "custom_loop") if self.backend == GRAPH else ("custom_loop",)
+        return [
+            (loop, ending)
+            for loop in loops
+            for ending in ENDINGS
+            if (loop, ending) != ("custom_loop", "preempted")  # it does not recover
+        ]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -103,7 +121,7 @@ class Candidate:
         values |= {name: [value] for name, value in self.inputs.items()}
         usual = {"steps": STEPS, "stop_grace_period_secs": 2.0, "kind": self.kind}
         arguments = {**usual, "evaluates": "eval" in self.kinds, **arguments}
-        arguments["variables"] = self.variables
+        arguments |= {"variables": self.variables, "backend": self.backend}
         return run_steps(*hooks, values=values, reraise=False, **arguments)
 
     def faults(self, steps: Steps) -> list[str]:
@@ -127,6 +145,7 @@ def candidates(
     settings: Iterable[str],
     nodes: Iterable[str],
     inputs: Iterable[str] = (),
+    backends: Iterable[str] = (),
 ) -> list[Candidate]:
     """Return the hook classes of the options, after making a hook of each.
 
@@ -135,10 +154,18 @@ def candidates(
         settings: the settings, each as ``field=text`` for all classes with that field.
         nodes: further nodes of the tiny model.
         inputs: further values of each step, each as ``name=JSON``.
+        backends: the names of backends; each class is tested with each.
 
     Raises:
-        UsageError: a class cannot be imported or made, or no class has such a field.
+        UsageError: a class cannot be imported or made, no class has such a field, or
+            there is no such backend.
     """
+    names = [*dict.fromkeys(backends)] or [GRAPH]
+    for backend in names:
+        try:
+            loop_model(backend)
+        except HookbusError as error:
+            raise UsageError(f"--hook-backend {backend}: {error}") from error
     given = dict(map(_field_and_text, settings))
     values = dict(map(_name_and_value, inputs))
     classes = {name: _load(name) for name in spelled}
@@ -155,9 +182,10 @@ def candidates(
         own = {field: text for field, text in given.items() if field in fields[name]}
         plugin = installed_plugins().of_class(cls)
         called = plugin.name if plugin else name_from_class(cls.__name__)
-        found.append(Candidate(name, cls, called, plugin, own, tuple(nodes), values))
+        first = Candidate(name, cls, called, plugin, own, tuple(nodes), values)
+        found += [attrs.evolve(first, backend=backend) for backend in names]
         try:
-            found[-1].make()
+            first.make()
         except Exception as error:
             raise UsageError(
                 f"--hook {name}: cannot make a hook ({text_of(error)}); give it settings "

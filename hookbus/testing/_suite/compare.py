@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hookbus.library.lookup import library_of, on_host
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -46,7 +48,7 @@ def unsavable(value: Any, path: str = "state") -> Iterator[str]:
     elif type(value) in (list, tuple):
         for place, entry in enumerate(value):
             yield from unsavable(entry, f"{path}[{place}]")
-    elif type(value) not in _PLAIN and not _is_array(value):
+    elif type(value) not in _PLAIN and not (_is_array(value) or _is_packed(value)):
         yield f"{path} is a {type(value).__qualname__}"
 
 
@@ -57,7 +59,14 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, kinds) and not value.dtype.hasobject
 
 
+def _is_packed(value: Any) -> bool:
+    """Return whether a value is one that its library packs for codecs, like a tensor."""
+    library = library_of(value)
+    return library is not None and library.pack(value) is not None
+
+
 def _equal(one: Any, other: Any) -> bool:
+    one, other = on_host([one, other])
     if hasattr(one, "tobytes") and hasattr(one, "dtype"):
         parts = (one.dtype, one.shape, one.tobytes())
         return bool(parts == (other.dtype, other.shape, other.tobytes()))

@@ -15,6 +15,7 @@ from hookbus.errors import END_OF_INPUT, AbortedError, OutOfRangeError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.markers import hookimpl
+from hookbus.library.lookup import on_host
 
 _CORE = Path(__file__).parents[2]
 
@@ -80,7 +81,7 @@ class Witness(SessionRunHook):
 
     def _record(self, run_context: SessionRunContext, event: str) -> None:
         generators = copy.deepcopy(random_state.capture())
-        variables = run_context.session.variables()
+        variables = on_host(run_context.session.variables())
         self.seen[self._runs, event] = {"generators": generators, "variables": variables}
 
 

@@ -17,6 +17,7 @@ from hookbus_torch import (
     sharded,
     values,
 )
+from hookbus_torch.loop_model import TorchLoopModel
 
 
 class TorchLibrary(Library):
@@ -79,6 +80,8 @@ class TorchLibrary(Library):
         if not cuda.is_initialized():
             return None
         return sum(int(cuda.memory_allocated(n)) for n in range(cuda.device_count()))
+
+    loop_model = TorchLoopModel
 
     def loader(self, iterable: Any) -> Loader | None:
         """Return how to restore the position of a DataLoader."""

@@ -68,6 +68,7 @@ OTHERS = {
     "--pyargs": "pytest",
     "--backend": "the suite for backends",
     "--hook": "the conformance suite",
+    "--hook-backend": "the conformance suite",
     "--hook-input": "the conformance suite",
     "--hook-node": "the conformance suite",
     "--hook-setting": "the conformance suite",
