@@ -23,7 +23,7 @@ from hookbus.lifecycle.state import Mode, SessionState
 from hookbus.logs import log
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
-from hookbus.saving.hook_state import load_hooks
+from hookbus.saving.hook_state import load_hooks, saved_states
 
 
 @attrs.frozen
@@ -136,7 +136,8 @@ class Blocks:
         backend.stepper.flush_idle()
         # In the order in which a session begins.
         state.saver.put_back(backend.session, restored, seek)
-        load_hooks(contents.hooks, saved.get("hooks", {}), restored.manifest.ended)
+        states = saved_states(contents.hooks, saved)  # it may be of an earlier session
+        load_hooks(contents.hooks, states, restored.manifest.ended)
         state.bus.caller("after_create_session").collect(backend.session, backend.coord)
         contents.generators.restore(saved.get("random", {}))
         contents.position.forget_evaluations(backend.session.global_step)

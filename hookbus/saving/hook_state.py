@@ -20,6 +20,7 @@ from hookbus.errors import (
     CheckpointError,
     CheckpointMismatchError,
     HookbusError,
+    PluginError,
     blame,
     refused_state,
 )
@@ -27,6 +28,9 @@ from hookbus.hooks.hook_options import Kind
 from hookbus.logs import log
 from hookbus.validation import signature_of
 
+_KEY = "state_key"
+"""The attribute of a hook that is its key; checkpoints have it among its settings."""
+_GONE = "the checkpoint contains the state of a hook that is not on"
 _PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 
@@ -36,22 +40,37 @@ class Identity:
     """The features that tell a hook from others of its class.
 
     Attributes:
+        key: the key that the hook gives for its state, or None.
         watched: the value that its state is about; None if the state does not tell.
         settings: the plain values that it was made with; empty if they are not known.
     """
 
+    key: str | None
     watched: Any
     settings: Mapping[str, Any]
 
     @classmethod
     def of(cls, state: Any, settings: Mapping[str, Any]) -> Identity:
-        """Return the identity of a hook with a state."""
+        """Return the identity of a hook with a state, whose settings may have its key."""
         watched = state.get("watched") if isinstance(state, Mapping) else None
-        return cls(watched, settings)
+        rest = {name: value for name, value in settings.items() if name != _KEY}
+        return cls(settings.get(_KEY), watched, rest)
+
+    def may_be(self, other: Identity) -> bool:
+        """Return whether the keys allow that the hooks are one: not if they differ."""
+        return None in (self.key, other.key) or self.key == other.key
+
+    def takes(self, saved: Identity) -> bool:
+        """Return whether a saved state may go to the hook: one with a key needs the key."""
+        return saved.key is None or self.has_key_of(saved)
+
+    def has_key_of(self, other: Identity) -> bool:
+        """Return whether the hooks have the same key."""
+        return self.key is not None and self.key == other.key
 
     def is_same(self, other: Identity) -> bool:
         """Return whether the hooks have the same settings, and watch the same value."""
-        return bool(self.settings) and self == other
+        return self.has_settings_of(other) and self.watched == other.watched
 
     def has_settings_of(self, other: Identity) -> bool:
         """Return whether the hooks have the same settings."""
@@ -189,19 +208,39 @@ class Stateful:
 
 
 def stateful(bus: Bus) -> dict[str, Stateful]:
-    """Return the hooks that have a state, by name."""
-    return {
-        name: Stateful(
-            name,
-            member.label,
-            member.plugin,
-            bus.guard(name),
-            _settings_of(member.plugin),
-        )
-        for name, member in bus.members.items()
-        if hasattr(member.plugin, "state_dict")
-        and hasattr(member.plugin, "load_state_dict")
-    }
+    """Return the hooks that have a state, by name.
+
+    Raises:
+        PluginError: the key of one is no text, or two of one class have the same key.
+    """
+    found: dict[str, Stateful] = {}
+    named: dict[tuple[type, str], str] = {}
+    for name, member in bus.members.items():
+        hook = member.plugin
+        if not (hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict")):
+            continue
+        settings = _settings_of(hook)
+        key = _key_of(hook, member.label)
+        if key is not None:
+            settings[_KEY] = key
+            other = named.setdefault((type(hook), key), name)
+            if other != name:
+                raise PluginError(
+                    f"the hooks {other!r} and {name!r} are of one class and have the same "
+                    f"{_KEY}, {key!r}; give each a key of its own"
+                )
+        found[name] = Stateful(name, member.label, hook, bus.guard(name), settings)
+    return found
+
+
+def _key_of(hook: Any, label: str) -> str | None:
+    """Return the key that a hook gives for its state, if it gives one."""
+    key = getattr(hook, _KEY, None)
+    if key is None or (isinstance(key, str) and key):
+        return key
+    raise PluginError(
+        f"plugin {label}: its {_KEY} is {key!r}; expected a text that is not empty, or None"
+    )
 
 
 def states_of(hooks: Mapping[str, Stateful]) -> dict[str, Any]:
@@ -215,7 +254,8 @@ def saved_states(
     """Return the states of hooks in a checkpoint, by the names that the hooks have now.
 
     Of several hooks of one class, the names only tell the order. So a state goes to the
-    hook that watches the same value, or has the same settings. The others keep their names.
+    hook that has the same key, watches the same value, or has the same settings. The others
+    keep their names. A hook never gets the state of one with another key.
 
     Args:
         hooks: the hooks that have a state, by name.
@@ -230,7 +270,7 @@ def saved_states(
     for names in _groups_of(dict.fromkeys([*hooks, *states])).values():
         there = {n: Identity.of(states[n], saved.get(n, {})) for n in names if n in states}
         own = [name for name in names if name in hooks]
-        if len(names) == 1 or not own or not there:
+        if not own or not there or (len(names) == 1 and _is_one(hooks, there, names[0])):
             continue
         watching = any(each.watched is not None for each in there.values())
         here = {name: hooks[name].identity(watching) for name in own}
@@ -238,8 +278,11 @@ def saved_states(
             del found[name]
         places = _matched(here, there)
         found |= {name: states[place] for name, place in places.items()}
-        gone = there.keys() - {*places.values()} - here.keys()
-        found |= {name: states[name] for name in gone}  # their hooks are not on
+        for name in there.keys() - {*places.values()}:  # their hooks are not on
+            if name not in here:
+                found[name] = states[name]
+            elif there[name].key is not None:
+                log.info(_GONE, hook=name, state_key=there[name].key)
     return found
 
 
@@ -254,7 +297,7 @@ def load_hooks(
         ended: how the session that saved them ended, or None.
     """
     for name in sorted(states.keys() - hooks.keys()):
-        log.info("the checkpoint contains the state of a hook that is not on", hook=name)
+        log.info(_GONE, hook=name)
     for name, each in hooks.items():
         if name in states:
             each.load(states[name], ended)
@@ -279,6 +322,7 @@ def load_evaluated(
 
 
 _MATCHES: Sequence[Callable[[Identity, Identity], bool]] = (
+    Identity.has_key_of,
     Identity.is_same,
     Identity.watches_value_of,
     Identity.has_settings_of,
@@ -345,6 +389,13 @@ def _groups_of(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
+def _is_one(
+    hooks: Mapping[str, Stateful], there: Mapping[str, Identity], name: str
+) -> bool:
+    """Return whether the only hook of a class may be the only one that was saved."""
+    return Identity.of(None, hooks[name].settings).may_be(there[name])
+
+
 def _matched(here: Mapping[str, Identity], there: Mapping[str, Identity]) -> dict[str, str]:
     """Return the name in the checkpoint of the state of each hook that has one.
 
@@ -354,22 +405,27 @@ def _matched(here: Mapping[str, Identity], there: Mapping[str, Identity]) -> dic
     found: dict[str, str] = {}
     for is_alike in _MATCHES:
         for name, own in here.items():
-            left = [n for n in there if n not in found.values()]
+            left = [n for n in there if n not in found.values() and own.takes(there[n])]
             alike = [n for n in left if is_alike(own, there[n])]
             if name not in found and alike:
                 found[name] = name if name in alike else alike[0]
-    rest = [name for name in here if name not in found]
-    left = [name for name in there if name not in found.values()]
+    new = [name for name in here if name not in found]
+    old = [name for name in there if name not in found.values()]
+    rest = [name for name in new if any(here[name].may_be(there[n]) for n in old)]
+    left = [name for name in old if any(here[n].may_be(there[name]) for n in rest)]
     if not rest or not left or all(here[n].watched for n in rest):
         return found
-    if len(here) == len(there) and not all(there[name].settings for name in left):
-        # Nothing speaks against the order.
-        return found | dict(zip(rest, left, strict=True))
+    in_order = dict(zip(rest, left, strict=False))
+    is_complete = len(here) == len(there) and len(rest) == len(left)
+    fits = all(here[name].takes(there[place]) for name, place in in_order.items())
+    if is_complete and fits and not all(there[name].settings for name in left):
+        return found | in_order  # nothing speaks against the order
     raise CheckpointMismatchError(
         f"{_spelled(there)} of the checkpoint are hooks of one class, and so are "
         f"{_spelled(here)} of this program: it is not known which of them goes on with the "
         f"state of {_spelled(left)}. Give the hooks as before, with their settings and in "
-        "their order, or give another checkpoint_dir"
+        "their order, or give another checkpoint_dir. A hook class can tell its hooks "
+        f"apart by an attribute {_KEY}"
     )
 
 
