@@ -20,8 +20,10 @@ from hookbus.errors import (
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.report_graph import ReportGraph
+from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.timer import pause
 from hookbus.logs import log
+from hookbus.validation import check_directory
 
 
 @attrs.define(eq=False)
@@ -303,7 +305,7 @@ def chief(
     graph: Graph | None,
     scaffold: Scaffold | None = None,
     checkpoint_dir: str | Path | None = None,
-    path: str | Path | None = None,
+    path: str | Path | NewestIn | None = None,
 ) -> ChiefSessionCreator:
     """Return a creator for a graph, or, without one, for a custom loop."""
     if graph is None:
@@ -314,6 +316,45 @@ def chief(
             f"{type(graph).__name__} (pass a session creator as session_creator=)"
         )
     return ChiefSessionCreator(graph, scaffold, checkpoint_dir, path)
+
+
+def creator_of(
+    graph: Graph | None,
+    given: SessionCreator | None,
+    directory: str | Path | None,
+    kind: Kind,
+) -> SessionCreator:
+    """Return the creator of a monitored session: the given one, or a new one.
+
+    A new one restores the newest checkpoint of the directory, if there is a directory.
+
+    Raises:
+        ArgumentTypeError: the graph or the directory is something else.
+        UsageError: the arguments exclude each other, or a session that trains has a
+            directory.
+    """
+    check_directory("checkpoint_dir", directory)
+    if given is not None:
+        if directory is not None:
+            raise UsageError(
+                "checkpoint_dir and session_creator exclude each other; give the directory "
+                "to the session_creator"
+            )
+        if graph is not None and given.graph is not graph:
+            raise UsageError(
+                "the session and its session_creator have different graphs; give the "
+                "graph in one place"
+            )
+        return given
+    if directory is None:
+        return chief(graph)
+    if kind == "train":
+        raise UsageError(
+            "MonitoredSession(checkpoint_dir=) only restores, for the kinds eval and "
+            "predict; to train, use MonitoredTrainingSession(checkpoint_dir=), which also "
+            "saves"
+        )
+    return chief(graph, path=NewestIn(directory))
 
 
 def warm(graph: Graph, scaffold: Scaffold | None, source: str | Path) -> Scaffold:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
 from hookbus.library.roles import Role
 from hookbus.lifecycle.beginning import begin
-from hookbus.lifecycle.creators import SessionCreator, chief
+from hookbus.lifecycle.creators import SessionCreator, creator_of
 from hookbus.lifecycle.finish import leave
 from hookbus.lifecycle.modes import mode_of
 from hookbus.lifecycle.recovery import Recovery
@@ -72,6 +73,9 @@ class MonitoredSession(CustomLoop):
         hooks: hook objects, called after all plugins, in this order.
         stop_grace_period_secs: the seconds to wait at the end for the threads that hooks
             registered with the coordinator.
+        checkpoint_dir: for the kind ``eval`` or ``predict``: restore the newest good
+            checkpoint in this directory, and write nothing there. Hooks find it as
+            ``checkpoints.restores_from``.
         config: which plugins are on; by default the process's.
         kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
         recovery: how often a preempted session is opened again; by default
@@ -112,6 +116,7 @@ class MonitoredSession(CustomLoop):
         hooks: Iterable[Any] | None = None,
         stop_grace_period_secs: float = 120.0,
         *,
+        checkpoint_dir: str | Path | None = None,
         config: Config | None = None,
         kind: Kind = "train",
         recovery: Recovery | None = None,
@@ -121,12 +126,7 @@ class MonitoredSession(CustomLoop):
     ) -> None:
         config = config or current_config()
         check_kind(kind)
-        creator = session_creator or chief(graph)
-        if graph is not None and creator.graph is not graph:
-            raise UsageError(
-                "the session and its session_creator have different graphs; give the "
-                "graph in one place"
-            )
+        creator = creator_of(graph, session_creator, checkpoint_dir, kind)
         self._start(
             new_session(
                 creator,

@@ -18,7 +18,6 @@ from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.markers import hookimpl
 from hookbus.hooks.outcome import Outcome
-from hookbus.lifecycle.creators import chief
 from hookbus.lifecycle.recovery import Recovery
 from hookbus.random_state import undisturbed
 from hookbus.session.monitored import MonitoredSession
@@ -101,7 +100,8 @@ def run_steps(
         errors: the number of a step of this call, from 1 on, to the error that it raises
             once: ``hookbus.AbortedError`` is a preemption, ``OutOfRangeError`` the end of
             input.
-        directory: where to restore from and save into; needs hookbus-checkpoint-saver.
+        directory: where to restore from and save into; needs hookbus-checkpoint-saver. A
+            session that trains nothing restores only, so there must be a checkpoint.
         graph: makes the empty graph, like a subclass of :class:`Graph` that names another
             backend.
         custom_loop: whether to train in a custom loop, with ``session.iterate``, ``step``
@@ -166,9 +166,8 @@ def run_steps(
         arguments |= {"checkpoint_dir": directory, **saving, **session}
         make = partial(MonitoredTrainingSession, model, **arguments)
     else:
-        creator = chief(model, checkpoint_dir=directory)
-        arguments |= {"session_creator": creator, "kind": kind, **session}
-        make = partial(MonitoredSession, **arguments)
+        arguments |= {"checkpoint_dir": directory, "kind": kind, **session}
+        make = partial(MonitoredSession, model, **arguments)
     planned, error = tuple((errors or {}).values()), None
     try:
         with make() as monitored:

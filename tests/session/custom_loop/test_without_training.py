@@ -48,9 +48,7 @@ def trained():
 
 def opened(kind, *hooks):
     """Open a session that restores from the directory."""
-    return SingularMonitoredSession(
-        checkpoint_dir=RUNS, hooks=hooks, kind=kind, config=QUIET
-    )
+    return MonitoredSession(checkpoint_dir=RUNS, hooks=hooks, kind=kind, config=QUIET)
 
 
 def content():
@@ -68,6 +66,15 @@ def test_it_restores_what_both_have(kind, trained):
             pass
         assert session.global_step == 4
     assert (w.tolist(), extra.tolist()) == ([10, 10], [1])
+
+
+@KINDS
+def test_a_singular_session_restores_as_well(kind, trained):
+    """It takes the same argument."""
+    w = np.zeros(2)
+    with SingularMonitoredSession(checkpoint_dir=RUNS, kind=kind, config=QUIET) as session:
+        session.track(w=w)
+    assert w.tolist() == [10, 10]
 
 
 @KINDS
