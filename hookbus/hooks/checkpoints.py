@@ -54,6 +54,8 @@ class Checkpoints:
             takes its place; None if the program gives none, or without the flag.
         restores_from: the directory of the checkpoint that the session is given to restore,
             like an evaluation of one checkpoint; None if it is given none.
+        written_by: the loop that writes checkpoints of its own when hooks ask for one, and
+            that keeps and removes them; None if the session writes them.
     """
 
     directory: Path | None
@@ -68,6 +70,7 @@ class Checkpoints:
     _saves: bool = True
     replaced: Path | None = None
     restores_from: Path | None = None
+    written_by: str | None = None
     _replace: Callable[[str | Path], str | Path | None] | None = None
 
     @property
@@ -97,10 +100,17 @@ class Checkpoints:
 
         Raises:
             UsageError: no directory is set, or two different ones, or every ``begin`` was
-                called.
+                called; or another loop writes the checkpoints, and a directory is given.
         """
         who = self._current_hook.name
         self._check_not_frozen("enable")
+        if self.written_by is not None:
+            if directory is not None:
+                raise UsageError(
+                    f"{who} would save into {directory}, but {self.written_by} writes the "
+                    "checkpoints, into a directory of its own: leave the setting out"
+                )
+            return
         if directory is None and self.directory is None:
             raise UsageError(
                 f"{who} has no directory to save into: give the session "
@@ -137,8 +147,9 @@ class Checkpoints:
 
         Raises:
             UsageError: every ``begin`` was called; another hook has asked for another
-                directory; the directory is that of the other checkpoints; or the session
-                has no ``checkpoint_dir`` and none is given.
+                directory; the directory is that of the other checkpoints; none is given,
+                and the session has no ``checkpoint_dir``, or another loop writes the
+                checkpoints.
         """
         who = self._current_hook.name
         self._check_not_frozen("save_on_exception")
@@ -147,6 +158,11 @@ class Checkpoints:
             raise UsageError(
                 f"{who} and {self.failed_by} would save the checkpoint of a failed session "
                 "into two directories; give only one"
+            )
+        if self.written_by is not None and here is None:
+            raise UsageError(
+                f"{who} would save a session that failed, but {self.written_by} writes the "
+                "checkpoints, and none after an error"
             )
         if not self._saves:
             return

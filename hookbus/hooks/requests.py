@@ -25,6 +25,11 @@ from hookbus.validation import number_in
 StopKind: TypeAlias = Literal["stopped", "preempted"]
 """How a session may end because a hook asks for it."""
 
+Served: TypeAlias = Literal["skip", "feed", "rollback", "save"]
+"""The requests of hooks that only the loop that runs the steps can serve."""
+SERVED: tuple[Served, ...] = get_args(Served)
+"""All of them."""
+
 Stage: TypeAlias = Literal["open", "ended", "over"]
 """How far a session is: it serves requests, records only numbers, or serves nothing."""
 
@@ -38,6 +43,41 @@ class CurrentHook:
     def spelled(self) -> str:
         """Return the name of the party that asks now, for messages."""
         return _spelled(self.name)
+
+
+@attrs.frozen
+class ForeignLoop:
+    """A loop that hookbus does not own, as hooks make requests of it.
+
+    Attributes:
+        serves: the requests that it serves.
+        name: its name, for messages.
+        instead: what the user can do instead of a request that it does not serve.
+    """
+
+    serves: frozenset[Served] = frozenset()
+    name: str = "the loop that runs the steps"
+    instead: Mapping[Served, str] = attrs.field(factory=dict)
+
+    def check(self, request: Served, who: str, how: str) -> None:
+        """Refuse a request that the loop does not serve; *how* tells what *who* has done.
+
+        Raises:
+            UsageError: it does not.
+        """
+        if request in self.serves:
+            return
+        instead = self.instead.get(request)
+        hint = "" if instead is None else f": {instead}"
+        raise UsageError(f"hook {who!r} {how}, but {self.name} {_UNSERVED[request]}{hint}")
+
+
+_UNSERVED: Mapping[Served, str] = {
+    "skip": "makes every update",
+    "feed": "uses no values of hooks",
+    "rollback": "cannot go back",
+    "save": "saves no checkpoint for hooks",
+}
 
 
 @attrs.define(eq=False)
@@ -148,6 +188,7 @@ class Requests:
         values: the numbers that belong to the checkpoint of a step, by that step.
         skipped: the updates that were skipped.
         assigned: the values that hooks have assigned.
+        foreign: the loop that runs the steps, if hookbus does not own it.
         stage: which requests are still accepted.
     """
 
@@ -156,6 +197,7 @@ class Requests:
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
     skipped: SkippedUpdates = attrs.field(factory=SkippedUpdates)
     assigned: AssignedValues = attrs.field(factory=AssignedValues)
+    foreign: ForeignLoop | None = None
     stage: Stage = "open"
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
@@ -275,7 +317,8 @@ class Requests:
         """Ask a run not to commit the updates of its train ops.
 
         Raises:
-            UsageError: every ``before_run`` was called, or the run is not a ``train`` run.
+            UsageError: every ``before_run`` was called, the run is not a ``train`` run, or
+                the loop that runs the steps makes every update.
         """
         with self._lock:
             asked = self._asked_of(run, who, "skip_update()", first=False)
@@ -289,6 +332,8 @@ class Requests:
                     f"hook {who!r} called run_context.skip_update() after before_run(): "
                     "the update is under way; ask in before_run()"
                 )
+            if self.foreign is not None:
+                self.foreign.check("skip", who, "called run_context.skip_update()")
             asked.skip = asked.skip or who
 
     @signals_deferred
@@ -303,7 +348,8 @@ class Requests:
         """Ask to go back; the first request counts.
 
         Raises:
-            UsageError: the run is over, or there was none; or there is no such place.
+            UsageError: the run is over, or there was none; there is no such place; or the
+                loop that runs the steps cannot go back.
         """
         if to not in get_args(RollbackPlace):
             raise UsageError(
@@ -313,6 +359,9 @@ class Requests:
         undoes = to == "step"
         with self._lock:
             asked = self._asked_of(run, who, "request_rollback()", undoes, first=False)
+            if self.foreign is not None:
+                how = "called run_context.request_rollback()"
+                self.foreign.check("rollback", who, how)
             if asked.rollback is None:
                 asked.rollback = Rollback(who, why, skip_inputs and not undoes, to=to)
 

@@ -11,7 +11,7 @@ from hookbus.errors import UsageError
 from hookbus.graph import graph as graph_module
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.outcome import Rollback
-from hookbus.hooks.requests import RunRequests
+from hookbus.hooks.requests import ForeignLoop, RunRequests
 from hookbus.lifecycle.requests import (
     count_rollback,
     kept_value,
@@ -34,11 +34,17 @@ class Graph:
     is_driven: bool = attrs.field(default=False, init=False)
     has_passes: bool = attrs.field(default=False, init=False)
     replaces_backend: bool = attrs.field(default=True, init=False)
+    foreign: None = attrs.field(default=None, init=False)
+    save: None = attrs.field(default=None, init=False)
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left until an input ends, if it is known."""
         assert state.backend is not None
         return state.backend.session.remaining()
+
+    def epoch(self, _: SessionState) -> int | None:
+        """Return None: a graph has no epochs."""
+        return None
 
     def inputs_to_leave_out(
         self, state: SessionState, asked: Rollback
@@ -88,10 +94,16 @@ class Blocks:
     is_driven: bool = attrs.field(default=False, init=False)
     has_passes: bool = attrs.field(default=True, init=False)
     replaces_backend: bool = attrs.field(default=False, init=False)
+    foreign: None = attrs.field(default=None, init=False)
+    save: None = attrs.field(default=None, init=False)
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left in the open pass, if it is known."""
         return state.contents.position.remaining()
+
+    def epoch(self, state: SessionState) -> int | None:
+        """Return the number of the epoch, or of the outermost open pass."""
+        return state.contents.position.epoch
 
     def inputs_to_leave_out(
         self, state: SessionState, asked: Rollback
@@ -148,24 +160,36 @@ class Blocks:
 class Driven:
     """A loop of another trainer, with a graph or with reports.
 
-    The loop alone decides about recovery. With reports it can roll back, in place. With a
-    graph it cannot.
+    The loop alone decides about recovery. With reports it can roll back, in place.
+
+    Attributes:
+        foreign: the loop, as hooks make requests of it.
+        save: has the loop write a checkpoint of its own; None if it writes none for hooks.
     """
 
     takes_reports: bool
+    foreign: ForeignLoop
+    save: Callable[[], None] | None = None
     is_driven: bool = attrs.field(default=True, init=False)
     has_passes: bool = attrs.field(default=False, init=False)
     replaces_backend: bool = attrs.field(default=False, init=False)
 
     def remaining(self, state: SessionState) -> int | None:
-        """Return the number of steps that are left until an input ends, if it is known."""
+        """Return the number of steps that are left, if the loop has told its last one."""
+        last = state.loop.last_step
+        if last is not None:
+            return max(0, last - state.global_step)
         return (_BLOCKS if self.takes_reports else _GRAPH).remaining(state)
 
+    def epoch(self, state: SessionState) -> int | None:
+        """Return the number of the epoch that the loop has told."""
+        return state.loop.epoch
+
     def inputs_to_leave_out(
-        self, state: SessionState, asked: Rollback
+        self, _: SessionState, __: Rollback
     ) -> Mapping[str, Sequence[int]]:
-        """Return no numbers with a graph: the inputs are the loop's own."""
-        return _BLOCKS.inputs_to_leave_out(state, asked) if self.takes_reports else {}
+        """Return no numbers: the inputs are the loop's own."""
+        return {}
 
     def roll_back(
         self,
@@ -173,19 +197,9 @@ class Driven:
         asked: RunRequests,
         context: SessionRunContext | None,
     ) -> None:
-        """Roll back a loop with reports; refuse to roll back a loop with a graph.
-
-        Raises:
-            UsageError: the loop has a graph.
-        """
-        if self.takes_reports:
-            _BLOCKS.roll_back(state, asked, context)
-            return
-        assert asked.rollback is not None
-        raise UsageError(
-            f"hook {asked.rollback.who!r} called run_context.request_rollback(), but the "
-            "loop that runs the steps cannot go back"
-        )
+        """Give the tracked objects of a loop the state of the newest good checkpoint."""
+        _BLOCKS.roll_back(state, asked, context)
+        state.loop.rolled_back_to = state.global_step
 
 
 _GRAPH, _BLOCKS = Graph(), Blocks()

@@ -191,9 +191,11 @@ def _last_save(state: SessionState, stop: StopReason) -> SaveRequest | None:
 
     The code of a loop behind the stop is not saved: a resumed program repeats it.
     """
-    if stop.kind == "preempted":
-        return SaveRequest(stop.who, stop.why)
     who = state.saver.checkpoints.enabled_by
+    if stop.kind == "preempted":
+        mode = state.mode
+        is_served = mode.foreign is None or mode.save is not None or who is not None
+        return SaveRequest(stop.who, stop.why) if is_served else None
     if who is None or not state.mode.has_passes:
         return None
     return SaveRequest(who, f"end: {stop.kind}")

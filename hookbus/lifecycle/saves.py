@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,20 @@ def save(
 
     The checkpoint contains every assignment that hooks make before the write. A signal
     interrupts the hooks, but not the write. If the program *goes_on*, a thread may write
-    it; the next save waits for that.
+    it; the next save waits for that. Another loop may write one of its own instead.
+
+    Raises:
+        UsageError: a hook asks another loop for one, which it does not write.
     """
     assert state.backend is not None
     session, saver, bus = state.backend.session, state.saver, state.bus
     step = session.global_step
+    if state.mode.save is not None:
+        _hand_over(state, state.mode.save, request, context)
+        return
     if saver.checkpoints.enabled_by is None:
+        if state.mode.foreign is not None and request.who in bus.members:
+            state.mode.foreign.check("save", request.who, "asked for a checkpoint")
         log.info(
             "a checkpoint was requested, but no plugin saves checkpoints",
             by=request.who,
@@ -60,6 +68,40 @@ def save(
             path = write(state, request, context, goes_on)
         if path is not None:
             _tell_saved(state, step, path, context)
+
+
+def _hand_over(
+    state: SessionState,
+    write: Callable[[], None],
+    request: SaveRequest,
+    context: SessionRunContext | None,
+) -> None:
+    """Have the loop that runs the steps write a checkpoint, unless a hook refuses."""
+    assert state.backend is not None
+    session, bus = state.backend.session, state.bus
+    asked = RunRequests() if context is None else context.asked
+    state.backend.stepper.flush_idle()
+    with bus.clock.paused():
+        refuses = not bus.caller("veto_save").reaches_nobody
+        if refuses and _is_refused(state, state.contents.snapshot(session), context):
+            return
+        bus.caller("before_save").collect(session, session.global_step)
+        commit(state, asked)
+        state.requests.take_save(asked)  # this checkpoint also serves these requests
+        log.info(
+            "checkpoint requested",
+            step=session.global_step,
+            by=request.who,
+            why=request.why,
+        )
+        write()
+
+
+def note_saved(state: SessionState, path: Path, context: SessionRunContext | None) -> None:
+    """Tell the hooks of a checkpoint that the loop that runs the steps has written."""
+    log.debug("checkpoint saved", path=shown(path), step=state.global_step)
+    with state.bus.clock.paused():
+        _tell_saved(state, state.global_step, path, context)
 
 
 def has_time_to_save(state: SessionState) -> bool:

@@ -90,8 +90,8 @@ class Services:
         return min(ends, default=None)
 
     def epoch(self) -> int | None:
-        """Return the number of the open pass of a custom loop over its input."""
-        return self._state.contents.position.epoch
+        """Return the number of the epoch, or of a custom loop's open pass; or None."""
+        return self._state.mode.epoch(self._state)
 
     def evaluation(self) -> str | None:
         """Return the name of the evaluation that is under way."""

@@ -149,7 +149,9 @@ def new_session(
     given, tracking = creator.checkpoint_dir, Tracking()
     digest = None if agreement is None else _digest_of_assigned(tracking)
     requests = Requests(
-        pending=agreement is not None, assigned=AssignedValues(digest=digest)
+        pending=agreement is not None,
+        assigned=AssignedValues(digest=digest),
+        foreign=mode.foreign,
     )
     # Absolute: the script may change the current directory.
     directory = Path(given).absolute() if given else None
@@ -163,6 +165,7 @@ def new_session(
         replaced=config.replaced_directory,
         restores_from=_directory_of(creator.checkpoint_filename_with_path),
         replace=config.directory if config.replaces_directory else None,
+        written_by=None if mode.foreign is None or mode.save is None else mode.foreign.name,
     )
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     contents = Contents(
@@ -487,6 +490,10 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
                 )
         else:
             load_evaluated(contents.hooks, states, ended, state.kind)
+    elif state.loop.handed is not None:
+        handed = state.loop.handed
+        load_hooks(contents.hooks, saved_states(contents.hooks, handed), None)
+        contents.params = handed.get("params", {})
     state.bus.caller("after_create_session").collect(session, backend.coord)
     if isinstance(session, ReportSession) and not state.mode.takes_reports:
         session.change_values()  # in a loop the first step does, when all is tracked

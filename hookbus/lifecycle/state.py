@@ -7,8 +7,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 from weakref import WeakSet
 
 import attrs
@@ -31,7 +31,7 @@ from hookbus.graph.wraps import wrapper
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import NOBODY, Outcome, Rollback, StopReason
-from hookbus.hooks.requests import Requests, RunRequests
+from hookbus.hooks.requests import ForeignLoop, Requests, RunRequests
 from hookbus.lifecycle.creators import SessionCreator
 from hookbus.lifecycle.ending import Ending
 from hookbus.lifecycle.recovery import Recoveries
@@ -125,6 +125,11 @@ class LoopState:
         kept: keeps the value in hand; None if no hook may go back to it.
         is_kept_untold: whether what it keeps is from before ``before_training``.
         thread: the number of the thread that opened the session.
+        epoch: the number of the epoch that another loop has told; None between two.
+        last_step: the global step at which another loop ends; None if it is not known.
+        rolled_back_to: the global step to which hooks had another loop go back in its last
+            step; None if they did not.
+        handed: the state of the session that another loop has kept; None without one.
     """
 
     block: Block | None = None
@@ -139,6 +144,10 @@ class LoopState:
     kept: KeptValue | None = None
     is_kept_untold: bool = False
     thread: int = attrs.field(factory=threading.get_ident)
+    epoch: int | None = None
+    last_step: int | None = None
+    rolled_back_to: int | None = None
+    handed: Mapping[str, Any] | None = None
 
     @property
     def is_holding(self) -> bool:
@@ -209,8 +218,19 @@ class Mode(Protocol):
     def replaces_backend(self) -> bool:
         """Whether the session can begin again on a new backend session."""
 
+    @property
+    def foreign(self) -> ForeignLoop | None:
+        """The loop that runs the steps, if hookbus does not own it."""
+
+    @property
+    def save(self) -> Callable[[], None] | None:
+        """Has the loop write a checkpoint of its own; None if it does not for hooks."""
+
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left until an input ends, if it is known."""
+
+    def epoch(self, state: SessionState) -> int | None:
+        """Return the number of the epoch, if it is known."""
 
     def inputs_to_leave_out(
         self, state: SessionState, asked: Rollback
@@ -461,6 +481,11 @@ def note_closed(state: SessionState) -> None:
     _open.discard(state)
 
 
+def open_sessions() -> list[SessionState]:
+    """Return the open sessions of this process."""
+    return [*_open]
+
+
 @functools.cache
 def _watch_forks() -> None:
     """Register the handlers of forks for open sessions, once in a process."""
@@ -487,7 +512,7 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     """Leave all sessions to the parent, with their locks, signals and records."""
     try:
-        for state in [*_open]:
+        for state in open_sessions():
             state.abandon_after_fork()
         _open.clear()
         forget_records()

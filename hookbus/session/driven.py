@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
@@ -11,11 +12,12 @@ import attrs
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session, create_session
 from hookbus.config.config import Config
-from hookbus.errors import SessionClosedError, UsageError, summary_of
+from hookbus.errors import UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
+from hookbus.hooks.requests import ForeignLoop, Served
 from hookbus.lifecycle.beginning import begin
 from hookbus.lifecycle.creators import ChiefSessionCreator
 from hookbus.lifecycle.finish import leave
@@ -33,10 +35,18 @@ from hookbus.lifecycle.state import Phase
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import hold, track
 from hookbus.loop.step import Step
-from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
+from hookbus.plugin.roster import as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
-from hookbus.step.backend_handle import BackendHandle
+from hookbus.session.foreign import (
+    check_loop,
+    check_rollbacks,
+    end_dropped,
+    served_by,
+    take_place,
+)
+from hookbus.session.trainer_events import TrainerEvents
+from hookbus.session.training import automatic_plugins
 from hookbus.step.executor import check_given
 from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
@@ -82,7 +92,7 @@ class _GivenSession(ChiefSessionCreator):
         """Initialize nothing: the loop has done it."""
 
 
-class DrivenSession:
+class DrivenSession(TrainerEvents):
     """A session whose steps a foreign loop runs, like that of another trainer.
 
     It carries plugins, flags, checkpoints and the outcome into a loop that hookbus does
@@ -111,6 +121,19 @@ class DrivenSession:
             raise.
         watch_signals: as in :class:`MonitoredSession`. False is for a loop that handles
             signals itself.
+        serves: the requests that the loop serves. ``"skip"``: it leaves out the update of a
+            step whose request has ``skipped_by``. ``"feed"``: it uses the ``feeds`` of the
+            request. ``"rollback"``: it goes on with its next batch after a roll-back, which
+            needs *checkpoint_dir*, and no graph. ``"save"``: it writes a checkpoint of its
+            own; give *save*. None by default.
+        save: has the loop write a checkpoint of its own, now or soon, for a hook or after a
+            signal; the loop then calls :meth:`saved`. It implies that the loop serves
+            ``"save"``. The loop also keeps :meth:`state_dict` in its checkpoints.
+        loop: the name of the loop, for messages.
+        instead: what the user can do instead of a request that the loop does not serve, by
+            the request, for messages.
+        summary_dir: the directory for summaries; by default *checkpoint_dir*. Either one
+            switches on summary-saver and step-counter, if they are installed.
 
     Raises:
         UsageError: arguments, flags or settings are invalid.
@@ -151,15 +174,19 @@ class DrivenSession:
         kind: Kind = "train",
         exit_on_signal: bool = True,
         watch_signals: bool = True,
+        serves: Iterable[Served] = (),
+        save: Callable[[], None] | None = None,
+        loop: str = "the loop that runs the steps",
+        instead: Mapping[Served, str] = MappingProxyType({}),
+        summary_dir: str | Path | None = None,
     ) -> None:
         config = config or current_config()
         check_kind(kind)
-        if kind == "train":
+        if kind == "train" and save is None:
             checkpoint_dir = config.directory(checkpoint_dir)
-        saving = ImpliedPlugin(
-            "checkpoint-saver", f"checkpoint_dir={str(checkpoint_dir)!r}", {}, required=True
-        )
         graph = ReportGraph() if graph is None else graph
+        self._foreign = ForeignLoop(served_by(serves, save), loop, dict(instead))
+        check_loop(self._foreign, checkpoint_dir, save, graph)
         self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)
         self._open: OpenStep | Step | None = None
         self._usual_trace: Trace | None = None
@@ -171,9 +198,11 @@ class DrivenSession:
                 config,
                 kind,
                 {"hooks": as_hooks(hooks, "hooks")},
-                automatic=[saving] if checkpoint_dir and kind == "train" else (),
+                automatic=automatic_plugins(checkpoint_dir, summary_dir)
+                if kind == "train"
+                else (),
             ),
-            Driven(graph.takes_reports),
+            Driven(graph.takes_reports, self._foreign, save),
             kind=kind,
             config=config,
             grace=stop_grace_period_secs,
@@ -181,6 +210,7 @@ class DrivenSession:
             watch_signals=watch_signals,
         )
         self._step = Step(self._state, kind)
+        weakref.finalize(self, end_dropped, self._state)
 
     @property
     def kind(self) -> Kind:
@@ -216,24 +246,38 @@ class DrivenSession:
             return StopReason("coordinator", why)
         return state.ending.stop
 
+    @property
+    def rolled_back_to(self) -> int | None:
+        """The step to which hooks had the loop go back after its last step; or None."""
+        return self._state.loop.rolled_back_to
+
     @signals_deferred
-    def begin(self) -> None:
+    def begin(self, last_step: int | None = None) -> None:
         """Call every hook's ``begin``. Hooks may add nodes; the graph may still change.
 
+        Args:
+            last_step: the global step at which the loop will end, if it knows that; hooks
+                see it as ``run_context.last_step``.
+
         Raises:
-            UsageError: it was called before.
+            UsageError: it was called before, or a hook rolls back and the loop does not.
             PluginError: the order that the hooks ask for is impossible.
         """
         state = self._state
         self._check_open("begin()")
         if state.phase is not Phase.NEW:
             raise UsageError("begin() was called before; call it once")
+        check_rollbacks(state)
+        take_place(state)
+        state.loop.last_step = last_step
         enter_session(state)
         begin(state)
         raise_deferred()
 
     @signals_deferred
-    def created(self, session: Session | None = None) -> None:
+    def created(
+        self, session: Session | None = None, *, global_step: int | None = None
+    ) -> None:
         """Use a backend session that the loop has created and initialized.
 
         The first call finalizes the graph. Each call restores the newest checkpoint of
@@ -249,10 +293,13 @@ class DrivenSession:
                 variables. Its ``global_step`` counts the steps of the loop. At the end it
                 is closed; a session around something that the loop itself closes does
                 nothing then. Without a graph it is left out.
+            global_step: the number of steps that a loop without a graph has done before; by
+                default that of the restored checkpoint.
 
         Raises:
-            UsageError: the session is missing or has another graph, or a loop without a
-                graph calls this again.
+            UsageError: the session is missing or has another graph; a loop without a graph
+                calls this again; or *global_step* is given with a graph, or differs from
+                that of the restored checkpoint.
             CheckpointError: the checkpoints cannot be read or cannot be written.
         """
         state, graph = self._state, self._state.creator.graph
@@ -266,6 +313,12 @@ class DrivenSession:
                     "recover; call failed(), and resume in a new DrivenSession"
                 )
             session = create_session(graph)
+            session.global_step = global_step or 0
+        elif global_step is not None:
+            raise UsageError(
+                "created() takes no global_step: the backend session counts the steps of "
+                "this graph"
+            )
         elif session is None:
             raise UsageError("created() needs the backend session that runs the graph")
         elif session.graph is not graph:
@@ -281,6 +334,12 @@ class DrivenSession:
             self._forget_step()
             close_replaced(state)
         open_backend(state)
+        if global_step is not None and global_step != state.global_step:
+            raise UsageError(
+                f"created(global_step={global_step}), but the checkpoint in "
+                f"{state.saver.checkpoints.directory} is of step {state.global_step}: "
+                "resume the loop from the same step, or give another checkpoint_dir"
+            )
         raise_deferred()
 
     def track(self, /, **things: Any) -> Any:
@@ -350,6 +409,8 @@ class DrivenSession:
             step = self._step if kind is None else Step(state, kind)
             self._open = step.__enter__()
             opened = step.opened
+        if opened.feeds and "feed" not in self._foreign.serves:
+            self._refuse_feeds(opened)
         if opened.trace is self._usual_trace and opened.is_usual:
             assert self._usual_request is not None
             return self._usual_request
@@ -534,7 +595,15 @@ class DrivenSession:
             return False
         return is_swallowed(error, self.failed(error))
 
+    def _refuse_feeds(self, opened: OpenStep) -> None:
+        """Raise UsageError: a hook feeds a loop that does not use that."""
+        who, names = next((n, r.feed_dict) for n, r in opened.asked.answers if r.feed_dict)
+        self._forget_step()
+        fed = ", ".join(repr(getattr(node, "name", node)) for node in names)
+        self._foreign.check("feed", who, f"feeds {fed}")
+
     def _leave(self, error: BaseException | None) -> Outcome:
+        self._leave_evaluation()
         self._forget_step()
         leave(self._state, error, raised=error)
         assert self._state.outcome is not None
@@ -553,11 +622,6 @@ class DrivenSession:
         self._open, self._state.loop.block = None, None
         self._state.abort_run()
 
-    def _check_open(self, what: str) -> None:
-        self._state.check_process()
-        if self._state.phase is Phase.CLOSED:
-            raise SessionClosedError(f"{what} after the end; create a new DrivenSession")
-
     def _check_outside_event(self, what: str) -> None:
         who = self._state.bus.current.name
         if who is not NOBODY:
@@ -565,19 +629,6 @@ class DrivenSession:
                 f"{what} in hook {who!r}: a hook cannot drive the session that calls it; "
                 "use run_context.session.run(), which calls no hook"
             )
-
-    def _check_begun(self, what: str) -> None:
-        self._check_open(what)
-        if self._state.phase is Phase.NEW:
-            raise UsageError(f"{what} before begin(); call begin() first")
-
-    def _check_created(self, what: str) -> BackendHandle:
-        backend = self._state.backend
-        if self._state.ready is None or backend is None:  # nearly never
-            self._check_begun(what)
-            if backend is None:
-                raise UsageError(f"{what} before created(); call created() first")
-        return backend
 
     def _check_inside(self, what: str) -> OpenStep | Step:
         if self._open is None:

@@ -173,22 +173,9 @@ class MonitoredTrainingSession(MonitoredSession):
                 "save_summaries", save_summaries_secs, save_summaries_steps, "steps", 100
             )
             counting = _counting(log_step_count_steps)
-            output, argument = summary_dir, "summary_dir"
-            if output is None:
-                output, argument = checkpoint_dir, "checkpoint_dir"
             if writing:
-                writing["output_dir"] = (str(output), Precedence.CODE, "")
                 writing |= _summarized(scaffold)
-            here, there = (argument, output), ("checkpoint_dir", checkpoint_dir)
-            automatic = [
-                ImpliedPlugin(plugin, f"{name}={str(directory)!r}", settings, required)
-                for plugin, settings, (name, directory), required in (
-                    ("step-counter", counting, here, False),
-                    ("summary-saver", writing, here, False),
-                    ("checkpoint-saver", saving, there, True),
-                )
-                if directory and settings
-            ]
+            automatic = _automatic(checkpoint_dir, summary_dir, saving, writing, counting)
             taking_part = session_hooks(config, "train", own, first, automatic)
         else:
             graph = ReportGraph() if graph is None else graph
@@ -212,6 +199,44 @@ class MonitoredTrainingSession(MonitoredSession):
     def _core_hooks(self) -> Sequence[Registration]:
         """Return the core's own hooks, which are called last; no flag affects them."""
         return ()
+
+
+def automatic_plugins(
+    checkpoint_dir: str | Path | None, summary_dir: str | Path | None
+) -> list[ImpliedPlugin]:
+    """Return the plugins that directories switch on, with the periods of a default."""
+    return _automatic(
+        checkpoint_dir,
+        summary_dir,
+        _periods("save_checkpoint", UNSET, UNSET, "secs", 600),
+        _periods("save_summaries", UNSET, UNSET, "steps", 100),
+        _counting(100),
+    )
+
+
+def _automatic(
+    checkpoint_dir: str | Path | None,
+    summary_dir: str | Path | None,
+    saving: _Settings,
+    writing: _Settings,
+    counting: _Settings,
+) -> list[ImpliedPlugin]:
+    """Return the plugins that directories switch on, if they have settings."""
+    output, argument = summary_dir, "summary_dir"
+    if output is None:
+        output, argument = checkpoint_dir, "checkpoint_dir"
+    if writing:
+        writing = {**writing, "output_dir": (str(output), Precedence.CODE, "")}
+    here, there = (argument, output), ("checkpoint_dir", checkpoint_dir)
+    return [
+        ImpliedPlugin(plugin, f"{name}={str(directory)!r}", settings, required)
+        for plugin, settings, (name, directory), required in (
+            ("step-counter", counting, here, False),
+            ("summary-saver", writing, here, False),
+            ("checkpoint-saver", saving, there, True),
+        )
+        if directory and settings
+    ]
 
 
 def _counting(every: int | None) -> _Settings:

@@ -142,6 +142,7 @@ class CheckpointSaverHook(SessionRunHook):
         background = self.background
         if background is None and self.listeners:
             background = False  # they act on a checkpoint at its own step
+        self._check_rules(checkpoints.written_by)
         checkpoints.enable(self.checkpoint_dir, self.max_to_keep, background)
         if self.save_on_failure:
             checkpoints.save_on_exception()
@@ -152,12 +153,28 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self.listeners:
             listener.begin()
 
+    def _check_rules(self, writer: str | None) -> None:
+        """Refuse to keep or to remove checkpoints that another loop writes."""
+        rules = {
+            "keep_best": self.keep_best,
+            "keep_every_steps": self.keep_every_steps,
+            "keep_every_hours": self.keep_every_hours,
+            "background": self.background,
+        }
+        given = [name for name, value in rules.items() if value is not None]
+        if writer is not None and given:
+            raise hookbus.UsageError(
+                f"{given[0]} of checkpoint-saver has no effect: {writer} writes the "
+                "checkpoints, and keeps and removes them by rules of its own"
+            )
+
     def after_create_session(self, session: hookbus.Session) -> None:
         """Ask for the first checkpoint; the period counts from it."""
         assert self._checkpoints is not None
         if self._best is not None and self._compares_anew:
             self._best.since, self._compares_anew = session.global_step, False
-        self._checkpoints.request_save("start")
+        if self._checkpoints.written_by is None:
+            self._checkpoints.request_save("start")
         self._saved = None
         self._unrated = session.global_step
         if self._timer is not None:

@@ -230,7 +230,7 @@ class AskHook(SessionRunHook):
 def test_feeds_and_options_reach_the_loop() -> None:
     """What hooks feed is in the request, and the loop fills in the record of the run."""
     hook = AskHook()
-    driven = driven_by(hook)
+    driven = driven_by(hook, serves={"feed"})
     engine = start(driven)
     wanted = driven.before_step()
     assert dict(wanted.feeds) == {"x": 10.0}
@@ -579,7 +579,7 @@ def test_a_loop_without_a_graph_reports_values_and_tracks_objects() -> None:
             driven.created()
             assert driven.track(model=weights) is weights
             while driven.stop is None:
-                assert set(driven.before_step().fetches) == {"loss", "model"}
+                assert {*driven.before_step().fetches} >= {"loss", "model"}
                 weights += 1
                 loss = float(driven.global_step)
                 driven.after_step({"loss": loss, "model": weights.copy})

@@ -108,7 +108,7 @@ def test_a_custom_loop_sees_that_it_is_to_skip():
 
 def test_a_driven_loop_is_told_who_skips():
     """The request of a step names the hook."""
-    driven = DrivenSession(hooks=[Skips(1)], config=QUIET)
+    driven = DrivenSession(hooks=[Skips(1)], config=QUIET, serves={"skip"})
     driven.begin()
     driven.created()
     found = []

@@ -18,6 +18,9 @@ from hookbus_tensorflow.session import TFProgram
 v1: Any = tf.compat.v1
 
 
+_INSTEAD = "train with the MonitoredSession of hookbus_tensorflow"
+
+
 class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """One hook of TensorFlow that carries plugins, flags and checkpoints of hookbus.
 
@@ -94,7 +97,15 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
             )
         hooks, checkpoint_dir, config = self._arguments
         self._graph = BusGraph(v1.get_default_graph())
-        self._driven = DrivenSession(self._graph, hooks, checkpoint_dir, config=config)
+        self._driven = DrivenSession(
+            self._graph,
+            hooks,
+            checkpoint_dir,
+            config=config,
+            serves={"feed"},
+            loop="TensorFlow's session",
+            instead={"skip": _INSTEAD, "rollback": _INSTEAD},
+        )
         self._reported(self._driven.begin)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
@@ -119,12 +130,6 @@ class BusHook(v1.train.SessionRunHook):  # type: ignore[misc]
         if fetches is not self._fetches:
             self._fetches, self._nodes = fetches, self._graph.nodes_in(fetches)
         request = self._request = self._driven.before_step(self._nodes)
-        if request.skipped_by is not None:
-            raise UsageError(
-                f"hook {request.skipped_by!r} called run_context.skip_update(), and "
-                "TensorFlow's session does the update; train with the MonitoredSession of "
-                "hookbus_tensorflow"
-            )
         key = request.fetches, frozenset(request.feeds)
         plan = self._plans.get(key)
         if plan is None:
