@@ -86,6 +86,7 @@ from hookbus.saving.comparing import Difference as Difference
 from hookbus.saving.comparing import compare_checkpoints as compare_checkpoints
 from hookbus.saving.trained import load_tracked as load_tracked
 from hookbus.saving.watched import Watched as Watched
+from hookbus.session.adapter import TrainerAdapter as TrainerAdapter
 from hookbus.session.driven import DrivenSession as DrivenSession
 from hookbus.session.driven import StepRequest as StepRequest
 from hookbus.session.monitored import MonitoredSession as MonitoredSession

@@ -491,9 +491,7 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
         else:
             load_evaluated(contents.hooks, states, ended, state.kind)
     elif state.loop.handed is not None:
-        handed = state.loop.handed
-        load_hooks(contents.hooks, saved_states(contents.hooks, handed), None)
-        contents.params = handed.get("params", {})
+        contents.load_kept(session, state.loop.handed)
     state.bus.caller("after_create_session").collect(session, backend.coord)
     if isinstance(session, ReportSession) and not state.mode.takes_reports:
         session.change_values()  # in a loop the first step does, when all is tracked

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from hookbus.discovery import Installed, canonical_name, version_of
-from hookbus.errors import PluginError
+from hookbus.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -27,6 +27,31 @@ def check_fits(plugin: Installed) -> None:
             raise PluginError(
                 f"plugin {plugin.name!r} ({plugin.shipped_by}) needs "
                 f"hookbus{wanted.specifier}, this is hookbus {own}"
+            )
+
+
+def check_in_range(distribution: str, package: str) -> None:
+    """Check that a distribution works with the version of a package that is installed.
+
+    Args:
+        distribution: the distribution, whose requirements name the range.
+        package: the package, in lower case.
+
+    Raises:
+        UsageError: it needs another version.
+    """
+    from importlib.metadata import requires
+
+    here = version_of(package)
+    for text in requires(distribution) or ():
+        wanted = _requirement(text)
+        if wanted is None or wanted.name.lower() != package:
+            continue
+        if _counts(wanted) and not wanted.specifier.contains(here, prereleases=True):
+            raise UsageError(
+                f"{distribution} {version_of(distribution)} works with {package}"
+                f"{wanted.specifier}, and {package} {here} is installed: pip install "
+                f"'{package}{wanted.specifier}'"
             )
 
 

@@ -13,13 +13,13 @@ from hookbus import random_state
 from hookbus.backend.protocol import Session
 from hookbus.checkpoint.parts import check_parts
 from hookbus.checkpoint.reader import Restored
-from hookbus.errors import NoGoodCheckpointError, StateRefused
+from hookbus.errors import CheckpointError, NoGoodCheckpointError, StateRefused
 from hookbus.graph.graph import Graph
 from hookbus.logs import log
 from hookbus.passes.place import BEFORE_ALL
 from hookbus.passes.position import ProgramPosition
 from hookbus.random_state import RestoredGenerators
-from hookbus.saving.hook_state import Stateful, states_of
+from hookbus.saving.hook_state import Stateful, load_hooks, saved_states, states_of
 from hookbus.saving.matching import compare, leave_out, report_dtypes
 from hookbus.tracking.leaves import leaves
 from hookbus.tracking.objects import TrackedStates, Tracking
@@ -39,6 +39,25 @@ def continues_input(ended: str | None) -> bool:
     caller left the loop. *ended* is how that session ended; None if it did not.
     """
     return ended not in ("completed", "end_of_input")
+
+
+_KEPT_FORM = 1
+"""The number of the form in which another loop keeps the state of the hooks."""
+_KEPT = "variables", "hooks", "settings", "params"
+
+
+def check_kept(state: Any) -> None:
+    """Check the form of a state that another loop has kept.
+
+    Raises:
+        CheckpointError: it has another form.
+    """
+    is_known = isinstance(state, Mapping) and state.get("form") == _KEPT_FORM
+    if not is_known or not all(isinstance(state.get(part), Mapping) for part in _KEPT):
+        raise CheckpointError(
+            "load_state_dict() got something that is not from state_dict() of a "
+            "DrivenSession, or from one of a later version of hookbus"
+        )
 
 
 @attrs.frozen(eq=False)
@@ -258,6 +277,34 @@ class Contents:
             every=training,
             starts=start.get("tracked"),
         )
+
+    def kept(self, session: Session) -> dict[str, Any]:
+        """Return the state of the hooks, for a loop that keeps it in its own checkpoint.
+
+        Raises:
+            CheckpointError: the state of a hook cannot be saved.
+        """
+        variables, states = self._saved(session.snapshot()), states_of(self.hooks)
+        settings = {name: dict(each.settings) for name, each in self.hooks.items()}
+        return {
+            "form": _KEPT_FORM,
+            "global_step": session.global_step,
+            "variables": copy.deepcopy(variables),
+            "hooks": {name: self.hooks[name].copied(each) for name, each in states.items()},
+            "settings": {name: each for name, each in settings.items() if each},
+            "params": copy.deepcopy(dict(self.params)),
+        }
+
+    def load_kept(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """Give the hooks a state from :meth:`kept`, which :func:`check_kept` has checked.
+
+        Variables and states of hooks that are not on are left out.
+        """
+        here = self._saved(session.describe())
+        found = {n: value for n, value in kept["variables"].items() if n in here}
+        session.write(found)
+        load_hooks(self.hooks, saved_states(self.hooks, kept), None)
+        self.params = kept["params"]
 
     def begin_generators(self, restored: Restored | None) -> None:
         """Give the generators the states with which the program goes on.

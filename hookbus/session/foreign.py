@@ -73,7 +73,8 @@ def check_rollbacks(state: SessionState) -> None:
             foreign.check("rollback", name, "rolls the training back")
 
 
-_LEFT_OPEN = "the loop left its session without end() or failed()"
+LEFT_OPEN = "the loop left its session without end() or failed()"
+"""The error of a session that its loop has dropped."""
 
 
 def take_place(state: SessionState) -> None:
@@ -90,6 +91,6 @@ def end_dropped(state: SessionState) -> None:
     if state.phase in (Phase.NEW, Phase.CLOSED) or state.is_abandoned:
         return
     try:
-        finish(state, TrainingError(_LEFT_OPEN))
+        finish(state, TrainingError(LEFT_OPEN))
     except Exception as error:
         log.error("a session that was left open ends badly", error=repr_of(error))

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from hookbus.errors import CheckpointError, SessionClosedError, UsageError
+from hookbus.errors import SessionClosedError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.lifecycle.requests import apply_between_steps
 from hookbus.lifecycle.saves import note_saved
@@ -15,13 +15,10 @@ from hookbus.lifecycle.state import Phase, SessionState
 from hookbus.logs import log_evaluation
 from hookbus.loop.inputs import emit_between_steps
 from hookbus.loop.step import Step
-from hookbus.saving.hook_state import states_of
+from hookbus.saving.contents import check_kept
 from hookbus.step.backend_handle import BackendHandle
 from hookbus.step.trace import OpenStep
 from hookbus.validation import check_name, scalar_in
-
-_FORM = 1
-"""The number of the form of a kept state."""
 
 
 class TrainerEvents:
@@ -127,29 +124,18 @@ class TrainerEvents:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the session, for a checkpoint of the loop's own.
 
-        That is the global step, the states and settings of hooks, and the hyperparameters:
-        dicts with str keys, lists, numbers, strings, None, and arrays where hooks keep
-        some. Waiting hooks are told of the steps without them first, so the state is that
-        after the last step.
+        That is the global step, the states and settings of hooks, their variables, and the
+        hyperparameters: dicts with str keys, lists, numbers, strings, None, and arrays
+        where hooks keep some. Waiting hooks are told of the steps without them first, so
+        the state is that after the last step. Call it between two steps: in a step, it is
+        the state behind ``before_run``.
 
         Raises:
-            UsageError: a step is open.
             CheckpointError: the state of a hook cannot be saved.
         """
         backend = self._check_created("state_dict()")
-        self._check_between("state_dict()")
         backend.stepper.flush_idle()
-        contents = self._state.contents
-        settings = {name: dict(each.settings) for name, each in contents.hooks.items()}
-        states = states_of(contents.hooks)
-        hooks = {name: contents.hooks[name].copied(each) for name, each in states.items()}
-        return {
-            "form": _FORM,
-            "global_step": self._state.global_step,
-            "hooks": hooks,
-            "settings": {name: each for name, each in settings.items() if each},
-            "params": dict(contents.params),
-        }
+        return self._state.contents.kept(backend.session)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Use a state from :meth:`state_dict`; before :meth:`created`, which applies it.
@@ -173,7 +159,7 @@ class TrainerEvents:
                 "load_state_dict() in a session with a checkpoint_dir, from which it "
                 "restores: leave one of the two out"
             )
-        _check_state(state)
+        check_kept(state)
         self._state.loop.handed = dict(state)
 
     def saved(self, path: str | Path) -> None:
@@ -232,18 +218,3 @@ class TrainerEvents:
     def _check_between(self, what: str) -> None:
         if self._open_context is not None:
             raise UsageError(f"{what} inside a step; call after_step() first")
-
-
-def _check_state(state: Any) -> None:
-    """Check the form of a kept state.
-
-    Raises:
-        CheckpointError: it has another form.
-    """
-    parts = ("hooks", "settings", "params")
-    is_known = isinstance(state, Mapping) and state.get("form") == _FORM
-    if not is_known or not all(isinstance(state.get(part), Mapping) for part in parts):
-        raise CheckpointError(
-            "load_state_dict() got something that is not from state_dict() of a "
-            "DrivenSession, or from one of a later version of hookbus"
-        )

@@ -177,8 +177,8 @@ def test_a_state_comes_before_the_session_is_created() -> None:
         with pytest.raises(UsageError, match=r"^load_state_dict\(\) after created\(\)"):
             driven.load_state_dict(driven.state_dict())
         driven.before_step()
-        with pytest.raises(UsageError, match=r"^state_dict\(\) inside a step"):
-            driven.state_dict()
+        with pytest.raises(UsageError, match=r"^saved\(\) inside a step"):
+            driven.saved("own")
         driven.cancel_step()
         kept = driven.state_dict()
     with session_of(CountHook(), checkpoint_dir="run") as driven:
