@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
+import pytest
+
 from tests.support.folders import _clean as _clean
 from tests.support.folders import pytest_configure as pytest_configure
 from tests.support.folders import tmp_path as tmp_path
@@ -17,10 +19,18 @@ heed_signals()
 
 # Tests of a backend need its library: tox -e jax, and so on. That of scikit-learn is
 # not installed elsewhere, because each step looks for values of a library with a plugin.
-NEEDED = {name: name for name in ("jax", "tensorflow", "torch")}
+TRAINERS = ("ignite", "keras", "lightning", "transformers")
+NEEDED = {name: name for name in ("jax", "tensorflow", "torch", *TRAINERS)}
 NEEDED["sklearn"] = "hookbus_sklearn"
 collect_ignore = [
     f"hookbus-{library}"
     for library, module in NEEDED.items()
     if importlib.util.find_spec(module) is None
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the trainers warn: of one another, of small data, of a machine without a GPU."""
+    for item in items:
+        if any(f"hookbus-{name}" in item.path.parts for name in TRAINERS):
+            item.add_marker(pytest.mark.filterwarnings("default"))

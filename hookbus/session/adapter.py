@@ -246,8 +246,8 @@ class TrainerAdapter:
         """
         if any(isinstance(each, type(self)) and each is not self for each in others):
             raise UsageError(
-                f"{self.trainer_name} has two callbacks of {self.distribution}: give it one, "
-                "with all hooks"
+                f"{self.trainer_name} has two callbacks of {self.distribution}: give it "
+                "one, with all hooks"
             )
 
     def _lacks(self, names: Collection[str], values: Mapping[str, Any]) -> bool:

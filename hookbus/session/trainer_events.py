@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from hookbus.backend.reports import ReportSession
 from hookbus.errors import SessionClosedError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.lifecycle.requests import apply_between_steps
@@ -17,6 +18,7 @@ from hookbus.loop.inputs import emit_between_steps
 from hookbus.loop.step import Step
 from hookbus.saving.contents import check_kept
 from hookbus.step.backend_handle import BackendHandle
+from hookbus.step.inside import check_evaluates
 from hookbus.step.trace import OpenStep
 from hookbus.validation import check_name, scalar_in
 
@@ -86,6 +88,36 @@ class TrainerEvents:
             session = backend.session
             around.enter_context(bus.around("evaluating", session=session, name=name))
             self._evaluation = name, around.pop_all()
+
+    def evaluation_step(self, values: Mapping[str, Any]) -> None:
+        """Show one batch of an evaluation to the hooks that see such steps.
+
+        It counts no global step. In a step of the training that is open, nobody sees it.
+
+        Args:
+            values: the values of the batch by name, like its loss and its predictions. A
+                function is called only if a hook asks for it.
+
+        Raises:
+            UsageError: a hook assigns a variable.
+            UnfedPlaceholderError: a hook asks for a value that is not among them.
+        """
+        backend = self._check_created("evaluation_step()")
+        if self._open is not None:
+            return
+        session = cast("ReportSession", backend.session)
+        loop, last = self._state.loop, session.last
+        between = loop.last_context
+        try:
+            with Step(self._state, "eval") as step:
+                context = step.opened.context
+                step.report(**values)
+            assert context is not None
+            check_evaluates(context)
+        finally:
+            # What hooks ask for between two steps belongs to a step of the training.
+            loop.last_context = between
+            session.take_reports(last)
 
     def evaluation_ended(self, values: Mapping[str, Any], name: str | None = None) -> None:
         """Tell hooks how an evaluation ended, as ``evaluated``; serve their requests.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -17,9 +18,7 @@ CHECKPOINT = "hookbus-last.ckpt"
 
 
 class BusCallback(TrainerAdapter, Callback):
-    """Runs hooks of hookbus in a Trainer::
-
-        Trainer(callbacks=[BusCallback()])
+    """Runs hooks of hookbus in a Trainer: ``Trainer(callbacks=[BusCallback()])``.
 
     A step is a step of the optimizer. Hooks see:
 
@@ -44,11 +43,13 @@ class BusCallback(TrainerAdapter, Callback):
     trainer_name = "Lightning's Trainer"
     distribution = "hookbus-lightning"
     package = "lightning"
-    instead = {
-        "skip": "use Trainer(accumulate_grad_batches=...)",
-        "feed": "change the batch in on_train_batch_start of the LightningModule",
-        "rollback": "use one of the loops of hookbus",
-    }
+    instead = MappingProxyType(
+        {
+            "skip": "use Trainer(accumulate_grad_batches=...)",
+            "feed": "change the batch in on_before_batch_transfer of the LightningModule",
+            "rollback": "train in a loop with session.iterate()",
+        }
+    )
     saves = True
 
     _trainer: Trainer | None = None
@@ -61,11 +62,8 @@ class BusCallback(TrainerAdapter, Callback):
         """Begin the session, when the Trainer has restored its checkpoint."""
         self.check_alone(trainer.callbacks)
         optimizers = trainer.optimizers
-        names = (
-            ["optimizer"]
-            if len(optimizers) == 1
-            else [f"optimizer_{number}" for number in range(len(optimizers))]
-        )
+        several = [f"optimizer_{number}" for number in range(len(optimizers))]
+        names = several if len(optimizers) > 1 else ["optimizer"]
         last = trainer.estimated_stepping_batches
         self._trainer, self._losses, self._step = trainer, [], trainer.global_step
         goes_on = self.start(
@@ -78,24 +76,17 @@ class BusCallback(TrainerAdapter, Callback):
         if not goes_on:
             trainer.should_stop = True
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks of the epoch."""
         assert self.session is not None
         self.session.epoch_began(trainer.current_epoch)
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """Begin a step with the first batch of an update."""
         self.step_begins()
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, _: LightningModule, outputs: Any, *__: Any
     ) -> None:
         """End the step if the batch was the last one of an update."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
@@ -113,15 +104,24 @@ class BusCallback(TrainerAdapter, Callback):
     def metrics(self) -> Mapping[str, Any]:
         """Return what the module has logged by now."""
         assert self._trainer is not None
-        return self._trainer.callback_metrics
+        found: Mapping[str, Any] = self._trainer.callback_metrics
+        return found
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell hooks of an evaluation in the training, except the sanity check before it."""
+    def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
+        """Tell hooks of a validation in the training; not of the sanity check."""
         if self.is_open and self.session is not None and not trainer.sanity_checking:
             self._before = dict(trainer.callback_metrics)
             self.session.evaluation_began()
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, _: LightningModule, outputs: Any, *__: Any
+    ) -> None:
+        """Show hooks of evaluations what ``validation_step`` returned."""
+        if self.is_open and self.session is not None and not trainer.sanity_checking:
+            given = isinstance(outputs, Mapping) or outputs is None
+            self.session.evaluation_step((outputs or {}) if given else {"loss": outputs})
+
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks what the validation has logged."""
         if not self.is_open or self.session is None or trainer.sanity_checking:
             return
@@ -130,19 +130,19 @@ class BusCallback(TrainerAdapter, Callback):
         self.session.evaluation_ended(own)
         self._heed(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks that the epoch has ended."""
         assert self.session is not None
         self.step_is_left()
         self.session.epoch_ended(trainer.current_epoch)
         self._heed(trainer)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """End the session."""
         self.end()
 
     def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+        self, _: Trainer, __: LightningModule, exception: BaseException
     ) -> None:
         """Tell hooks of the error, which leaves the Trainer.
 

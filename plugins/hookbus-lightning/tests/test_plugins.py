@@ -1,0 +1,36 @@
+"""Tries every built-in plugin in Lightning's Trainer: it works, or is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hookbus_lightning import BusCallback
+
+from hookbus import Config, UsageError
+from tests.support.in_lightning import fit, trainer_of
+from tests.support.trainers import ROWS, Names, Row, Trained, Witness
+
+OFF = Config(autoload=False, header=False)
+NAMES = Names("val_loss", "optimizer.lr", "model.layer.weight")
+
+
+def trained(hook: Any = None) -> Trained:
+    witness = Witness()
+    callback = BusCallback([each for each in (hook, witness) if each], config=OFF)
+    trainer = trainer_of(callback)
+    module = fit(trainer)
+    weights = [float(each) for part in module.parameters() for each in part.flatten()]
+    rate = trainer.optimizers[0].param_groups[0]["lr"]
+    events = witness.events
+    return Trained(trainer.global_step, callback.outcome, weights, rate, hook, events)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.plugin)
+def test_a_plugin_works_or_is_refused(row: Row) -> None:
+    """There is no third state: a hook is never dropped without a word."""
+    if row.check is None:
+        with pytest.raises(UsageError, match=row.refused):
+            trained(row.hook(NAMES))
+        return
+    row.check(trained(row.hook(NAMES)), trained(), NAMES)
