@@ -29,6 +29,7 @@ FLAGS = {
     "--hook-budget SHARE": KEYS["hook_budget"].help,
     "--show-step": KEYS["show_step"].help.removeprefix("true: "),
     "--again": KEYS["again"].help.removeprefix("true: "),
+    "--attach NAMES": KEYS["attach"].help,
     "--checkpoint-dir DIR": KEYS["checkpoint_dir"].help,
     "--grace-seconds N": KEYS["grace_seconds"].help,
     "--log-format FORMAT": KEYS["log_format"].help,

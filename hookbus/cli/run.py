@@ -23,6 +23,7 @@ from hookbus.config.sources import looks_like_ours
 from hookbus.discovery import spec_of
 from hookbus.errors import ExitCode, UsageError, clipped
 from hookbus.logs import log
+from hookbus.plugin.attaching import attached
 from hookbus.plugin.selection import select
 
 _HELP = [
@@ -62,7 +63,9 @@ def run(arguments: Sequence[str]) -> int:
         )
 
     def main() -> None:
-        program.run()
+        names, source = config.attach
+        with attached(names, source):
+            program.run()
         if not config.records:  # no session has looked for every name
             select(config)
 

@@ -60,6 +60,8 @@ class Config:
         hook_budget_place: the place that gives it.
         show_step: whether to log the source of the compiled step.
         again: whether to train again after the training has finished.
+        attach: the trainers of a script that take part by themselves, and where they are
+            given.
         checkpoint_dir: the directory of checkpoints of sessions that train, in place of the
             program's own; None to leave it.
         grace_seconds: the seconds between a signal and the kill that follows it; None if
@@ -86,6 +88,7 @@ class Config:
     hook_budget_place: Precedence = Precedence.CODE
     show_step: bool = False
     again: bool = False
+    attach: tuple[tuple[str, ...], str] = ((), "")
     checkpoint_dir: str | None = None
     grace_seconds: float | None = None
     log_format: str = "console"
@@ -163,6 +166,7 @@ class Config:
             ),
             show_step=values.get("show_step", False),
             again=values.get("again", False),
+            attach=keys.get("attach", ((), "")),
             checkpoint_dir=values.get("checkpoint_dir"),
             grace_seconds=values.get("grace_seconds"),
             log_format=values.get("log_format", "console"),

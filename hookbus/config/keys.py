@@ -217,6 +217,11 @@ KEYS: Mapping[str, Key] = {
         "--again",
         value=True,
     ),
+    "attach": Key(
+        listed,
+        "trainers of the script that take part by themselves, like lightning or torch",
+        "--attach",
+    ),
     "checkpoint_dir": Key(
         _directory,
         "directory of checkpoints for sessions that train, in place of the program's own",

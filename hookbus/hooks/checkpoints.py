@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.hooks.requests import CurrentHook, Requests
+from hookbus.hooks.requests import CurrentHook, ForeignLoop, Requests
 from hookbus.logs import log
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Checkpoints:
             takes its place; None if the program gives none, or without the flag.
         restores_from: the directory of the checkpoint that the session is given to restore,
             like an evaluation of one checkpoint; None if it is given none.
-        written_by: the loop that writes checkpoints of its own when hooks ask for one, and
-            that keeps and removes them; None if the session writes them.
+        foreign: the loop that writes the checkpoints, and keeps and removes them; None if
+            the session does.
     """
 
     directory: Path | None
@@ -70,8 +70,13 @@ class Checkpoints:
     _saves: bool = True
     replaced: Path | None = None
     restores_from: Path | None = None
-    written_by: str | None = None
+    foreign: ForeignLoop | None = None
     _replace: Callable[[str | Path], str | Path | None] | None = None
+
+    @property
+    def written_by(self) -> str | None:
+        """The name of the loop that writes the checkpoints; None if the session does."""
+        return None if self.foreign is None else self.foreign.name
 
     @property
     def failed_directory(self) -> Path | None:
@@ -100,15 +105,17 @@ class Checkpoints:
 
         Raises:
             UsageError: no directory is set, or two different ones, or every ``begin`` was
-                called; or another loop writes the checkpoints, and a directory is given.
+                called; or another loop writes the checkpoints, and a directory is given, or
+                it writes none for hooks.
         """
         who = self._current_hook.name
         self._check_not_frozen("enable")
-        if self.written_by is not None:
+        if self.foreign is not None:
+            self.foreign.check("save", who, "saves checkpoints")
             if directory is not None:
                 raise UsageError(
-                    f"{who} would save into {directory}, but {self.written_by} writes the "
-                    "checkpoints, into a directory of its own: leave the setting out"
+                    f"{who} would save into {directory}, but {self.foreign.name} writes "
+                    "the checkpoints, into a directory of its own: leave the setting out"
                 )
             return
         if directory is None and self.directory is None:
@@ -159,10 +166,10 @@ class Checkpoints:
                 f"{who} and {self.failed_by} would save the checkpoint of a failed session "
                 "into two directories; give only one"
             )
-        if self.written_by is not None and here is None:
+        if self.foreign is not None and here is None:
             raise UsageError(
-                f"{who} would save a session that failed, but {self.written_by} writes the "
-                "checkpoints, and none after an error"
+                f"{who} would save a session that failed, but {self.foreign.name} writes "
+                "the checkpoints, and none after an error"
             )
         if not self._saves:
             return

@@ -59,6 +59,11 @@ class ForeignLoop:
     name: str = "the loop that runs the steps"
     instead: Mapping[Served, str] = attrs.field(factory=dict)
 
+    @property
+    def saves(self) -> bool:
+        """Whether it writes the checkpoints, for hooks or only by itself."""
+        return "save" in self.serves or "save" in self.instead
+
     def check(self, request: Served, who: str, how: str) -> None:
         """Refuse a request that the loop does not serve; *how* tells what *who* has done.
 

@@ -165,7 +165,7 @@ def new_session(
         replaced=config.replaced_directory,
         restores_from=_directory_of(creator.checkpoint_filename_with_path),
         replace=config.directory if config.replaces_directory else None,
-        written_by=None if mode.foreign is None or mode.save is None else mode.foreign.name,
+        foreign=None if mode.foreign is None or not mode.foreign.saves else mode.foreign,
     )
     rollbacks = Rollbacks((recovery or Recovery()).rollbacks)
     contents = Contents(
