@@ -56,6 +56,7 @@ NEEDS = {
     "docs/how-to/scikit-learn.md": pytest.mark.xgboost,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
     "docs/how-to/use-the-trained-model.md": pytest.mark.torch,
+    "docs/how-to/watch-a-script.md": pytest.mark.torch,
     "docs/tutorial/find-the-batch.md": pytest.mark.torch,
 }
 """Pages that are followed where a library is installed: tox -e torch, and so on."""
