@@ -1,4 +1,4 @@
-"""Finds what puts hookbus into the trainers of a script that knows nothing of it."""
+"""Puts hookbus into the trainers of a script that knows nothing of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ block, if any, is that of the script.
 
 
 def attachments() -> dict[str, EntryPoint]:
-    """Return what is installed, by name; nothing is imported."""
+    """Return the installed entry points by name; nothing is imported."""
     entries = [e for release in releases() for e in release.entries if e.group == GROUP]
     return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
 

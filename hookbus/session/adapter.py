@@ -55,7 +55,7 @@ class TrainerAdapter:
     package: ClassVar[str] = ""
     """The distribution of the trainer."""
     instead: ClassVar[Mapping[Served, str]] = MappingProxyType({})
-    """What the user can do instead of a request that the trainer does not serve."""
+    """Advice for the user, by a request that the trainer does not serve."""
     saves: ClassVar[bool] = False
     """Whether the trainer writes a checkpoint when :meth:`save` is called."""
 
@@ -82,7 +82,7 @@ class TrainerAdapter:
 
     @property
     def is_open(self) -> bool:
-        """Whether a training is under way."""
+        """Whether a session is open."""
         return self.session is not None and self.session.outcome is None
 
     @property
@@ -97,7 +97,7 @@ class TrainerAdapter:
         """
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return what the trainer has logged by now, by name.
+        """Return the values that the trainer has logged by now, by name.
 
         It is called at the end of a step in which a hook asks for more than
         :meth:`step_ended` gets.
@@ -212,7 +212,7 @@ class TrainerAdapter:
             self.session.cancel_step()
 
     def end(self) -> None:
-        """End the session after a training that has ended by itself.
+        """End the session, because the trainer has come to its end.
 
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.

@@ -102,7 +102,7 @@ class BusCallback(TrainerAdapter, Callback):
             trainer.should_stop = True
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return what the module has logged by now."""
+        """Return the values that the module has logged by now."""
         assert self._trainer is not None
         found: Mapping[str, Any] = self._trainer.callback_metrics
         return found

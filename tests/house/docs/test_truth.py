@@ -24,7 +24,13 @@ from hookbus.discovery import (
     installed_plugins,
 )
 
-GROUPS = {AUTOUSE_GROUP, COMMAND_GROUP, "hookbus.codec", "hookbus.library"}
+GROUPS = {
+    AUTOUSE_GROUP,
+    COMMAND_GROUP,
+    "hookbus.attach",
+    "hookbus.codec",
+    "hookbus.library",
+}
 MODULES = {
     "hookbus." + name
     for name in ["backend", "evaluation", "learning", "metrics", "testing"]
