@@ -129,8 +129,9 @@ class Input:
         Raises:
             OutOfRangeError: the iterator has ended.
         """
-        while self.pulled in self._left_out:
-            self._pull()
+        if self._left_out:
+            while self.pulled in self._left_out:
+                self._pull()
         return self._pull()
 
     def leave_out(self, numbers: Iterable[int]) -> None:

@@ -115,10 +115,14 @@ class Passes:
     Args:
         state: the session.
         should_stop: returns whether the session stops.
+
+    Attributes:
+        keeps_values: whether values are kept, because a hook may go back to them.
     """
 
     def __init__(self, state: SessionState, should_stop: Callable[[], bool]) -> None:
         self._state, self._should_stop = state, should_stop
+        self.keeps_values = state.loop.kept is not None
 
     def begins(self) -> None:
         """Serve what waits before a pass begins.
@@ -160,7 +164,7 @@ class Passes:
 
     def pulled(self, value: Any) -> None:
         """Keep a value that was pulled, and the state, if a hook may go back to them."""
-        if self._state.loop.kept is not None:
+        if self.keeps_values:
             keep_value(self._state, value)
 
     def again(self) -> Any:

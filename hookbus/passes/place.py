@@ -29,6 +29,10 @@ class PassEvents(Protocol):
             SessionStoppedError: the session has stopped.
         """
 
+    @property
+    def keeps_values(self) -> bool:
+        """Whether values are kept, because a hook may go back to them."""
+
     def has_stopped(self) -> bool:
         """Return whether the session has stopped."""
 

@@ -83,18 +83,23 @@ class ProgramPosition:
         each = self._begin_pass(iterable, name, wraps=wrap is not None)
         if each is None:
             return
-        source, was_over, opened = each.source, each.source.ended, self._open
+        source, body, opened = each.source, each.body, self._open
+        was_over, keeps = source.ended, events.keeps_values
         try:
             while True:
                 try:
-                    value = self._value(each, events)
+                    if each.has_passes or each.repeats or each.awaited is not None or keeps:
+                        value = self._value(each, events)
+                    else:  # nearly always, and without a call that it could go without
+                        self._body = body
+                        value = source.pull()
+                        body.begin_value()
                 except OutOfRangeError:
                     events.before_end()
                     if source.ended:
                         break
                     continue
-                if wrap is not None:
-                    value = wrap(value)
+                value = value if wrap is None else wrap(value)
                 yield value if start is None else (start + source.pulled - 1, value)
                 if self._arrived is None and opened and opened[-1] is each:
                     each.done = source.pulled
