@@ -1,6 +1,6 @@
 """Lists fifteen callbacks, and where each of them is compared with a loop by hand.
 
-docs/callbacks_table.py writes the table of docs/how-to/callbacks.md from these rows.
+docs/tables.py writes the table of docs/how-to/callbacks.md from these rows.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from hookbus_throughput import ThroughputHook
 from hookbus_time_limit import TimeLimitHook
 from hookbus_weight_average import WeightAverageHook
 
-from hookbus import Outcome, SessionRunHook, hookimpl
+from hookbus import Outcome, SessionRunHook, UsageError, hookimpl
 
 STEPS, EPOCHS = 18, 3
 
@@ -127,6 +127,8 @@ class Row:
         refused: a part of the message with which the training does not begin; None if it
             does.
         why: the reason in words, for the table of the documentation.
+        refused_in: the trainers in which alone it does not begin, each with a part of the
+            message, and the reason.
     """
 
     plugin: str
@@ -134,6 +136,29 @@ class Row:
     check: Callable[[Trained, Trained, Names], None] | None = None
     refused: str | None = None
     why: str = ""
+    refused_in: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)
+
+    def refusal(self, trainer: str) -> tuple[str, str] | None:
+        """Return a part of the message in a trainer, and the reason; None if it works."""
+        if self.refused is not None:
+            return self.refused, self.why
+        return self.refused_in.get(trainer)
+
+    def try_in(self, trainer: str, trained: Callable[[Any], Trained], names: Names) -> None:
+        """Assert that the plugin works in a trainer, or is refused.
+
+        Args:
+            trainer: its name.
+            trained: trains with a hook, or with None.
+            names: the names of the trainer.
+        """
+        refusal = self.refusal(trainer)
+        if refusal is not None:
+            with pytest.raises(UsageError, match=refusal[0]):
+                trained(self.hook(names))
+            return
+        assert self.check is not None
+        self.check(trained(self.hook(names)), trained(None), names)
 
 
 def unchanged(with_hook: Trained, without: Trained) -> None:
@@ -305,7 +330,18 @@ ROWS = (
         refused="makes every update",
         why="the trainer makes every update, and has a setting of its own for this",
     ),
-    Row("gradient-clipping", lambda _: GradientClippingHook(0.001), _clips),
+    Row(
+        "gradient-clipping",
+        lambda _: GradientClippingHook(0.001),
+        _clips,
+        refused_in={
+            "keras": (
+                "limit gradients with clipnorm=",
+                "Keras computes gradients out of the reach of hooks; its optimizers have "
+                "clipnorm and clipvalue",
+            )
+        },
+    ),
     Row(
         "in-memory-evaluator",
         lambda _: InMemoryEvaluatorHook(lambda session: {"seen": 1.0}, every_n_iter=6),
