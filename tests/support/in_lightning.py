@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -10,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Config
+from tests.support.handlers import SIGNALS
 
 OFF = Config(autoload=False, header=False)
 
@@ -92,3 +96,23 @@ def fit(
 def weights(module: torch.nn.Module) -> list[float]:
     """Return the numbers of all parameters."""
     return [number for each in module.parameters() for number in each.flatten().tolist()]
+
+
+def in_child(do: Callable[[], object]) -> int:
+    """Call a function in a forked process; return its exit code, or the signal, negative."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code: Any = 1
+    try:
+        for number in SIGNALS:
+            usual = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if usual else signal.SIG_DFL)
+        do()
+        code = 0
+    except SystemExit as exits:
+        code = exits.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
