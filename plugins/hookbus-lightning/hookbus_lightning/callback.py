@@ -63,6 +63,8 @@ class BusCallback(TrainerAdapter, Callback):
     _losses: list[Any]
     _step: int
     _before: Mapping[str, Any]
+    _save_waits: bool
+    _save_is_due: bool
 
     def setup(self, trainer: Trainer, _: LightningModule, stage: str) -> None:
         """Prepare for a training, before the Trainer restores its checkpoint."""
@@ -77,13 +79,14 @@ class BusCallback(TrainerAdapter, Callback):
         """Begin the session, when the Trainer has restored its checkpoint."""
         # The Trainer's own handler leaves the loop in the middle of an update and, with
         # several ranks, broadcasts while another collective may be under way.
-        if self._handler and threading.current_thread() is threading.main_thread():
+        if self._handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._handler)
         # A module without an optimizer gets one without parameters.
         optimizers = [each for each in trainer.optimizers if each.param_groups]
         several = [f"optimizer_{number}" for number in range(len(optimizers))]
         names = several if len(optimizers) > 1 else ["optimizer"][: len(optimizers)]
         self._losses, self._step = [], trainer.global_step
+        self._save_waits = self._save_is_due = False
         self.start(
             {"model": pl_module, **dict(zip(names, optimizers, strict=True))},
             global_step=trainer.global_step,
@@ -119,6 +122,9 @@ class BusCallback(TrainerAdapter, Callback):
         if not updates:
             return
         losses, self._losses, self._step = self._losses, [], trainer.global_step
+        # Resumed from a checkpoint of now, the Trainer would leave out the validation and
+        # the end of this epoch.
+        self._save_waits = trainer.is_last_batch
         mean = partial(_mean, losses, trainer.accumulate_grad_batches)
         self.step_ended({"loss": mean} if losses else {}, updates)
         self._heed(trainer)
@@ -154,10 +160,14 @@ class BusCallback(TrainerAdapter, Callback):
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks that the epoch has ended, unless a stop has cut it short."""
         self.step_is_left()
-        self._losses = []
-        if self.is_open and self.session is not None and trainer.is_last_batch:
+        self._losses, self._save_waits = [], False
+        if not self.is_open or self.session is None:
+            return
+        if trainer.is_last_batch:
             self.session.epoch_ended(trainer.current_epoch)
-            self._heed(trainer)
+        if self._save_is_due:
+            self.save()
+        self._heed(trainer)
 
     def on_train_end(self, *_: Any) -> None:
         """End the session."""
@@ -173,14 +183,17 @@ class BusCallback(TrainerAdapter, Callback):
                 self.fail(exception)
 
     def save(self) -> None:
-        """Write a checkpoint of the Trainer."""
+        """Write a checkpoint of the Trainer, behind the last batch of an epoch at its end."""
+        self._save_is_due = self._save_waits
+        if self._save_waits:
+            return
         trainer = self._trainer
         assert trainer is not None
         assert self.session is not None
         saver = trainer.checkpoint_callback
         folder = getattr(saver, "dirpath", None) or trainer.default_root_dir
         path = Path(folder) / CHECKPOINT
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         self.session.saved(path)
 
     def on_save_checkpoint(
@@ -204,7 +217,7 @@ class BusCallback(TrainerAdapter, Callback):
         if not self.is_open or self.stop is None:
             return
         trainer.should_stop = True
-        if self.stop.kind in ("interrupted", "preempted"):
+        if self.stop.kind in ("interrupted", "preempted") and not self._save_waits:
             # Neither min_epochs nor one more validation may hold up the exit.
             self._end()
 
