@@ -163,7 +163,9 @@ class BusCallback(TrainerAdapter, Callback):
         self._losses, self._save_waits = [], False
         if not self.is_open or self.session is None:
             return
-        if trainer.is_last_batch:
+        # A module may also end an epoch by leaving out the rest of its batches.
+        is_cut = trainer.should_stop or trainer.global_step == trainer.max_steps
+        if trainer.is_last_batch or not is_cut:
             self.session.epoch_ended(trainer.current_epoch)
         if self._save_is_due:
             self.save()

@@ -67,6 +67,8 @@ def test_an_epoch_that_a_stop_cuts_short_has_not_ended() -> None:
     """As in every session; Lightning's own callbacks are told of its end."""
     _, _, sees = trained(StopAtStepHook(last_step=8))
     assert sees.epochs == [(0, 6)]
+    _, _, sees = trained(max_steps=8)
+    assert sees.epochs == [(0, 6)]
     _, _, sees = trained(StopAtStepHook(last_step=12))
     assert sees.epochs == [(0, 6), (1, 12)]
 
