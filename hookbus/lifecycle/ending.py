@@ -46,6 +46,8 @@ class Ending:
             the session repeats the run.
         relies_on_last: whether there was no time to save, so that the next session resumes
             from the last checkpoint.
+        written_at: the step of the newest checkpoint that another loop has written; None
+            before.
     """
 
     signals: SignalWatch
@@ -55,6 +57,7 @@ class Ending:
     deferred: DeferredStop | None = None
     failed: DeferredStop | None = None
     relies_on_last: bool = False
+    written_at: int | None = None
 
     @property
     def is_decided(self) -> bool:

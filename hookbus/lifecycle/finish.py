@@ -318,6 +318,7 @@ def _record(
         _record_in_directory(state, outcome)
     last = state.saver.last
     saved = last is not None and (last.step == outcome.step or state.ending.relies_on_last)
+    saved = saved or state.ending.written_at == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
     state.options.config.records.append(record)
     _report_nothing_to_train(state, outcome)

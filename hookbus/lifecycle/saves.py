@@ -100,6 +100,7 @@ def _hand_over(
 def note_saved(state: SessionState, path: Path, context: SessionRunContext | None) -> None:
     """Tell the hooks of a checkpoint that the loop that runs the steps has written."""
     log.debug("checkpoint saved", path=shown(path), step=state.global_step)
+    state.ending.written_at = state.global_step
     with state.bus.clock.paused():
         _tell_saved(state, state.global_step, path, context)
 

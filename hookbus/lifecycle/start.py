@@ -183,7 +183,7 @@ def new_session(
         agreement=agreement,
         fork_guard=fork_guard,
     )
-    signals = SignalWatch(saves=lambda: checkpoints.enabled_by is not None)
+    signals = SignalWatch(saves=lambda: bool(checkpoints.enabled_by or mode.save))
     signals.notes_only = agreement is not None
     # Only the caller of a custom loop could repeat its step. One rank alone cannot begin
     # again: the others wait for it in the middle of a step.

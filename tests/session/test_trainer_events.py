@@ -440,6 +440,37 @@ def test_after_a_signal_the_loop_saves() -> None:
     assert trainer.saved == [2]
 
 
+def test_after_a_signal_between_two_steps_the_loop_saves() -> None:
+    """The loop looks at stop there, as it does after an evaluation."""
+    trainer = Trainer()
+    begin(trainer.driven)
+    steps(trainer.driven, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop = trainer.driven.stop
+    assert stop is not None
+    assert stop.kind == "preempted"
+    with pytest.raises(SystemExit) as exits:
+        trainer.driven.end()
+    assert exits.value.code == 75
+    assert trainer.saved == [1]
+
+
+def test_the_command_knows_that_the_loop_has_saved(capfd: Any) -> None:
+    """So it exits with the code that has the program started again."""
+    config = Config(autoload=False, header=False)
+    for save in (True, False):
+        driven = DrivenSession(
+            config=config, save=lambda: driven.saved("own") if save else None
+        )
+        begin(driven)
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps(driven, 1)
+        assert "finishing this step, then saving" in capfd.readouterr().err
+        with pytest.raises(SystemExit):
+            driven.end()
+        assert config.records[-1].saved is save
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,9 +15,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from hookbus import TrainerAdapter
+from hookbus import ExitCode, TrainerAdapter
+from hookbus.errors import CheckpointError
 
-CHECKPOINT = "hookbus-last.ckpt"
+CHECKPOINT = "last-hookbus.ckpt"
 """The file that hooks and signals have the Trainer write; ``ckpt_path="last"`` finds it."""
 
 
@@ -28,7 +33,7 @@ class BusCallback(TrainerAdapter, Callback):
       are several) with their parts, as in any PyTorch training.
 
     Checkpoints of the Trainer hold the states of hooks. A checkpoint that a hook asks for,
-    or a signal, is ``hookbus-last.ckpt`` in the folder of the ModelCheckpoint.
+    or a signal, is ``last-hookbus.ckpt`` in the folder of the ModelCheckpoint.
 
     Args:
         hooks: hook objects, called after all plugins, in this order.
@@ -54,52 +59,75 @@ class BusCallback(TrainerAdapter, Callback):
 
     _trainer: Trainer | None = None
     _kept: str | None = None
+    _handler: Any
     _losses: list[Any]
     _step: int
     _before: Mapping[str, Any]
+    _save_waits: bool
+    _save_is_due: bool
+
+    def setup(self, trainer: Trainer, _: LightningModule, stage: str) -> None:
+        """Prepare for a training, before the Trainer restores its checkpoint."""
+        if stage != "fit":
+            return
+        self.check_alone(trainer.callbacks)
+        if trainer is not self._trainer:
+            self._trainer, self._kept = trainer, None
+        self._handler = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the session, when the Trainer has restored its checkpoint."""
-        self.check_alone(trainer.callbacks)
-        optimizers = trainer.optimizers
+        # The Trainer's own handler leaves the loop in the middle of an update and, with
+        # several ranks, broadcasts while another collective may be under way.
+        if self._handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handler)
+        # A module without an optimizer gets one without parameters.
+        optimizers = [each for each in trainer.optimizers if each.param_groups]
         several = [f"optimizer_{number}" for number in range(len(optimizers))]
-        names = several if len(optimizers) > 1 else ["optimizer"]
-        last = trainer.estimated_stepping_batches
-        self._trainer, self._losses, self._step = trainer, [], trainer.global_step
-        goes_on = self.start(
+        names = several if len(optimizers) > 1 else ["optimizer"][: len(optimizers)]
+        self._losses, self._step = [], trainer.global_step
+        self._save_waits = self._save_is_due = False
+        self.start(
             {"model": pl_module, **dict(zip(names, optimizers, strict=True))},
             global_step=trainer.global_step,
-            last_step=int(last) if math.isfinite(last) else None,
+            last_step=_last_step(trainer, pl_module),
             state=self._kept,
             params=pl_module.hparams,
         )
-        if not goes_on:
-            trainer.should_stop = True
+        # Resumed in the middle of an epoch, the Trainer does not tell its beginning.
+        self.on_train_epoch_start(trainer)
+        self._heed(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks of the epoch."""
-        assert self.session is not None
-        self.session.epoch_began(trainer.current_epoch)
+        if self.is_open and self.session is not None:
+            self.session.epoch_began(trainer.current_epoch)
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Begin a step with the first batch of an update."""
         self.step_begins()
 
     def on_train_batch_end(
-        self, trainer: Trainer, _: LightningModule, outputs: Any, *__: Any
+        self,
+        trainer: Trainer,
+        _: LightningModule,
+        outputs: Mapping[str, Any] | None,
+        *__: Any,
     ) -> None:
         """End the step if the batch was the last one of an update."""
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        loss = (outputs or {}).get("loss")
         if loss is not None:
             self._losses.append(loss)
         updates = trainer.global_step - self._step
         if not updates:
             return
-        # The Trainer has divided each loss by the number of batches of an update.
         losses, self._losses, self._step = self._losses, [], trainer.global_step
-        values = {"loss": sum(losses[1:], losses[0])} if losses else {}
-        if self.step_ended(values, updates) is not None:
-            trainer.should_stop = True
+        # Resumed from a checkpoint of now, the Trainer would leave out the validation and
+        # the end of this epoch.
+        self._save_waits = trainer.is_last_batch
+        mean = partial(_mean, losses, trainer.accumulate_grad_batches)
+        self.step_ended({"loss": mean} if losses else {}, updates)
+        self._heed(trainer)
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the values that the module has logged by now."""
@@ -108,75 +136,126 @@ class BusCallback(TrainerAdapter, Callback):
         return found
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
-        """Tell hooks of a validation in the training; not of the sanity check."""
-        if self.is_open and self.session is not None and not trainer.sanity_checking:
+        """Tell hooks of a validation in the training."""
+        if self.is_open and self.session is not None:
             self._before = dict(trainer.callback_metrics)
             self.session.evaluation_began()
 
     def on_validation_batch_end(
-        self, trainer: Trainer, _: LightningModule, outputs: Any, *__: Any
+        self, _: Trainer, __: LightningModule, outputs: Any, *___: Any
     ) -> None:
         """Show hooks of evaluations what ``validation_step`` returned."""
-        if self.is_open and self.session is not None and not trainer.sanity_checking:
+        if self.is_open and self.session is not None:
             given = isinstance(outputs, Mapping) or outputs is None
             self.session.evaluation_step((outputs or {}) if given else {"loss": outputs})
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks what the validation has logged."""
-        if not self.is_open or self.session is None or trainer.sanity_checking:
-            return
-        now, before = trainer.callback_metrics, self._before
-        own = {name: v for name, v in now.items() if before.get(name) is not v}
-        self.session.evaluation_ended(own)
-        self._heed(trainer)
+        if self.is_open and self.session is not None:
+            now, before = trainer.callback_metrics, self._before
+            own = {name: v for name, v in now.items() if before.get(name) is not v}
+            self.session.evaluation_ended(own)
+            self._heed(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Tell hooks that the epoch has ended."""
-        assert self.session is not None
+        """Tell hooks that the epoch has ended, unless a stop has cut it short."""
         self.step_is_left()
-        self.session.epoch_ended(trainer.current_epoch)
+        self._losses, self._save_waits = [], False
+        if not self.is_open or self.session is None:
+            return
+        # A module may also end an epoch by leaving out the rest of its batches.
+        is_cut = trainer.should_stop or trainer.global_step == trainer.max_steps
+        if trainer.is_last_batch or not is_cut:
+            self.session.epoch_ended(trainer.current_epoch)
+        if self._save_is_due:
+            self.save()
         self._heed(trainer)
 
     def on_train_end(self, *_: Any) -> None:
         """End the session."""
-        self.end()
+        self._end()
 
     def on_exception(
         self, _: Trainer, __: LightningModule, exception: BaseException
     ) -> None:
-        """Tell hooks of the error, which leaves the Trainer.
-
-        After SIGTERM the Trainer raises a SystemExit without a code; it gets the code that
-        has the program started again.
-        """
-        try:
-            self.fail(exception)
-        except SystemExit as exits:
-            if not isinstance(exception, SystemExit):
-                raise
-            exception.code = exits.code
+        """Tell hooks of the error, which leaves the Trainer."""
+        if self.is_open:
+            self._keep()
+            with _exit_code():
+                self.fail(exception)
 
     def save(self) -> None:
-        """Write a checkpoint of the Trainer."""
+        """Write a checkpoint of the Trainer, behind the last batch of an epoch at its end."""
+        self._save_is_due = self._save_waits
+        if self._save_waits:
+            return
         trainer = self._trainer
         assert trainer is not None
         assert self.session is not None
         saver = trainer.checkpoint_callback
         folder = getattr(saver, "dirpath", None) or trainer.default_root_dir
         path = Path(folder) / CHECKPOINT
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         self.session.saved(path)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of hooks, for a checkpoint of the Trainer."""
-        packed = self.packed_state()
-        return {} if packed is None else {"hookbus": packed}
+    def on_save_checkpoint(
+        self, _: Trainer, __: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Put the states of hooks into a checkpoint of the Trainer."""
+        packed = self.packed_state() if self.is_open else self._kept
+        if packed is not None:
+            checkpoint["callbacks"][self.state_key] = {"hookbus": packed}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, _: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Keep the states of hooks from a checkpoint, until the training begins."""
-        self._kept = state_dict["hookbus"]
+        if trainer.state.fn == "fit":  # a test, for example, takes only the weights
+            states = checkpoint["callbacks"].get(self.state_key, {})
+            self._kept = states.get("hookbus")
 
     def _heed(self, trainer: Trainer) -> None:
-        """Have the Trainer stop if a hook asks for it."""
-        if self.stop is not None:
-            trainer.should_stop = True
+        """Have the Trainer stop if a hook or a signal asks for it."""
+        if not self.is_open or self.stop is None:
+            return
+        trainer.should_stop = True
+        if self.stop.kind in ("interrupted", "preempted") and not self._save_waits:
+            # Neither min_epochs nor one more validation may hold up the exit.
+            self._end()
+
+    def _end(self) -> None:
+        """End the session, if it is open."""
+        if self.is_open:
+            self._keep()
+            with _exit_code():
+                self.end()
+
+    def _keep(self) -> None:
+        """Keep the states of hooks for checkpoints that are written after the end."""
+        self._kept = None
+        # It is an error only if somebody saves, as in any session.
+        with contextlib.suppress(CheckpointError):
+            self._kept = self.packed_state()
+
+
+@contextlib.contextmanager
+def _exit_code() -> Any:
+    """Exit with the code of an interruption, of which the Trainer would make a failure."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+def _last_step(trainer: Trainer, module: LightningModule) -> int | None:
+    """Return the step at which a training will end; None if that is not known."""
+    # How many steps a batch has is up to a module that calls its optimizers itself.
+    automatic = module.automatic_optimization
+    last = trainer.estimated_stepping_batches if automatic else trainer.max_steps
+    return int(last) if 0 < last < math.inf else None
+
+
+def _mean(losses: Sequence[Any], parts: int) -> Any:
+    """Return the mean of losses, each of which the Trainer has divided by *parts*."""
+    total = sum(losses[1:], losses[0])
+    return total * (parts / len(losses))

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from hookbus_lightning import BusCallback
 
-from hookbus import Config
-from tests.support.in_lightning import fit, trainer_of
+from tests.support.in_lightning import OFF, fit, trainer_of, weights
 from tests.support.trainers import ROWS, Names, Row, Trained, Witness
 
-OFF = Config(autoload=False, header=False)
 NAMES = Names("val_loss", "optimizer.lr", "model.layer.weight")
 
 
@@ -20,10 +18,11 @@ def trained(hook: Any = None) -> Trained:
     callback = BusCallback([each for each in (hook, witness) if each], config=OFF)
     trainer = trainer_of(callback)
     module = fit(trainer)
-    weights = [float(each) for part in module.parameters() for each in part.flatten()]
     rate = trainer.optimizers[0].param_groups[0]["lr"]
     events = witness.events
-    return Trained(trainer.global_step, callback.outcome, weights, rate, hook, events)
+    return Trained(
+        trainer.global_step, callback.outcome, weights(module), rate, hook, events
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.plugin)
