@@ -22,7 +22,12 @@ from hookbus.lifecycle.beginning import begin
 from hookbus.lifecycle.creators import ChiefSessionCreator
 from hookbus.lifecycle.finish import leave
 from hookbus.lifecycle.modes import Driven
-from hookbus.lifecycle.requests import apply_after_run, apply_requests, record
+from hookbus.lifecycle.requests import (
+    apply_after_run,
+    apply_requests,
+    heed_signal,
+    record,
+)
 from hookbus.lifecycle.start import (
     close_replaced,
     current_config,
@@ -239,6 +244,8 @@ class DrivenSession(TrainerEvents):
         if state.ready is None or backend is None or self._open is not None:
             return state.ending.stop
         if state.ending.signals.received is not None:
+            if state.mode.takes_reports:
+                heed_signal(state)  # it may have come between two steps: saves
             state.stop_by_signal()
         elif backend.coord.should_stop():
             error = backend.coord.exception

@@ -440,6 +440,21 @@ def test_after_a_signal_the_loop_saves() -> None:
     assert trainer.saved == [2]
 
 
+def test_after_a_signal_between_two_steps_the_loop_saves() -> None:
+    """The loop looks at stop there, as it does after an evaluation."""
+    trainer = Trainer()
+    begin(trainer.driven)
+    steps(trainer.driven, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop = trainer.driven.stop
+    assert stop is not None
+    assert stop.kind == "preempted"
+    with pytest.raises(SystemExit) as exits:
+        trainer.driven.end()
+    assert exits.value.code == 75
+    assert trainer.saved == [1]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
