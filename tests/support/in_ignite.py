@@ -40,14 +40,15 @@ class Training:
 
     Args:
         accumulates: the number of batches for each update.
-        evaluates: whether the engine evaluates after each epoch. A test that does not wants
-            to order the handlers itself.
+        evaluates: whether the engine evaluates after each epoch.
+        shuffles: whether the batches are shuffled. A worker loads them then: without one,
+            a deterministic engine of Ignite that goes on within an epoch has other batches.
 
     Attributes:
         losses: what the process function returned, in order.
     """
 
-    def __init__(self, accumulates: int = 1, evaluates: bool = True) -> None:
+    def __init__(self, accumulates: int = 1, evaluates: bool = True, shuffles: bool = False) -> None:
         manual_seed(1)
         self.model = torch.nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
@@ -57,7 +58,7 @@ class Training:
         Loss(mse_loss, output_transform=lambda o: (o["y_pred"], o["y"])).attach(
             self.evaluator, "val_loss"
         )
-        self.loader = DataLoader(data(), 4, shuffle=True)
+        self.loader = DataLoader(data(), 4, shuffle=shuffles, num_workers=int(shuffles))
         if evaluates:
             self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.evaluate)
 
