@@ -168,7 +168,12 @@ def hooks_in(state: dict[str, Any]) -> dict[str, Any]:
     )
     bus.load_state_dict(state)
     training.trainer.load_state_dict(
-        {"iteration": state["iteration"], "max_epochs": 9, "epoch_length": 6, "rng_states": None}
+        {
+            "iteration": state["iteration"],
+            "max_epochs": 9,
+            "epoch_length": 6,
+            "rng_states": None,
+        }
     )
     training.trainer.add_event_handler(Events.STARTED, training.trainer.terminate)
     training.run(9)
