@@ -49,7 +49,7 @@ def train(
         hooks = [
             LoggingTensorHook(["loss", "optimizer.lr", "model.bias"], every_n_iter=4),
             WeightAverageHook(decay=0.9),
-            EarlyStoppingHook("loss", mode="no_increase", patience=9),
+            EarlyStoppingHook("loss", mode="no_increase", patience=6),
             witness,
         ]
         to_save["bus"] = bus = hookbus_ignite.attach(
@@ -133,6 +133,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Weights, log lines, evaluations and the stop are the same, with hookbus as without."""
+    Training().run(1)  # so that no child imports what PyTorch imports late
     whole = in_child(with_hooks, shuffles, None)
     assert whole is not None
     assert not with_hooks or whole["outcome"][0] == "stopped"
