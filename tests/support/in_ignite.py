@@ -48,7 +48,9 @@ class Training:
         losses: what the process function returned, in order.
     """
 
-    def __init__(self, accumulates: int = 1, evaluates: bool = True, shuffles: bool = False) -> None:
+    def __init__(
+        self, accumulates: int = 1, evaluates: bool = True, shuffles: bool = False
+    ) -> None:
         manual_seed(1)
         self.model = torch.nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)

@@ -23,6 +23,7 @@ EXEMPT = {
     "scikit-learn": INSTALLS,
     OF_A_CLONE: INSTALLS,
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
+    "pip install hookbus-ignite": INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
@@ -50,6 +51,7 @@ LONG = {
 
 NEEDS = {
     "README.md": pytest.mark.torch,
+    "docs/how-to/ignite.md": pytest.mark.ignite,
     "docs/how-to/jax.md": pytest.mark.jax,
     "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
