@@ -56,12 +56,14 @@ class Names:
         rate: the learning rate.
         weight: the weights of its layer, of which it has one.
         grads: all gradients together; None if hooks cannot name them.
+        evaluation: the name of its evaluations, which is empty if they have none.
     """
 
     metric: str
     rate: str
     weight: str
     grads: str | None = "model:grads"
+    evaluation: str = ""
 
 
 @attrs.frozen
@@ -237,10 +239,11 @@ def _watches(trained: Trained, plain: Trained, _: Names) -> None:
     unchanged(trained, plain)
 
 
-def _writes(trained: Trained, plain: Trained, _: Names) -> None:
+def _writes(trained: Trained, plain: Trained, names: Names) -> None:
     unchanged(trained, plain)
     found = {path.name for path in Path("predictions").iterdir()}
-    assert found == {f"eval-{step}.npz" for step in (6, 12, 18)}
+    name = names.evaluation or "eval"
+    assert found == {f"{name}-{step}.npz" for step in (6, 12, 18)}
 
 
 def _profiles(trained: Trained, plain: Trained, _: Names) -> None:
@@ -370,7 +373,7 @@ ROWS = (
         "reduce-lr-on-plateau",
         lambda names: ReduceLROnPlateauHook(
             names.metric,
-            evaluation="",
+            evaluation=names.evaluation,
             patience=0,
             threshold=1e9,
             variable=names.rate,

@@ -24,6 +24,7 @@ EXEMPT = {
     OF_A_CLONE: INSTALLS,
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-lightning": INSTALLS,
+    "pip install hookbus-ignite": INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
@@ -51,6 +52,7 @@ LONG = {
 
 NEEDS = {
     "README.md": pytest.mark.torch,
+    "docs/how-to/ignite.md": pytest.mark.ignite,
     "docs/how-to/jax.md": pytest.mark.jax,
     "docs/how-to/lightning.md": pytest.mark.lightning,
     "docs/how-to/many-processes.md": pytest.mark.torch,
