@@ -10,3 +10,4 @@ if find_spec("transformers") is None:
     )
 
 from hookbus_transformers.callback import BusCallback as BusCallback
+from hookbus_transformers.hook import from_callback as from_callback

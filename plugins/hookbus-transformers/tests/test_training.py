@@ -99,7 +99,8 @@ def test_the_loss_is_the_one_that_the_trainer_logs(kind: str, batches: int) -> N
         trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
     logged = [(line["step"], line["loss"], line["learning_rate"]) for line in lines]
-    assert [(step, loss, rate) for step, _, loss, rate in hook.seen] == logged
+    for (step, _, loss, rate), line in zip(hook.seen, logged, strict=True):
+        assert line in ((step, loss, rate), (step, round(loss, 4), rate))  # as 4.x rounds
     per_epoch = -(-6 // batches)
     assert [epoch for _, epoch, *_ in hook.seen] == sorted([0, 1, 2] * per_epoch)
     assert len(logged) == 3 * per_epoch

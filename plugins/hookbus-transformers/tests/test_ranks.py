@@ -1,0 +1,57 @@
+"""A training of several processes under torchrun: all ranks do the same at one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.profiles import cases
+from tests.support.ranks import RanksRun, run
+
+SCRIPT = Path(__file__).with_name("rank_training.py")
+SIZES = cases([2], [2, 4])
+
+
+def trained(ranks: int, folder: Path, *arguments: str) -> RanksRun:
+    return run(SCRIPT, ranks, folder, *arguments)
+
+
+def saved(folder: Path) -> list[str]:
+    """Return the checkpoints that are complete."""
+    return sorted(path.parent.name for path in folder.glob("out/*/trainer_state.json"))
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_a_stop_of_one_rank_stops_all_at_one_step(ranks: int, tmp_path: Path) -> None:
+    """It is sent at the end of its step, and takes effect at the end of the next one."""
+    done = trained(ranks, tmp_path, "stop")
+    assert (done.code, done.one("kind"), done.one("step")) == (0, "stopped", 8), done
+    assert done.one("weights")
+    assert done.output.count("session ended kind=stopped") == 1  # the chief logs
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_after_a_signal_to_one_rank_all_save_and_resume(ranks: int, tmp_path: Path) -> None:
+    """The weights are those of a training that nothing cuts."""
+    whole = trained(ranks, tmp_path / "whole")
+    assert (whole.one("kind"), whole.one("step")) == ("completed", 18), whole
+    done = trained(ranks, tmp_path / "cut", "SIGTERM")
+    assert (done.one("kind"), done.one("step")) == ("preempted", 8), done
+    assert done.code != 0
+    assert saved(tmp_path / "cut") == ["checkpoint-5", "checkpoint-8"]
+    again = trained(ranks, tmp_path / "cut")
+    assert again.one("weights") == whole.one("weights")
+    lines = [line for line in whole.output.splitlines() if "logged step=9" in line]
+    value = lines[0].partition("values=")[2].partition(" secs")[0]
+    assert f"logged step=9 values={value}" in again.output
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_the_error_of_one_rank_ends_all(ranks: int, tmp_path: Path) -> None:
+    """The others name it."""
+    done = trained(ranks, tmp_path, "error")
+    assert done.one("kind") == "failed", done
+    assert done.left[1]["error"] == "ValueError: the hook is broken"
+    for rank in {*range(ranks)} - {1}:
+        assert "rank 1: ValueError: the hook is broken" in done.left[rank]["error"]
