@@ -143,7 +143,8 @@ class _CallbackHook(SessionRunHook):
         self._state, self._control = TrainerState(), TrainerControl()
         self._state.is_world_process_zero = self._state.is_local_process_zero = rank == 0
         self._state.num_train_epochs = self._args.num_train_epochs
-        self._run, self._epoch = None, None
+        self._run = None
+        self._epoch: int | None = None
         self._has_begun = self._logs = False
         self._tell("on_init_end")
 
@@ -288,10 +289,10 @@ def _defaults() -> TrainingArguments:
     """Return the default arguments, which look for no device and no other process."""
     args = TrainingArguments.__new__(TrainingArguments)
     for field in dataclasses.fields(TrainingArguments):
-        factory = field.default_factory
-        is_made = factory is not dataclasses.MISSING
-        default = factory() if is_made else field.default
-        setattr(args, field.name, None if default is dataclasses.MISSING else default)
+        value = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        setattr(args, field.name, None if value is dataclasses.MISSING else value)
     return args
 
 

@@ -44,9 +44,10 @@ def main(folder: Path, trouble: str = "") -> None:
     bus = BusCallback(hooks, config=Config(autoload=False, header=False))
     settings = {"save_strategy": "steps", "save_steps": 5, "output_dir": folder / "out"}
     trainer = trainer_of(
-        bus, model=lambda: Net(0.3), per_device_train_batch_size=2, max_steps=18, **settings
+        bus, model=lambda: Net(0.3), per_device_train_batch_size=2, max_steps=30, **settings
     )
     error = ""
+    (folder / "out").mkdir(exist_ok=True)
     last = get_last_checkpoint(str(folder / "out"))
     try:
         with bus:

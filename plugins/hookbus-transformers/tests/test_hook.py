@@ -135,13 +135,12 @@ def test_early_stopping_stops_the_session() -> None:
 
 def test_what_a_callback_lacks_is_an_error_before_the_first_step() -> None:
     """It says what it needs, and what to give."""
-    session = MonitoredSession(hooks=[from_callback(EarlyStoppingCallback)], config=OFF)
-    with (
-        pytest.raises(UsageError, match="requires metric_for_best_model") as caught,
-        session,
-    ):
-        with session.step():
-            raise AssertionError("the step began")
+    hook, begun = from_callback(EarlyStoppingCallback), []
+    session = MonitoredSession(hooks=[hook], config=OFF)
+    message = "requires metric_for_best_model"
+    with pytest.raises(UsageError, match=message) as caught, session, session.step():
+        begun.append("the step")
+    assert not begun
     assert "from_callback(..., args=TrainingArguments(...))" in str(caught.value)
 
     class Reads(TrainerCallback):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,11 +24,18 @@ def saved(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("out/*/trainer_state.json"))
 
 
+def logged(done: RanksRun) -> list[Any]:
+    """Return the step and the values of each line that a hook has logged."""
+    found = re.findall(r"logged step=(\d+) values=(\{.*?\})", done.output)
+    return [(int(step), values) for step, values in found]
+
+
 @pytest.mark.parametrize("ranks", SIZES)
 def test_a_stop_of_one_rank_stops_all_at_one_step(ranks: int, tmp_path: Path) -> None:
-    """It is sent at the end of its step, and takes effect at the end of the next one."""
+    """It is sent at the end of its step; short steps send together what each has to say."""
     done = trained(ranks, tmp_path, "stop")
-    assert (done.code, done.one("kind"), done.one("step")) == (0, "stopped", 8), done
+    assert (done.code, done.one("kind")) == (0, "stopped"), done
+    assert 8 <= done.one("step") <= 23
     assert done.one("weights")
     assert done.output.count("session ended kind=stopped") == 1  # the chief logs
 
@@ -35,16 +44,17 @@ def test_a_stop_of_one_rank_stops_all_at_one_step(ranks: int, tmp_path: Path) ->
 def test_after_a_signal_to_one_rank_all_save_and_resume(ranks: int, tmp_path: Path) -> None:
     """The weights are those of a training that nothing cuts."""
     whole = trained(ranks, tmp_path / "whole")
-    assert (whole.one("kind"), whole.one("step")) == ("completed", 18), whole
+    assert (whole.one("kind"), whole.one("step")) == ("completed", 30), whole
     done = trained(ranks, tmp_path / "cut", "SIGTERM")
-    assert (done.one("kind"), done.one("step")) == ("preempted", 8), done
+    assert done.one("kind") == "preempted", done
     assert done.code != 0
-    assert saved(tmp_path / "cut") == ["checkpoint-5", "checkpoint-8"]
+    step = done.one("step")
+    assert 8 <= step <= 23
+    assert f"checkpoint-{step}" in saved(tmp_path / "cut")
     again = trained(ranks, tmp_path / "cut")
     assert again.one("weights") == whole.one("weights")
-    lines = [line for line in whole.output.splitlines() if "logged step=9" in line]
-    value = lines[0].partition("values=")[2].partition(" secs")[0]
-    assert f"logged step=9 values={value}" in again.output
+    expected = [line for line in logged(whole) if line[0] > step]
+    assert logged(again) == expected
 
 
 @pytest.mark.parametrize("ranks", SIZES)
