@@ -83,7 +83,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         trainer = self._trainer = calling_trainer(self)
         self.check_alone(trainer.callback_handler.callbacks)
         # The Trainer fails to save if the checkpoint that it resumed from lacks the entry.
-        kept = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        kept = state.stateful_callbacks.setdefault(type(self).__name__, _entry(None))
         self._losses, self._logged = [], {}
         self._owes_save, self._saved = False, None
         self._control, self._epoch = control, int(state.epoch or 0)
@@ -93,7 +93,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
                 global_step=state.global_step,
                 last_step=state.max_steps,
                 state=kept["attributes"][_STATE] if state.global_step else None,
-                params=args.to_sanitized_dict(),
+                params={**args.to_sanitized_dict(), "logging_dir": None},  # it has the time
             )
         self._is_fresh = True
         self._is_over = not goes_on or state.global_step >= state.max_steps
@@ -228,7 +228,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """Return the states of hooks, for ``trainer_state.json``."""
-        return {"args": {"restored": True}, "attributes": {_STATE: self.packed_state()}}
+        return _entry(self.packed_state())
 
     @contextmanager
     def _obeying(self, control: Any) -> Iterator[None]:
@@ -296,6 +296,11 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self._late_zeroing.close()
         self._wraps.close()
         self._zeroings = []
+
+
+def _entry(packed: str | None) -> dict[str, Any]:
+    """Return the states of hooks in the form in which a Trainer keeps those of callbacks."""
+    return {"args": {"restored": True}, "attributes": {_STATE: packed}}
 
 
 def _is_apt(record: logging.LogRecord) -> bool:

@@ -233,6 +233,7 @@ def test_states_of_other_plugins_are_named(capsys: pytest.CaptureFixture[str]) -
     log = capsys.readouterr().err
     assert "the state of a hook that is not on hook=logging-tensor" in log
     assert "the checkpoint has no state for this hook hook=early-stopping" in log
+    assert "parameters differ" not in log
 
 
 def test_a_state_that_was_changed_is_refused() -> None:

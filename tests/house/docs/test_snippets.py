@@ -25,6 +25,7 @@ EXEMPT = {
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
+    "pip install hookbus-transformers": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
     "python benchmarks/peers.py": MEASURES,
     "tensorboard --logdir runs/line": SERVES,
@@ -55,6 +56,7 @@ NEEDS = {
     "docs/how-to/pytorch.md": pytest.mark.torch,
     "docs/how-to/scikit-learn.md": pytest.mark.xgboost,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
+    "docs/how-to/transformers.md": pytest.mark.transformers,
     "docs/how-to/use-the-trained-model.md": pytest.mark.torch,
     "docs/tutorial/find-the-batch.md": pytest.mark.torch,
 }
