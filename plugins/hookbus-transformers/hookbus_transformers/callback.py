@@ -299,7 +299,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
 
 def _entry(packed: str | None) -> dict[str, Any]:
-    """Return the states of hooks in the form in which a Trainer keeps those of callbacks."""
+    """Return the states of hooks in the form of ``trainer_state.json``."""
     return {"args": {"restored": True}, "attributes": {_STATE: packed}}
 
 
