@@ -145,7 +145,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
             zero()
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return what the Trainer has logged by now; the newest values count."""
+        """Return the newest values that the Trainer has logged."""
         return self._logged
 
     def on_log(self, *_: Any, logs: Mapping[str, Any], **__: Any) -> None:
@@ -155,7 +155,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
     def on_evaluate(
         self, _: Any, __: Any, control: Any, metrics: Mapping[str, Any], **___: Any
     ) -> None:
-        """Tell hooks what an evaluation has found."""
+        """Tell hooks the metrics of an evaluation."""
         if self.session is not None and self.is_open:
             with self._obeying(control):
                 self.session.evaluation_ended(metrics, self._evaluation)
@@ -196,7 +196,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self.end()
 
     def end(self) -> None:
-        """End the session after a training that has ended by itself.
+        """End the session of a run that has ended by itself.
 
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.
@@ -267,7 +267,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         return ([], None) if self._is_over else original(*arguments, **named)
 
     def _evaluation_loop(self, original: Any, *arguments: Any, **named: Any) -> Any:
-        """Tell hooks that an evaluation begins; a prediction is none."""
+        """Tell hooks that an evaluation begins, but nothing of a prediction."""
         description = named.get("description", *arguments[1:2])
         if self.session is None or not self.is_open or description == "Prediction":
             return original(*arguments, **named)

@@ -40,7 +40,7 @@ _PARTS = (
     "train_dataloader",
     "eval_dataloader",
 )
-"""What a Trainer gives to its callbacks beside the arguments, the state and the control."""
+"""The objects that a Trainer gives to callbacks beside arguments, state and control."""
 _UNSERVED = {
     "should_evaluate": "evaluate in the loop, with session.evaluation()",
     "should_epoch_stop": "stop the whole training with should_training_stop",

@@ -1,4 +1,4 @@
-"""A training in the Trainer, of one process or of several: a script for torchrun.
+"""Trains in the Trainer, in one process or in several: a script for torchrun.
 
 `tests.support.ranks` starts it. Each rank writes what it has at the end.
 """

@@ -1,4 +1,4 @@
-"""A training of several processes under torchrun: all ranks do the same at one step."""
+"""Tests the Trainer in several processes: all ranks stop, save and fail at one step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_stop_of_one_rank_stops_all_at_one_step(ranks: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("ranks", SIZES)
 def test_after_a_signal_to_one_rank_all_save_and_resume(ranks: int, tmp_path: Path) -> None:
-    """The weights are those of a training that nothing cuts."""
+    """The weights are those of an uninterrupted run."""
     whole = trained(ranks, tmp_path / "whole")
     assert (whole.one("kind"), whole.one("step")) == ("completed", 30), whole
     done = trained(ranks, tmp_path / "cut", "SIGTERM")

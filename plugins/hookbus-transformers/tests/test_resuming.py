@@ -1,4 +1,4 @@
-"""A training that was killed, preempted or stopped goes on as if nothing had been.
+"""Tests that a killed, preempted or stopped run goes on as if nothing had happened.
 
 Each training is a forked process that has imported everything, so its time is that of
 training. The Trainer resumes; the states of hooks are in its checkpoints.
@@ -45,15 +45,15 @@ SETTINGS = {
 
 def forked(train: Callable[[], Any]) -> tuple[int, Any]:
     """Train in a process of its own; return its exit code, and what it has returned."""
-    answer = Path("answer.json")
-    answer.unlink(missing_ok=True)
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
         code = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             torch.set_num_threads(1)
-            answer.write_text(json.dumps(train(), default=float))
+            answer = json.dumps(train(), default=float)
+            os.write(writing, answer.encode())
             code = 0
         except SystemExit as ending:
             code = ending.code
@@ -61,8 +61,11 @@ def forked(train: Callable[[], Any]) -> tuple[int, Any]:
             traceback.print_exc(file=sys.stderr)
         finally:
             os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        answer = stream.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return code, json.loads(answer.read_text()) if answer.exists() else None
+    return code, json.loads(answer) if answer else None
 
 
 class Signals(TrainerCallback):
@@ -142,7 +145,7 @@ def check(found: dict[str, Any], expected: dict[str, Any], since: int) -> None:
 def test_a_killed_training_goes_on_as_one_that_was_not(
     number: int, whole: dict[str, Any]
 ) -> None:
-    """First the Trainer alone, then with hooks: the same weights, lines and stop."""
+    """First the Trainer alone, then with hooks, to the same weights, lines and stop."""
     step, event = DRAWN[number], random.Random(number).choice(["on_step_begin", "on_log"])
     kill = Signals(signal.SIGKILL, step, event)
     if number in cases(range(3), range(10)):
@@ -188,7 +191,7 @@ def test_a_training_that_is_complete_does_no_step_more() -> None:
 
 
 def test_a_stop_before_the_first_step_does_none(caplog: pytest.LogCaptureFixture) -> None:
-    """The Trainer does not complain of a lack of data, which it has not looked for."""
+    """The Trainer does not complain of a lack of data, for which it did not look."""
 
     class Refuses(SessionRunHook):
         def begin(self) -> str:

@@ -1,4 +1,4 @@
-"""Tests what hooks see of a training in the Trainer, and that it trains as without them."""
+"""Tests what hooks see in the Trainer, and that it trains as without them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_hooks_of_evaluations_see_each_batch() -> None:
 
 
 def test_hooks_see_what_the_trainer_has_logged() -> None:
-    """The newest values, under its names; before the first line there are none."""
+    """The newest values, under its names, and nothing before the first line."""
     seen: list[Any] = []
 
     class After(SessionRunHook):
