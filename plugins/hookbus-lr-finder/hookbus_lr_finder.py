@@ -82,7 +82,9 @@ class LRFinderHook(SessionRunHook):
     def before_run(self) -> SessionRunArgs | None:
         """Give a custom loop its learning rate, and ask for the loss."""
         if self._custom and self._session is not None and not self.sweep.is_over:
-            self._session.write({self._rate_in(self._session): self.sweep.next_rate})
+            name = self._rate_in(self._session)
+            now = self._session.variables()[name]  # with a rate for each group, perhaps
+            self._session.write({name: now * 0.0 + self.sweep.next_rate})
         return SessionRunArgs(self.loss, reduce="mean") if self._custom else None
 
     def after_run(

@@ -14,6 +14,8 @@ from hookbus import Due, Graph, Session, SessionRunArgs, SessionRunHook
 from hookbus.validation import numeric
 
 _COUNT = numeric(least=0, whole=True)
+_LEAST = 1e-8
+"""The change of a rate that counts, as in PyTorch."""
 
 
 @attrs.define(eq=False)
@@ -110,13 +112,20 @@ class ReduceLROnPlateauHook(SessionRunHook):
 
     def _lower(self, session: Session, step: int) -> None:
         name = hookbus.learning.learning_rate_variable(session, self.variable, NAME)
-        rate = float(session.variables()[name])
-        if rate - (lower := max(rate * self.factor, self.min_lr)) <= 1e-8:  # as in PyTorch
+        value = session.variables()[name]
+        is_one = not getattr(value, "shape", ())  # else one for each group of an optimizer
+        rates = [float(rate) for rate in ([value] if is_one else value)]
+        lower = [max(rate * self.factor, self.min_lr) for rate in rates]
+        pairs = [*zip(rates, lower, strict=True)]
+        if all(rate - low <= _LEAST for rate, low in pairs):
             return
+        found = [low if rate - low > _LEAST else rate for rate, low in pairs]
         run = self._run
         write = session.write if run is None or run.is_over else run.assign
-        write({name: lower})
-        hookbus.log.info("learning rate reduced", step=step, lr=lower, by=NAME)
+        write({name: found[0] if is_one else value * 0.0 + found})  # of its own type
+        hookbus.log.info(
+            "learning rate reduced", step=step, lr=found[0] if is_one else found, by=NAME
+        )
 
     @hookbus.hookimpl
     def finished(self, outcome: hookbus.Outcome) -> None:

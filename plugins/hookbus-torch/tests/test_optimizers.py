@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from hookbus_lr_finder import LRFinderHook
 from hookbus_torch.library import TorchLibrary
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
@@ -20,7 +21,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from hookbus import GraphError, UsageError
+from hookbus import Config, GraphError, MonitoredSession, UsageError
 
 LIBRARY = TorchLibrary()
 
@@ -214,6 +215,20 @@ def test_several_groups_have_a_rate_each():
     assert live[".lr"].get().tolist() == [0.5, 0.5]
     live[".lr"].put(torch.tensor([0.25, 0.75], dtype=torch.bfloat16))
     assert live[".lr"].get().tolist() == [0.25, 0.75]
+
+
+def test_lr_finder_gives_each_group_the_rate_that_it_tests():
+    """Trainers put weights with decay and others into groups of their own."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = SGD([{"params": [part], "lr": 1.0} for part in model.parameters()])
+    finder, seen = LRFinderHook(min_lr=0.25, max_lr=1.0, steps=3, output_dir="."), []
+    with MonitoredSession(hooks=[finder], config=Config(autoload=False)) as session:
+        session.track(model=model, optimizer=optimizer)
+        for _ in session.iterate(range(9)):
+            with session.step() as step:
+                seen.append([group["lr"] for group in optimizer.param_groups])
+                step.report(loss=1.0)
+    assert seen == [[rate, rate] for rate in (0.25, 0.5, 1.0)]
 
 
 def test_more_or_fewer_rates_than_groups_are_refused_and_change_nothing():

@@ -38,27 +38,36 @@ arguments = st.fixed_dictionaries(
 )
 
 
-def optimizer_of() -> Any:
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=FIRST)
+def optimizer_of(groups: int = 1) -> Any:
+    each = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(groups)]
+    for number, group in enumerate(each):
+        group["lr"] = FIRST / 2**number
+    return torch.optim.SGD(each)
 
 
-def rates_of_torch(found: Sequence[float], higher: bool, **more: Any) -> list[float]:
-    """Return the learning rate after each value, with the class of PyTorch."""
-    optimizer = optimizer_of()
+def rates_in(optimizer: Any) -> list[float]:
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def rates_of_torch(
+    found: Sequence[float], higher: bool, groups: int, **more: Any
+) -> list[list[float]]:
+    """Return the learning rates after each value, with the class of PyTorch."""
+    optimizer = optimizer_of(groups)
     mode = "max" if higher else "min"
     scheduler = ReduceLROnPlateau(optimizer, mode, threshold_mode="rel", **more)
     rates = []
     for value in found:
         scheduler.step(value)
-        rates.append(optimizer.param_groups[0]["lr"])
+        rates.append(rates_in(optimizer))
     return rates
 
 
 def rates_of_hook(
-    found: Sequence[float], higher: bool, evaluates: bool, **more: Any
-) -> list[float]:
-    """Return the learning rate after each value, that of a step or an evaluation."""
-    optimizer, rates = optimizer_of(), []
+    found: Sequence[float], higher: bool, groups: int, evaluates: bool, **more: Any
+) -> list[list[float]]:
+    """Return the learning rates after each value, that of a step or an evaluation."""
+    optimizer, rates = optimizer_of(groups), []
     watched = "" if evaluates else None
     hook = ReduceLROnPlateauHook("loss", watched, 1, higher_is_better=higher, **more)
     with MonitoredSession(hooks=[hook], config=QUIET) as session:
@@ -69,16 +78,19 @@ def rates_of_hook(
             if evaluates:
                 with session.evaluation() as evaluation:
                     evaluation.report(loss=value)
-            rates.append(optimizer.param_groups[0]["lr"])
+            rates.append(rates_in(optimizer))
     return rates
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
 @settings(max_examples=examples(400))
 @given(
-    found=st.lists(values, min_size=1, max_size=16), higher=st.booleans(), more=arguments
+    found=st.lists(values, min_size=1, max_size=16),
+    higher=st.booleans(),
+    groups=st.integers(1, 3),
+    more=arguments,
 )
-def test_the_rates_are_those_of_pytorch(evaluates, found, higher, more):
-    """Bit for bit, also if values are NaN or infinite."""
-    expected = rates_of_torch(found, higher, **more)
-    assert rates_of_hook(found, higher, evaluates, **more) == expected
+def test_the_rates_are_those_of_pytorch(evaluates, found, higher, groups, more):
+    """Bit for bit, also if values are NaN or infinite, and for each group of parameters."""
+    expected = rates_of_torch(found, higher, groups, **more)
+    assert rates_of_hook(found, higher, groups, evaluates, **more) == expected

@@ -38,6 +38,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         "lightning",
         "tensorflow",
         "torch",
+        "transformers",
         "xgboost",
     ):
         if item.get_closest_marker(library) and find_spec(library) is None:
