@@ -115,6 +115,7 @@ class Backup:
         write()
         self._weights = _digest(self._weights_path)
         _put(self._folder / KEPT, attrs.evolve(kept, weights=self._weights))
+        (self._folder / NEXT).unlink()
         self.wrote = True
 
     def _fitting(self, updates: int) -> Kept | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import keras
 
-from hookbus import Config, TrainerAdapter, UsageError, resumes
+from hookbus import Config, TrainerAdapter, UsageError, log, resumes
 from hookbus_keras.backup import Backup, Kept
 from hookbus_keras.values import updates_of, values_of
 
@@ -55,7 +55,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):  # type: ignore[mis
         }
     )
 
-    _instances: WeakSet[BusCallback] = WeakSet()
+    _instances: ClassVar[WeakSet[BusCallback]] = WeakSet()
 
     def __init__(
         self,
@@ -110,9 +110,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):  # type: ignore[mis
         self._batch = batch
         self.step_begins()
 
-    def on_train_batch_end(
-        self, batch: int, logs: Mapping[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """End the step, and back up if that is due."""
         self.step_ended(logs or {}, self._increment(batch))
         if self._backup is not None:
@@ -125,6 +123,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):  # type: ignore[mis
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tell hooks of a validation in the training."""
         if self.is_open and self.session is not None:
+            self.step_is_left()  # Keras began it, and then the data ran out
             self.session.evaluation_began()
 
     def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -144,6 +143,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):  # type: ignore[mis
         if not self.is_open or self.session is None:
             return
         self._is_inside = False
+        self.step_is_left()
         self.session.epoch_ended(epoch)
         if self._backup is not None:
             self._epoch = epoch + 1
@@ -156,6 +156,12 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):  # type: ignore[mis
         self.model._initial_epoch = self._first_epoch
         self.end()
         outcome = self.outcome
+        if self._is_asked and self.session is not None:
+            log.warning(
+                "no backup of the end",
+                step=self.session.global_step,
+                why="a hook asked for it behind the last epoch, when Keras writes none",
+            )
         if self._backup is not None and outcome is not None and not resumes(outcome.kind):
             self._backup.callback.on_train_end(logs)
 

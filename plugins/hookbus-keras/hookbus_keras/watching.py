@@ -1,2 +1,4 @@
 """x"""
+
+
 def from_callback(): ...
