@@ -35,7 +35,7 @@ def data(count: int = 24) -> tuple[Any, Any]:
 
 
 def fit(model: keras.Model, *callbacks: Any, **settings: Any) -> keras.callbacks.History:
-    """Train 18 steps in three epochs, always with the same shuffles; validate after each."""
+    """Train 18 steps in three epochs, shuffled always alike, and validate after each."""
     keras.utils.set_random_seed(2)
     usual = {"batch_size": 4, "epochs": 3, "validation_data": data(8), "verbose": 0}
     return model.fit(*data(), callbacks=[*callbacks], **{**usual, **settings})

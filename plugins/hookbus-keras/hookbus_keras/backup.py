@@ -119,14 +119,15 @@ class Backup:
         self.wrote = True
 
     def _fitting(self, updates: int) -> Kept | None:
-        """Return what was kept with the weights that Keras has restored; None if nothing."""
+        """Return what was kept with the weights that Keras has restored, or None."""
         now, following = _get(self._folder / KEPT), _get(self._folder / NEXT)
         if self._weights is None:
             return None
         if now is not None and now.weights == self._weights:
             return now
-        is_new = following is not None and following.follows != self._weights
-        return following if is_new and following.updates == updates else None
+        if following is None or following.follows == self._weights:
+            return None  # Keras has not written the weights that were to follow
+        return following if following.updates == updates else None
 
     @property
     def _weights_path(self) -> Path:

@@ -17,7 +17,7 @@ from hookbus_keras.values import updates_of, values_of
 _BACKUP = "pass BusCallback(backup=keras.callbacks.BackupAndRestore(...))"
 
 
-class BusCallback(TrainerAdapter, keras.callbacks.Callback):  # type: ignore[misc]
+class BusCallback(TrainerAdapter, keras.callbacks.Callback):
     """Runs hooks of hookbus in fit: ``model.fit(x, y, callbacks=[BusCallback()])``.
 
     A step is a batch, as Keras counts them. Hooks see:

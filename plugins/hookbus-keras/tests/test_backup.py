@@ -69,7 +69,9 @@ def test_a_killed_training_ends_as_if_nothing_had_been(kind: str) -> None:
     whole, cut = (np.load(f"{name}/end.npz") for name in ("whole", "cut"))
     assert all(np.array_equal(whole[name], cut[name]) for name in whole)
     if kind == "hooks":
-        lines = [Path(f"{name}/lines.txt").read_text().splitlines() for name in ("whole", "cut")]
+        lines = [
+            Path(f"{name}/lines.txt").read_text().splitlines() for name in ("whole", "cut")
+        ]
         assert {*lines[0]} == {*lines[1]}
         assert len(lines[0]) < len(lines[1])
         assert "early-stopping" in lines[0][-1]
@@ -293,7 +295,9 @@ def test_a_state_that_has_changed_is_an_error() -> None:
     path = Path("backup/hookbus.json")
     kept = json.loads(path.read_text())
     path.write_text(json.dumps({**kept, "state": "{}"}))
-    with pytest.raises(CheckpointError, match="the state of hooks in the checkpoint cannot"):
+    with pytest.raises(
+        CheckpointError, match="the state of hooks in the checkpoint cannot"
+    ):
         fit(net(), bus(CountsHook()))
 
 

@@ -384,7 +384,7 @@ def test_gradients_and_batches_are_named_as_what_keras_does_not_show() -> None:
         def begin(self, graph):
             graph.wrap("model.layer.kernel:grad", lambda value: value)
 
-    with pytest.raises(UsageError, match="changes 'model.layer.kernel:grad'.*clipnorm="):
+    with pytest.raises(UsageError, match=r"changes 'model.layer.kernel:grad'.*clipnorm="):
         fit(net(), bus(ClipsHook()))
 
 
@@ -397,7 +397,9 @@ class RequestsHook(SessionRunHook):
 
 def test_without_a_backup_a_request_to_save_tells_how() -> None:
     """It is refused and not forgotten."""
-    with pytest.raises(UsageError, match=r"saves no checkpoint for hooks: pass BusCallback"):
+    with pytest.raises(
+        UsageError, match=r"saves no checkpoint for hooks: pass BusCallback"
+    ):
         fit(net(), bus(RequestsHook()))
 
 
