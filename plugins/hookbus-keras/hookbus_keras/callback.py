@@ -69,7 +69,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
         keras.callbacks.Callback.__init__(self)
         self._backup = None if backup is None else Backup(backup)
         self.saves = backup is not None
-        self._epoch, self._batch, self._updates = 0, 0, 0
+        self._epoch, self._updates, self._batches = 0, 0, 1
         self._is_asked = self._is_inside = self._has_begun = False
         self._first_epoch: int | None = None
         self._instances.add(self)
@@ -82,7 +82,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
         self._is_asked = self._is_inside = self._has_begun = False
         if self._backup is not None:
             kept = self._backup.restore(self, self._kept)
-        self._updates = updates_of(model)
+        self._updates, self._batches = updates_of(model), model.steps_per_execution
         step = self._updates if kept is None else kept.step
         goes_on = self.start(
             values_of(model),
@@ -107,12 +107,11 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin a step."""
-        self._batch = batch
         self.step_begins()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """End the step, and back up if that is due."""
-        self.step_ended(logs or {}, self._increment(batch))
+        self.step_ended(logs or {}, self._increment())
         if self._backup is not None:
             self._backup.callback.on_train_batch_end(batch, logs)
             # At the end of an epoch, Keras need not repeat the epoch.
@@ -199,16 +198,13 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
         step, updates = self.session.global_step, updates_of(self.model)
         return Kept(state, step, updates, self._epoch, self._is_inside)
 
-    def _increment(self, batch: int) -> int:
-        """Return the number of batches in a call of Keras' that ended with a batch."""
-        count = batch - self._batch + 1
-        if count == 1:
+    def _increment(self) -> int:
+        """Return the number of batches in the call of Keras' that has ended."""
+        if self._batches == 1:
             return 1
-        steps = self.params["steps"]
-        if steps is not None:  # the last call of an epoch may be shorter
-            return int(min(count, steps - self._batch))
+        # The last call of an epoch may have fewer, and Keras does not tell how many.
         before, self._updates = self._updates, updates_of(self.model)
-        return self._updates - before
+        return max(self._updates - before, 1)
 
     def _last_step(self, step: int, kept: Kept | None) -> int | None:
         """Return the step at which the training ends; None if nobody knows.

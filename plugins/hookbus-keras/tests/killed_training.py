@@ -62,7 +62,7 @@ def train(folder: Path, kill: int, with_hooks: bool) -> None:
     if with_hooks:
         hooks = [
             LoggingTensorHook(["loss", "optimizer.learning_rate"], every_n_iter=4),
-            EarlyStoppingHook("loss", patience=4, min_steps=26),
+            EarlyStoppingHook("optimizer.learning_rate", mode="no_decrease", patience=27),
             ReduceLROnPlateauHook("val_loss", evaluation="", patience=2, threshold=0.99),
             NotesHook(folder),
         ]

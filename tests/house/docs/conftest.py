@@ -32,7 +32,7 @@ def _environment() -> dict[str, str]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test that needs a library where it is not installed."""
-    for library in ("jax", "tensorflow", "torch", "xgboost"):
+    for library in ("jax", "keras", "tensorflow", "torch", "xgboost"):
         if item.get_closest_marker(library) and find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
 

@@ -23,6 +23,7 @@ EXEMPT = {
     "scikit-learn": INSTALLS,
     OF_A_CLONE: INSTALLS,
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
+    'pip install "hookbus[all]" hookbus-keras': INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
     'pip install "hookbus[all]" numpy tensorboard': INSTALLS,
@@ -51,6 +52,7 @@ LONG = {
 NEEDS = {
     "README.md": pytest.mark.torch,
     "docs/how-to/jax.md": pytest.mark.jax,
+    "docs/how-to/keras.md": pytest.mark.keras,
     "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
     "docs/how-to/scikit-learn.md": pytest.mark.xgboost,
