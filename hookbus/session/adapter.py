@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Self
@@ -13,8 +14,8 @@ from hookbus.config.config import Config
 from hookbus.errors import ArgumentTypeError, TrainingError, UsageError
 from hookbus.graph.node import METRICS
 from hookbus.graph.report_graph import ReportGraph
-from hookbus.hooks.outcome import Outcome, StopReason, is_swallowed
-from hookbus.hooks.requests import Served
+from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
+from hookbus.hooks.requests import ForeignLoop, Served
 from hookbus.logs import log
 from hookbus.plugin.requirements import check_in_range
 from hookbus.session.driven import DrivenSession, StepRequest
@@ -57,6 +58,8 @@ class TrainerAdapter:
     instead: ClassVar[Mapping[Served, str]] = MappingProxyType({})
     """Advice for the user, by a request that the trainer does not serve."""
     saves: ClassVar[bool] = False
+    """What the user can do instead of a request that the trainer does not serve."""
+    saves: bool = False
     """Whether the trainer writes a checkpoint when :meth:`save` is called."""
 
     def __init__(
@@ -127,7 +130,8 @@ class TrainerAdapter:
             params: hyperparameters to record; what is no plain value is left out.
 
         Raises:
-            UsageError: a hook needs what the trainer does not do.
+            UsageError: a hook needs what the trainer does not do, or changes values that it
+                does not pass through hooks.
             CheckpointError: this is no such state.
         """
         if self.session is not None and self.is_open:
@@ -136,7 +140,7 @@ class TrainerAdapter:
         session = self.session = DrivenSession(
             hooks=hooks,
             config=config,
-            save=self.save if self.saves else None,
+            save=_weakly(self.save) if self.saves else None,
             loop=self.trainer_name,
             instead=self.instead,
             summary_dir=summary_dir,
@@ -155,6 +159,7 @@ class TrainerAdapter:
                 )
             session.created(global_step=global_step)
             session.track(**tracked)
+            self._check_wraps(session)
             plain = _plain(params)
             if plain:
                 session.record(plain)
@@ -260,6 +265,21 @@ class TrainerAdapter:
         )
         return any(n not in values and not graph.is_held(n) for n in reported)
 
+    def _check_wraps(self, session: DrivenSession) -> None:
+        """Refuse hooks that change values which the trainer does not pass through them.
+
+        Raises:
+            UsageError: there is one.
+        """
+        graph = session.graph
+        assert isinstance(graph, ReportGraph)
+        for name, wraps in graph.wraps.items():
+            if graph.live_value(name) is None:
+                who = graph.nodes[wraps[0]].owner or NOBODY
+                ForeignLoop(name=self.trainer_name, instead=self.instead).check(
+                    "feed", who, f"changes {name!r}"
+                )
+
     def _warn_of_stop(self, stop: StopReason) -> None:
         if not self._has_warned:
             self._has_warned = True
@@ -283,6 +303,21 @@ class TrainerAdapter:
             return False
         outcome = self.fail(error)
         return outcome is not None and is_swallowed(error, outcome)
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function for a method that does not keep its object.
+
+    An adapter that a trainer drops takes its session along, which then ends as failed.
+    """
+    found = weakref.WeakMethod(method)
+
+    def call() -> None:
+        bound = found()
+        if bound is not None:
+            bound()
+
+    return call
 
 
 def _plain(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from hookbus import (
     MonitoredSession,
     SessionRunArgs,
     SessionRunHook,
+    TrainerAdapter,
     UsageError,
     hookimpl,
 )
@@ -556,3 +557,51 @@ def test_progress_and_stops_know_the_last_step_of_the_loop() -> None:
         begin(driven, last_step=9)
         steps(driven, 9)
     assert {last for _, _, last in hook.seen} == {5}
+
+
+class Saving(TrainerAdapter):
+    """Serves a trainer that writes checkpoints for hooks."""
+
+    saves = True
+
+    def save(self) -> None:
+        self.asked = True
+
+
+def test_an_adapter_that_its_trainer_drops_ends_its_session() -> None:
+    """Also one that saves, of which the session knows for that."""
+
+    class Told(SessionRunHook):
+        @hookimpl
+        def on_exception(self, outcome):
+            self.kind = outcome.kind
+
+    hook = Told()
+    adapter = Saving([hook], config=OFF)
+    adapter.start({"w": np.ones(2)})
+    del adapter
+    gc.collect()
+    assert hook.kind == "failed"
+
+
+def test_an_adapter_saves_for_hooks_while_it_is_there() -> None:
+    """Whatever the session keeps of it."""
+    adapter = Saving([CheckpointSaverHook(save_steps=1)], config=OFF)
+    with adapter:
+        adapter.start({"w": np.ones(2)})
+        adapter.step_begins()
+        adapter.step_ended({"loss": 1.0})
+        assert adapter.asked
+
+
+def test_a_trainer_refuses_hooks_that_change_what_it_does_not_pass_on() -> None:
+    """A wrap in vain would be a hook that is dropped."""
+
+    class ClipsHook(SessionRunHook):
+        def begin(self, graph):
+            graph.wrap("grads", lambda value: value)
+
+    with TrainerAdapter([ClipsHook()], config=OFF) as adapter:
+        with pytest.raises(UsageError, match=r"'clips' changes 'grads', but the trainer u"):
+            adapter.start({"w": np.ones(2)})
+        assert adapter.outcome.kind == "failed"

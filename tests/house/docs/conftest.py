@@ -35,6 +35,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for library in (
         "ignite",
         "jax",
+        "keras",
         "lightning",
         "tensorflow",
         "torch",
