@@ -57,8 +57,6 @@ class TrainerAdapter:
     """The distribution of the trainer."""
     instead: ClassVar[Mapping[Served, str]] = MappingProxyType({})
     """Advice for the user, by a request that the trainer does not serve."""
-    saves: ClassVar[bool] = False
-    """What the user can do instead of a request that the trainer does not serve."""
     saves: bool = False
     """Whether the trainer writes a checkpoint when :meth:`save` is called."""
 

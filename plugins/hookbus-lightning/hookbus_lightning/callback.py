@@ -79,7 +79,10 @@ class BusCallback(TrainerAdapter, Callback):
         """Begin the session, when the Trainer has restored its checkpoint."""
         # The Trainer's own handler leaves the loop in the middle of an update and, with
         # several ranks, broadcasts while another collective may be under way.
-        if self._handler is not None and threading.current_thread() is threading.main_thread():
+        if (
+            self._handler is not None
+            and threading.current_thread() is threading.main_thread()
+        ):
             signal.signal(signal.SIGTERM, self._handler)
         # A module without an optimizer gets one without parameters.
         optimizers = [each for each in trainer.optimizers if each.param_groups]

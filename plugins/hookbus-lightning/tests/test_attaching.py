@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Any
-
 from hookbus_lightning import BusCallback
 from hookbus_lightning.attaching import attach
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.support import commands
+from tests.support.attached import check_attached
 from tests.support.in_lightning import fit, trainer_of
 
 SCRIPT = """
@@ -21,26 +17,11 @@ trainer = trainer_of()
 module = fit(trainer)
 print(trainer.global_step, [part.tolist() for part in module.parameters()])
 """
-ROOT = Path(__file__).parents[3]
-
-
-def run(*words: str) -> Any:
-    Path("train.py").write_text(SCRIPT)
-    return commands.run_new([sys.executable, "-W", "ignore", *words, "train.py"])
 
 
 def test_the_command_puts_the_callback_into_the_trainers_of_a_script(monkeypatch) -> None:
     """The script prints what it prints without hooks; flags act as in any session."""
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{':'.join(sys.path)}")
-    alone = run()
-    assert alone.returncode == 0, alone.stderr
-    words = ["-m", "hookbus", "run", "--attach", "lightning", "--logging-tensor", "loss"]
-    watched = run(*words)
-    assert watched.returncode == 0, watched.stderr
-    assert watched.stdout == alone.stdout
-    assert "logged step=1 values={'loss':" in watched.stderr
-    stopped = run(*words, "--stop-at-step", "4")
-    assert stopped.stdout.startswith("4 ["), stopped.stderr
+    check_attached("lightning", SCRIPT, 18, monkeypatch)
 
 
 def test_a_trainer_that_has_the_callback_gets_no_second_one() -> None:

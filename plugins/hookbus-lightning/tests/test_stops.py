@@ -13,7 +13,11 @@ import torch
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_lightning import BusCallback
 from hookbus_stop_at_step import StopAtStepHook
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+)
 
 from hookbus import SessionRunHook, hookimpl
 from tests.support.handlers import handlers
@@ -44,7 +48,9 @@ class Sees(SessionRunHook):
         self.epochs.append((epoch, global_step))
 
 
-def trained(*hooks: Any, module: Any = Net, **settings: Any) -> tuple[Any, BusCallback, Sees]:
+def trained(
+    *hooks: Any, module: Any = Net, **settings: Any
+) -> tuple[Any, BusCallback, Sees]:
     sees = Sees()
     callback = BusCallback([*hooks, sees], config=OFF)
     trainer = trainer_of(callback, **settings)
@@ -56,7 +62,9 @@ def trained(*hooks: Any, module: Any = Net, **settings: Any) -> tuple[Any, BusCa
 @pytest.mark.parametrize("check", [1.0, 2])
 def test_a_hook_stops_the_training_at_a_step(step: int, check: float) -> None:
     """In an epoch and at its end, whatever the Trainer does between two steps."""
-    trainer, callback, sees = trained(StopAtStepHook(last_step=step), val_check_interval=check)
+    trainer, callback, sees = trained(
+        StopAtStepHook(last_step=step), val_check_interval=check
+    )
     assert trainer.global_step == step
     assert sees.steps == [*range(1, step + 1)]
     assert callback.outcome is not None
