@@ -106,7 +106,9 @@ def train(folder: Path, kill: int = 0, hooked: bool = True, **settings: Any) -> 
     ]
     callback = BusCallback(hooks, config=OFF)
     stops = callback if hooked else Stops()
-    trainer = trainer_of(stops, *[Kills(kill)] * bool(kill), saver, max_epochs=6, **settings)
+    trainer = trainer_of(
+        stops, *[Kills(kill)] * bool(kill), saver, max_epochs=6, **settings
+    )
     module = fit(trainer, "last", Scheduled, ResumableLoader(data(), 4))
     left = {"weights": weights(module), "step": trainer.global_step}
     if hooked:

@@ -108,7 +108,11 @@ def test_the_tuner_of_lightning_tries_rates_without_hooks() -> None:
     lightning.seed_everything(1, verbose=False)
     module = Net()
     Tuner(trainer).lr_find(
-        module, DataLoader(data(), 4), DataLoader(data(8), 4), num_training=5, attr_name="rate"
+        module,
+        DataLoader(data(), 4),
+        DataLoader(data(8), 4),
+        num_training=5,
+        attr_name="rate",
     )
     assert callback.session is None
     fit(trainer, module=module)
