@@ -26,6 +26,7 @@ class Digits(pl.LightningModule):
     def __init__(self, rate: float = 3e-3) -> None:
         super().__init__()
         self.save_hyperparameters()
+        self.rate = rate
         self.net = nn.Sequential(
             nn.Conv2d(1, 16, 3, padding=1),
             nn.ReLU(),
@@ -48,7 +49,7 @@ class Digits(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Train with Adam."""
-        return torch.optim.Adam(self.parameters(), lr=self.hparams["rate"])
+        return torch.optim.Adam(self.parameters(), lr=self.rate)
 
 
 def main() -> None:

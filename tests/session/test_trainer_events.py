@@ -456,20 +456,20 @@ def test_after_a_signal_between_two_steps_the_loop_saves() -> None:
     assert trainer.saved == [1]
 
 
-def test_the_command_knows_that_the_loop_has_saved(capfd: Any) -> None:
-    """So it exits with the code that has the program started again."""
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_command_knows_whether_the_loop_has_saved(saves: bool, capfd: Any) -> None:
+    """Then it exits with the code that has the program started again."""
     config = Config(autoload=False, header=False)
-    for save in (True, False):
-        driven = DrivenSession(
-            config=config, save=lambda: driven.saved("own") if save else None
-        )
-        begin(driven)
-        os.kill(os.getpid(), signal.SIGTERM)
-        steps(driven, 1)
-        assert "finishing this step, then saving" in capfd.readouterr().err
-        with pytest.raises(SystemExit):
-            driven.end()
-        assert config.records[-1].saved is save
+    driven = DrivenSession(
+        config=config, save=lambda: driven.saved("own") if saves else None
+    )
+    begin(driven)
+    os.kill(os.getpid(), signal.SIGTERM)
+    steps(driven, 1)
+    assert "finishing this step, then saving" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        driven.end()
+    assert [record.saved for record in config.records] == [saves]
 
 
 @pytest.mark.parametrize(

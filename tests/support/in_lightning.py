@@ -99,7 +99,7 @@ def weights(module: torch.nn.Module) -> list[float]:
 
 
 def in_child(do: Callable[[], object]) -> int:
-    """Call a function in a forked process; return its exit code, or the signal, negative."""
+    """Call a function in a forked process; return its exit code, or minus the signal."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

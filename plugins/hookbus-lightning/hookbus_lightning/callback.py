@@ -160,10 +160,12 @@ class BusCallback(TrainerAdapter, Callback):
             self.session.evaluation_ended(own)
             self._heed(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell hooks that the epoch has ended, unless a stop has cut it short."""
         self.step_is_left()
-        self._losses, self._save_waits = [], False
+        self._save_waits = False
+        if pl_module.automatic_optimization:  # no update spans two epochs
+            self._losses = []
         if not self.is_open or self.session is None:
             return
         # A module may also end an epoch by leaving out the rest of its batches.
@@ -184,11 +186,10 @@ class BusCallback(TrainerAdapter, Callback):
         """Tell hooks of the error, which leaves the Trainer."""
         if self.is_open:
             self._keep()
-            with _exit_code():
-                self.fail(exception)
+            self.fail(exception)
 
     def save(self) -> None:
-        """Write a checkpoint of the Trainer, behind the last batch of an epoch at its end."""
+        """Write a checkpoint of the Trainer; behind an epoch's last batch, at its end."""
         self._save_is_due = self._save_waits
         if self._save_waits:
             return
@@ -230,8 +231,11 @@ class BusCallback(TrainerAdapter, Callback):
         """End the session, if it is open."""
         if self.is_open:
             self._keep()
-            with _exit_code():
+            try:
                 self.end()
+            except KeyboardInterrupt:
+                # The Trainer would exit with the code of a failure.
+                raise SystemExit(ExitCode.INTERRUPTED) from None
 
     def _keep(self) -> None:
         """Keep the states of hooks for checkpoints that are written after the end."""
@@ -239,15 +243,6 @@ class BusCallback(TrainerAdapter, Callback):
         # It is an error only if somebody saves, as in any session.
         with contextlib.suppress(CheckpointError):
             self._kept = self.packed_state()
-
-
-@contextlib.contextmanager
-def _exit_code() -> Any:
-    """Exit with the code of an interruption, of which the Trainer would make a failure."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise SystemExit(ExitCode.INTERRUPTED) from None
 
 
 def _last_step(trainer: Trainer, module: LightningModule) -> int | None:

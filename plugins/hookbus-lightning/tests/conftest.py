@@ -1,4 +1,4 @@
-"""One thread a process: the models are tiny, and the threads of many tests get in the way."""
+"""One thread a process: the models are tiny, and threads of many tests collide."""
 
 import torch
 

@@ -145,7 +145,7 @@ def test_a_test_between_two_trainings_leaves_the_states_alone() -> None:
     counts = Counts()
 
     class Tested(Net):
-        def test_step(self, batch: Any, _: int) -> None:
+        def test_step(self, batch: Any, number: int) -> None:
             self.log("test_loss", self._loss(batch))
 
     trainer = trainer_of(BusCallback([counts], config=OFF))

@@ -1,4 +1,4 @@
-"""Errors reach hooks and leave fit() as they are; mistakes are told before the first step."""
+"""Errors reach hooks and leave fit() as they are; mistakes are told at the start."""
 
 from __future__ import annotations
 

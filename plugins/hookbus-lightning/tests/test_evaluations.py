@@ -150,7 +150,7 @@ def test_what_is_no_part_of_a_training_is_not_told() -> None:
     """validate(), test() and predict(), before, behind and without one."""
 
     class Whole(Net):
-        def test_step(self, batch: Any, _: int) -> None:
+        def test_step(self, batch: Any, number: int) -> None:
             self.log("test_loss", self._loss(batch))
 
         def predict_step(self, batch: Any, _: int) -> Any:

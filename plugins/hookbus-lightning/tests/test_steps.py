@@ -155,10 +155,10 @@ def test_two_optimizers_make_two_steps_of_a_batch() -> None:
     assert recorder.of("model.critic.weight:grad")[-1].tolist() == grad.tolist()
 
 
-def test_a_module_may_update_in_each_third_batch() -> None:
-    """Its loss is the mean of the three, also of those that span two epochs."""
+def test_a_module_may_update_in_each_fourth_batch() -> None:
+    """Its loss is the mean of the four, also of those that span two epochs."""
 
-    class Thirds(Net):
+    class Fourths(Net):
         def __init__(self) -> None:
             super().__init__()
             self.automatic_optimization = False
@@ -168,16 +168,16 @@ def test_a_module_may_update_in_each_third_batch() -> None:
             loss = super().training_step(batch, number)
             self.manual_backward(loss)
             self.seen += 1
-            if self.seen % 3 == 0:
+            if self.seen % 4 == 0:
                 optimizer: Any = self.optimizers()
                 optimizer.step()
                 optimizer.zero_grad()
             return loss
 
-    recorder, logged = recorded("loss", module=Thirds())
-    triples = zip(*[iter(logged.losses)] * 3, strict=True)
+    recorder, logged = recorded("loss", module=Fourths())
+    groups = [logged.losses[first : first + 4] for first in range(0, 16, 4)]
     assert list(map(float, recorder.of("loss"))) == pytest.approx(
-        [sum(each) / 3 for each in triples]
+        [sum(group) / 4 for group in groups]
     )
 
 

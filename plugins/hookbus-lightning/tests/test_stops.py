@@ -84,7 +84,7 @@ def test_an_epoch_that_a_stop_cuts_short_has_not_ended() -> None:
 @pytest.mark.parametrize("batches", [2, 4])
 def test_a_stop_between_two_updates_is_one_of_the_last_update(batches: int) -> None:
     """No batch of the next one is computed."""
-    trainer, _, sees = trained(StopAtStepHook(last_step=1), accumulate_grad_batches=batches)
+    trainer = trained(StopAtStepHook(last_step=1), accumulate_grad_batches=batches)[0]
     assert trainer.global_step == 1
     assert trainer.fit_loop.total_batch_idx + 1 == batches
 
@@ -148,7 +148,7 @@ def test_a_stop_of_lightning_completes_the_session() -> None:
 
 
 def test_a_complete_training_does_no_step_more() -> None:
-    """Resumed from its last checkpoint, it ends at once; so does one that a hook stopped."""
+    """Resumed from its last checkpoint, it ends; so does one that a hook stopped."""
     whole = trainer_of(BusCallback(config=OFF))
     module = fit(whole)
     sees = Sees()
@@ -261,7 +261,7 @@ def test_after_sigterm_a_training_saves_and_goes_on_when_it_is_started_again(
 def test_ctrl_c_finishes_the_step_and_a_second_one_does_not(times: int) -> None:
     """The first one saves. The exit code of the second one is Lightning's."""
     module = signalled(number=signal.SIGINT, times=times)
-    assert in_child(lambda: session(module)) in ((2,) if times == 1 else (1, 2))
+    assert in_child(lambda: session(module)) == (2 if times == 1 else 1)
     assert left()["kind"] == "interrupted"
     assert left()["step"] == (8 if times == 1 else 7)
     assert Path("saved/last-hookbus.ckpt").exists() is (times == 1)
