@@ -73,12 +73,17 @@ def from_callback(
     Raises:
         UsageError: the callback needs what only a Trainer has, or a part that is missing.
 
-    >>> from transformers import PrinterCallback
     >>> from hookbus import MonitoredSession
-    >>> with MonitoredSession(hooks=[from_callback(PrinterCallback)]) as session:
-    ...     with session.evaluation() as evaluation:
-    ...         evaluation.report(loss=0.5)
-    {'eval_loss': '0.5', 'epoch': 0}
+    >>> class Prints(TrainerCallback):
+    ...     def on_log(self, args, state, control, logs, **kwargs):
+    ...         print(state.global_step, logs)
+    >>> args = TrainingArguments("out", logging_steps=2, report_to="none", use_cpu=True)
+    >>> with MonitoredSession(hooks=[from_callback(Prints, args=args)]) as session:
+    ...     for number in session.iterate(range(4)):
+    ...         with session.step() as step:
+    ...             step.report(loss=0.5 * number)
+    2 {'loss': 0.5, 'epoch': 0.0}
+    4 {'loss': 1.5, 'epoch': 0.0}
     """
     made = callback() if isinstance(callback, type) else callback
     if not isinstance(made, TrainerCallback):

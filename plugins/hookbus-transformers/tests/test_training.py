@@ -98,12 +98,15 @@ def test_the_loss_is_the_one_that_the_trainer_logs(kind: str, batches: int) -> N
         )
         trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
-    logged = [(line["step"], line["loss"], line["learning_rate"]) for line in lines]
-    for (step, _, loss, rate), line in zip(hook.seen, logged, strict=True):
-        assert line in ((step, loss, rate), (step, round(loss, 4), rate))  # as 4.x rounds
+    assert [step for step, *_ in hook.seen] == [line["step"] for line in lines]
+    losses, rates = ([seen[place] for seen in hook.seen] for place in (2, 3))
+    logged = [line["loss"] for line in lines]
+    assert logged in (losses, [round(loss, 4) for loss in losses])  # as 4.x rounds
+    logged = [line["learning_rate"] for line in lines]
+    assert logged in (rates, [*rates[1:], 0.0])  # older versions log the next rate
     per_epoch = -(-6 // batches)
     assert [epoch for _, epoch, *_ in hook.seen] == sorted([0, 1, 2] * per_epoch)
-    assert len(logged) == 3 * per_epoch
+    assert len(lines) == 3 * per_epoch
 
 
 def test_values_inside_of_the_model_have_names() -> None:
