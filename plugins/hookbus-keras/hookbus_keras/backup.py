@@ -20,7 +20,7 @@ KEPT, NEXT = "hookbus.json", "hookbus-next.json"
 
 @attrs.frozen
 class Kept:
-    """What is known about one backup of Keras.
+    """The states of hooks that belong to one backup of Keras.
 
     Attributes:
         state: the packed states of hooks.
@@ -67,11 +67,11 @@ class Backup:
         return self._folder
 
     def restore(self, owner: Any, state: Callable[[], Kept]) -> Kept | None:
-        """Restore the model as Keras does; return what was kept with that, or None.
+        """Restore the model as Keras does; return the states of hooks with it, or None.
 
         Args:
             owner: the callback that calls this one.
-            state: returns what is to be kept with a backup that is written now.
+            state: returns the states for a backup that is written now.
 
         Raises:
             UsageError: the callback of Keras is also among those of the fit.
@@ -119,7 +119,7 @@ class Backup:
         self.wrote = True
 
     def _fitting(self, updates: int) -> Kept | None:
-        """Return what was kept with the weights that Keras has restored, or None."""
+        """Return the states for the weights that Keras has restored, or None."""
         now, following = _get(self._folder / KEPT), _get(self._folder / NEXT)
         if self._weights is None:
             return None
@@ -135,7 +135,7 @@ class Backup:
 
 
 def _digest(path: Path) -> str | None:
-    """Return the hash of a file; None if there is none."""
+    """Return the hash of a file; None if it does not exist."""
     if not path.exists():
         return None
     with path.open("rb") as file:
@@ -153,7 +153,7 @@ def _put(path: Path, kept: Kept) -> None:
 
 
 def _get(path: Path) -> Kept | None:
-    """Return what a file holds; None if there is no such file."""
+    """Return the content of a file; None if it does not exist or cannot be read."""
     try:
         return Kept(**json.loads(path.read_text("utf-8")))
     except FileNotFoundError:

@@ -191,7 +191,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
                 self.end()
 
     def _kept(self) -> Kept:
-        """Return what to keep with a backup that is written now."""
+        """Return the states for a backup that is written now."""
         assert self.session is not None
         state = self.packed_state()
         assert state is not None

@@ -23,9 +23,9 @@ from hookbus.validation import scalar_in
 
 _STOP = "stop_training"
 _MAY_SET = (_STOP, "history")
-"""What a callback may set in the model: the others have no effect in a session."""
+"""The attributes of the model that a callback may set; others have no effect here."""
 _NEVER = ("on_test_batch_begin", "on_test_batch_end")
-"""What a session tells no callback."""
+"""The methods that a session never calls."""
 
 
 class _NoModelError(UsageError, AttributeError):
@@ -214,7 +214,7 @@ def _has_code(function: Any) -> bool:
 
 
 def _attributes_in(code: CodeType) -> Iterator[str]:
-    """Yield what some code reads or sets behind an attribute ``model``."""
+    """Yield the attributes that some code reads or sets behind ``model``."""
     before = None
     for each in dis.get_instructions(code):
         is_attribute = each.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")

@@ -35,7 +35,7 @@ MODULES = {
     "hookbus." + name
     for name in ["backend", "evaluation", "learning", "metrics", "testing"]
 }
-OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME"}
+OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME", "hookbus.json"}
 BEST_LOSS = "the plugin that a tutorial has its reader write"
 ESTIMATORS = {
     flag.split()[0] for command in (train, evaluate, predict) for flag in command.every_flag
