@@ -8,7 +8,7 @@ from hookbus_transformers.attaching import attach
 from transformers import Trainer
 
 from tests.support.attached import check_attached
-from tests.support.in_transformers import trainer_of, weights_of
+from tests.support.in_transformers import Net, trainer_of, weights_of
 
 SCRIPT = """
 from tests.support.in_transformers import trainer_of, weights_of
@@ -24,8 +24,15 @@ def test_the_command_carries_hooks_into_the_trainers_of_a_script(monkeypatch) ->
     check_attached("transformers", SCRIPT, 18, monkeypatch)
 
 
+class BrokenNet(Net):
+    """Computes nothing."""
+
+    def forward(self, x, labels=None):
+        raise ValueError("no batch is good")
+
+
 def test_a_trainer_that_has_the_callback_gets_no_second_one() -> None:
-    """Behind the block trainers are as before; an error of the training ends the session."""
+    """Behind the block trainers are as before, also after an error of one."""
     train = Trainer.train
     with attach(), BusCallback() as own:
         trainer = trainer_of(own)
