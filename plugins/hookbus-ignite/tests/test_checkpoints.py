@@ -147,7 +147,7 @@ def test_a_handler_before_or_after_the_bus_saves_the_step_that_has_ended(
     event = Events.EPOCH_COMPLETED if every == 6 else Events.ITERATION_COMPLETED
     if first == "handler":
         training.trainer.add_event_handler(event, handler)
-    to_save["bus"] = bus = hookbus_ignite.attach(
+    to_save["bus"] = hookbus_ignite.attach(
         training.trainer, [hook], optimizer=training.optimizer, config=OFF
     )
     if first == "bus":

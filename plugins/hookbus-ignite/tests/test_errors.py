@@ -218,7 +218,7 @@ def test_the_output_of_an_evaluator_needs_names() -> None:
     training = Training()
     training.evaluator = Engine(lambda engine, batch: (1, 2, 3))
     attach(training, evaluators={"val": training.evaluator})
-    with pytest.raises(UsageError, match="a tuple of 3 values.*evaluator_output="):
+    with pytest.raises(UsageError, match=r"a tuple of 3 values.*evaluator_output="):
         training.run()
 
 
@@ -230,7 +230,9 @@ def test_a_version_of_ignite_out_of_range_is_refused(
     there.mkdir()
     (there / "METADATA").write_text("Name: pytorch-ignite\nVersion: 0.4.9\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match="pytorch-ignite 0.4.9 is installed: pip install"):
+    with pytest.raises(
+        UsageError, match=r"pytorch-ignite 0\.4\.9 is installed: pip install"
+    ):
         attach(Training())
 
 
