@@ -29,7 +29,7 @@ _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 
 @attrs.frozen(eq=False)
 class Parts:
-    """The parts of a training around its engine; ``attach`` checks them.
+    """The parts around an engine that trains; ``attach`` checks them.
 
     Attributes:
         tracked: the objects that hooks see, by name.
