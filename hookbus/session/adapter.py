@@ -113,6 +113,7 @@ class TrainerAdapter:
         last_step: int | None = None,
         state: str | None = None,
         params: Mapping[str, Any] = _NOTHING,
+        resumes: bool = True,
     ) -> bool:
         """Begin a session; return whether there is something to train.
 
@@ -126,6 +127,8 @@ class TrainerAdapter:
             state: what :meth:`packed_state` returned for the checkpoint from which the
                 trainer resumes. Without it hooks begin anew.
             params: hyperparameters to record; what is no plain value is left out.
+            resumes: whether earlier steps come from a checkpoint of the trainer. Without
+                one, there is no state of hooks to miss.
 
         Raises:
             UsageError: a hook needs what the trainer does not do, or changes values that it
@@ -149,7 +152,7 @@ class TrainerAdapter:
             session.begin(last_step)
             if state is not None:
                 session.load_state_dict(unpack(state))
-            elif global_step:
+            elif global_step and resumes:
                 log.warning(
                     "the checkpoint of the trainer has no state of hooks",
                     step=global_step,

@@ -594,6 +594,14 @@ def test_an_adapter_saves_for_hooks_while_it_is_there() -> None:
         assert adapter.asked
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_checkpoint_without_states_is_named(capsys: Any, resumes: bool) -> None:
+    """Earlier steps without a checkpoint are none of its business."""
+    with TrainerAdapter(config=OFF) as adapter:
+        adapter.start({"w": np.ones(2)}, global_step=4, resumes=resumes)
+    assert ("no state of hooks" in capsys.readouterr().err) is resumes
+
+
 def test_a_trainer_refuses_hooks_that_change_what_it_does_not_pass_on() -> None:
     """A wrap in vain would be a hook that is dropped."""
 

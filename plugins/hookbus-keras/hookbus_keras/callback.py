@@ -72,6 +72,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
         self._epoch, self._updates, self._batches = 0, 0, 1
         self._is_asked = self._is_inside = self._has_begun = False
         self._first_epoch: int | None = None
+        self._ended: tuple[Any, int] | None = None
         self._instances.add(self)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (as Keras calls it)
@@ -90,6 +91,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
             last_step=self._last_step(step, kept),
             state=None if kept is None else kept.state,
             params={} if kept is not None else self._settings(),
+            resumes=self._ended != (id(model), self._updates),
         )
         if not goes_on:
             model._initial_epoch = self.params["epochs"]  # so there is no epoch to train
@@ -153,6 +155,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         """End the session."""
         self.model._initial_epoch = self._first_epoch
+        self._ended = id(self.model), updates_of(self.model)
         self.end()
         outcome = self.outcome
         if self._is_asked and self.session is not None:

@@ -248,8 +248,8 @@ def test_a_stop_before_the_first_step_does_none() -> None:
     assert int(model.optimizer.iterations) == 24
 
 
-def test_a_second_fit_is_a_session_of_its_own() -> None:
-    """Its steps go on where the optimizer is."""
+def test_a_second_fit_is_a_session_of_its_own(lines: Any) -> None:
+    """Its steps go on where the optimizer is, without a word about a checkpoint."""
     model, hook = net(), SeesHook()
     callback = bus(hook)
     fit(model, callback, epochs=2)
@@ -261,6 +261,10 @@ def test_a_second_fit_is_a_session_of_its_own() -> None:
     assert (callback.outcome.kind, callback.outcome.step) == ("completed", 18)
     assert [step for step, _ in hook.seen] == [*range(1, 19)]
     assert [epoch for epoch, _ in hook.epochs] == [0] * 6 + [1] * 6 + [2] * 6
+    told = [line for line in lines if "no state of hooks" in line["event"]]
+    assert told == []
+    fit(model, bus(), epochs=4, initial_epoch=3)  # it may have come from a file
+    assert any("no state of hooks" in line["event"] for line in lines)
 
 
 def test_accumulated_gradients_count_each_batch() -> None:
