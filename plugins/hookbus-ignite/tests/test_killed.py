@@ -132,11 +132,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-<<<<<<< HEAD
-    """Weights, log lines, evaluations and the stop are those of a whole training."""
-=======
     """Weights, log lines, evaluations and the stop are those of a whole one."""
->>>>>>> ignite
     Training().run(1)  # so that no child imports what PyTorch imports late
     whole = in_child(with_hooks, shuffles, None)
     assert whole is not None
