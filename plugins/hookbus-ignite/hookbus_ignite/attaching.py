@@ -51,8 +51,8 @@ def attach(
         output: the names of the values in ``engine.state.output``, or a function that
             takes it and returns them as a dict. By default a single number is the
             ``loss``, and a dict has names.
-        evaluator_output: names of the values in the output of evaluators. By default a tuple of two is ``y_pred``
-            and ``y``.
+        evaluator_output: names of the values in the output of evaluators. By default a
+            tuple of two is ``y_pred`` and ``y``.
         checkpoint: the handler that writes checkpoints to resume from. Hooks that ask for a
             checkpoint, and signals, have it write one; hooks are told of each that it
             writes. A function gets the engine, and returns the path.
