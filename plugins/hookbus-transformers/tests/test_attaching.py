@@ -31,13 +31,6 @@ class BrokenNet(Net):
         raise ValueError("no batch is good")
 
 
-class BrokenNet(Net):
-    """Computes nothing."""
-
-    def forward(self, x, labels=None):
-        raise ValueError("no batch is good")
-
-
 def test_a_trainer_that_has_the_callback_gets_no_second_one() -> None:
     """Behind the block trainers are as before, also after an error of one."""
     train = Trainer.train
@@ -46,7 +39,7 @@ def test_a_trainer_that_has_the_callback_gets_no_second_one() -> None:
         trainer.train()
         assert own.outcome is not None
         broken = trainer_of(model=BrokenNet)
-        with pytest.raises(ValueError, match="^no batch is good$"):
+        with pytest.raises(ValueError, match=r"^no batch is good$"):
             broken.train()
         callbacks = broken.callback_handler.callbacks
         assert not any(isinstance(each, BusCallback) for each in callbacks)
