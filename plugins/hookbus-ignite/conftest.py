@@ -1,7 +1,9 @@
-"""Imports Ignite before warnings are errors: with PyTorch 2.13 it warns of PyTorch."""
+"""Imports Ignite before warnings are errors: PyTorch 2.13 warns of what it imports."""
 
+import contextlib
+import importlib
 import warnings
 
-with warnings.catch_warnings():
+with warnings.catch_warnings(), contextlib.suppress(ImportError):
     warnings.simplefilter("ignore")
-    import ignite.engine as ignite_engine  # noqa: F401
+    importlib.import_module("ignite.engine")

@@ -1,6 +1,7 @@
-"""Leaves out the modules whose import needs PyTorch or JAX: they have no doctests."""
+"""Leaves out the modules that need PyTorch, JAX or Ignite: they have no doctests."""
 
 collect_ignore_glob = [
+    "in_ignite.py",
     "torch_pictures.py",
     "torch_trainings.py",
     "zoo_cuda.py",
