@@ -165,7 +165,7 @@ class TrainerEvents:
         Raises:
             CheckpointError: the state of a hook cannot be saved.
         """
-        backend = self._check_created("state_dict()")
+        backend = self._check_saving("state_dict()")
         backend.stepper.flush_idle()
         return self._state.contents.kept(backend.session)
 
@@ -206,11 +206,12 @@ class TrainerEvents:
         Raises:
             UsageError: a step is open.
         """
-        self._check_created("saved()")
+        self._check_saving("saved()")
         self._check_between("saved()")
         state, context = self._state, self._state.loop.last_context
         note_saved(state, Path(path), context)
-        if state.requests.pending and not state.is_inside:
+        is_open = state.phase is not Phase.CLOSED
+        if is_open and state.requests.pending and not state.is_inside:
             apply_between_steps(state, context)
 
     def _leave_evaluation(self) -> None:
@@ -246,6 +247,14 @@ class TrainerEvents:
             if backend is None:
                 raise UsageError(f"{what} before created(); call created() first")
         return backend
+
+    def _check_saving(self, what: str) -> BackendHandle:
+        """Check that a checkpoint may be written: also at the end, if a hook asks then."""
+        state = self._state
+        if state.phase is Phase.CLOSED and state.requests.stage != "over":
+            assert state.backend is not None
+            return state.backend
+        return self._check_created(what)
 
     def _check_between(self, what: str) -> None:
         if self._open_context is not None:

@@ -31,7 +31,7 @@ from hookbus import (
     UsageError,
     hookimpl,
 )
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, SessionClosedError
 
 OFF = Config(autoload=False, header=False)
 
@@ -391,6 +391,27 @@ def test_the_loop_writes_the_checkpoints_that_hooks_ask_for() -> None:
     assert trainer.saved == [2, 4, 5]
     told = [each for each in hook.seen if str(each[0]).startswith("own")]
     assert told == [("own-2", 2), ("own-4", 4), ("own-5", 5)]
+
+
+def test_a_hook_may_ask_for_the_last_checkpoint_at_the_end() -> None:
+    """The session is closed by then, and the loop may still keep its state."""
+
+    class Last(SessionRunHook):
+        def begin(self, checkpoints):
+            self.checkpoints = checkpoints
+
+        def end(self):
+            self.checkpoints.request_save("the last one")
+
+    hook = CountHook()
+    trainer = Trainer(Last(), hook)
+    with trainer.driven as driven:
+        begin(driven)
+        steps(driven, 2)
+    assert trainer.saved == [2]
+    assert hook.seen[-1] == ("own-2", 2)
+    with pytest.raises(SessionClosedError):
+        driven.state_dict()
 
 
 def test_a_refused_checkpoint_is_not_asked_of_the_loop() -> None:

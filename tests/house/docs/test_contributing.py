@@ -24,20 +24,31 @@ def settings_of_tox() -> configparser.ConfigParser:
 def environments() -> set[str]:
     """Return the names of the environments in tox.ini."""
     tox = settings_of_tox()
-    named = {section.partition(":")[2] for section in tox.sections()}
-    return (named - {""}) | set(tox["tox"]["env_list"].split())
+    named = {section.partition(":")[2] for section in tox.sections()} - {""}
+    named |= {*tox["tox"]["env_list"].split()}
+    return {each for name in named for each in _of_factors(name)}
+
+
+def _of_factors(name: str) -> list[str]:
+    """Return the names that the section of several environments stands for.
+
+    >>> _of_factors("{ignite,keras}-oldest")
+    ['ignite-oldest', 'keras-oldest']
+    """
+    factors = re.fullmatch(r"\{(.+)\}(.*)", name)
+    return [f + factors[2] for f in factors[1].split(",")] if factors else [name]
 
 
 @pytest.mark.parametrize("text", [GUIDE, *(w.read_text("utf-8") for w in WORKFLOWS)])
 def test_environments_of_tox_exist(text):
     """Each ``-e NAME`` is an environment of tox.ini."""
-    named = set(re.findall(r"tox\.py (?:devenv )?-e (\w+)|`-e (\w+)`", text))
+    named = set(re.findall(r"tox\.py (?:devenv )?-e (\w[\w-]*)|`-e ([\w-]+)`", text))
     assert {one or other for one, other in named} <= environments()
 
 
 def test_the_guide_tells_of_every_environment():
     """A contributor finds each environment of tox.ini."""
-    assert environments() <= set(re.findall(r"-e (\w+)", GUIDE))
+    assert environments() <= set(re.findall(r"-e (\w[\w-]*)", GUIDE))
 
 
 def test_the_first_commands_make_an_environment_and_run_a_test_there():
