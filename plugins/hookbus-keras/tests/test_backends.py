@@ -16,6 +16,7 @@ BACKENDS = ("torch", "jax", "tensorflow")
 OTHERS = [name for name in BACKENDS if name != keras.backend.backend()]
 
 
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("backend", OTHERS)
 def test_everything_holds_on_each_backend(backend: str) -> None:
     """Keras chooses its backend when it is imported, so each has a process."""
