@@ -139,7 +139,8 @@ def killed(folder: Path, at: int, **settings: Any) -> int:
 
 def notes_of(folder: Path) -> list[Any]:
     """Return the events that were noted."""
-    return [*map(json.loads, (folder / "notes.txt").read_text().splitlines())]
+    path = folder / "notes.txt"  # which is missing if nothing was told
+    return [*map(json.loads, path.read_text().splitlines())] if path.exists() else []
 
 
 @pytest.mark.parametrize("saves", SAVES)
@@ -153,12 +154,12 @@ def test_killed_at_any_batch_it_goes_on_as_ever(
     assert (whole["who"], whole["step"]) == ("early-stopping", STEPS)
     notes = notes_of(tmp_path / "whole")
     draw = random.Random(f"{saves} {accumulate}")
-    for at in draw.sample(range(2, 10 if accumulate == 1 else 30), cases(2, 10)):
+    for at in draw.sample(range(1, 11 if accumulate == 1 else 31), cases(2, 10)):
         folder, plain = tmp_path / f"hooked-{at}", tmp_path / f"plain-{at}"
         step = killed(folder, at, **settings)
         assert killed(plain, at, hooked=False, **settings) == step
         before = notes_of(folder)
-        (folder / "notes.txt").unlink()
+        (folder / "notes.txt").unlink(missing_ok=True)
         again, own = ended(folder, **settings), ended(plain, hooked=False, **settings)
         assert (again["weights"], again["step"]) == (own["weights"], own["step"])
         assert (again["who"], again["why"]) == (whole["who"], whole["why"])
