@@ -93,6 +93,12 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
             params={} if kept is not None else self._settings(),
             resumes=self._ended != (id(model), self._updates),
         )
+        if not model.weights:
+            log.warning(
+                "hooks cannot name the weights of a model that is not built",
+                model=model.name,
+                hint="call the model with a batch before fit",
+            )
         if not goes_on:
             model._initial_epoch = self.params["epochs"]  # so there is no epoch to train
 

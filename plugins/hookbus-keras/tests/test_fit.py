@@ -134,12 +134,35 @@ def test_names_of_weights_are_those_of_the_variables() -> None:
         (Two(), {"same.kernel", "same.bias", "same.kernel_1", "same.bias_1"}),
         (functional, {"inner.deep.kernel", "inner.deep.bias", "top.kernel", "top.bias"}),
     ]:
+        model(data(4)[0])
         model.compile("sgd", "mse")
         callback = bus()
         fit(model, callback, epochs=1)
         assert callback.session is not None
         tracked = callback.session.graph.tracked
         assert tracked.keys() == {RATE, *(f"model.{name}" for name in names)}
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="this backend builds models before"
+)
+def test_a_model_that_fit_builds_late_is_named(lines: Any) -> None:
+    """Its weights have no names for hooks; the rest works."""
+
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.top(x)
+
+    model, hook = Late(), SeesHook(["loss", RATE])
+    model.compile("sgd", "mse")
+    fit(model, bus(hook))
+    assert len(hook.seen) == 18
+    (told,) = [line for line in lines if "not built" in line["event"]]
+    assert told["hint"] == "call the model with a batch before fit"
 
 
 @pytest.mark.parametrize(

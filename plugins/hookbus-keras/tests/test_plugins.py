@@ -23,7 +23,7 @@ def trained(hook: Any = None) -> Trained:
     hooks = [each for each in (hook, witness) if each]
     callback = BusCallback(hooks, backup=backup, config=OFF)
     with callback:
-        fit(model, callback)
+        fit(model, callback, shuffle=False)
     steps, rate = int(model.optimizer.iterations), float(model.optimizer.learning_rate)
     weights, events = weights_of(model), witness.events
     return Trained(steps, callback.outcome, weights, rate, hook, events)
