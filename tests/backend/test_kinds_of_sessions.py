@@ -94,9 +94,13 @@ def test_a_run_in_which_no_hook_asks_transfers_nothing():
     assert kept[0].transfers == 0
 
 
-def test_every_distribution_is_for_hooks_or_commands_or_for_a_library():
+def test_every_other_distribution_is_for_a_library_or_a_trainer():
     others = {folder.name for folder in {*EVERY} - {*HOOKS} - {*COMMANDS}}
     assert others == {
+        "hookbus-ignite",  # this one and the next three are for a trainer
+        "hookbus-keras",
+        "hookbus-lightning",
+        "hookbus-transformers",
         "hookbus-jax",
         "hookbus-sklearn",
         "hookbus-tensorflow",

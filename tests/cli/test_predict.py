@@ -149,7 +149,7 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
             4,
             "has 'a', which is not a prediction; there",
         ),
-        (["--output=-", "--batch"], 4, "did you mean '--batches'?"),
+        (["--output=-", "--batche"], 4, "did you mean '--batches'?"),
         (["--output=-", "--model-dir=empty"], 1, "no checkpoint in model_dir='empty'"),
     ],
 )

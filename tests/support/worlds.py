@@ -39,7 +39,9 @@ ONLY_READ = range(100, 160)
 @functools.cache
 def saving() -> Config:
     """Return a configuration in which a checkpoint_dir saves every few steps."""
-    flags = {"HOOKBUS_ADDOPTS": f"--checkpoint-saver-save-steps={SAVE_STEPS}"}
+    words = [f"--checkpoint-saver-save-steps={SAVE_STEPS}"]
+    words += ["-p no:summary-saver", "-p no:step-counter"]
+    flags = {"HOOKBUS_ADDOPTS": " ".join(words)}
     return attrs.evolve(Config.from_environment(flags), autoload=False, header=False)
 
 
@@ -112,7 +114,14 @@ class World:
     def driven(self, graph: Graph | None, compiled: bool) -> DrivenSession:
         """Return such a session for a loop that drives it."""
         config = QUIET if self.place is None else saving()
-        return DrivenSession(graph, self.hooks(compiled), self.place, config=config)
+        goes_back = graph is None and self.place is not None
+        return DrivenSession(
+            graph,
+            self.hooks(compiled),
+            self.place,
+            config=config,
+            serves=("skip", "feed", "rollback") if goes_back else ("skip", "feed"),
+        )
 
     def note(self, *seen: Any) -> None:
         """Note what the caller sees."""
