@@ -67,7 +67,7 @@ class BusCallback(TrainerAdapter, Callback):
     _save_is_due: bool
 
     def setup(self, trainer: Trainer, _: LightningModule, stage: str) -> None:
-        """Prepare for a training, before the Trainer restores its checkpoint."""
+        """Begin anew, before the Trainer restores its checkpoint."""
         if stage != "fit":
             return
         self.check_alone(trainer.callbacks)
@@ -246,7 +246,7 @@ class BusCallback(TrainerAdapter, Callback):
 
 
 def _last_step(trainer: Trainer, module: LightningModule) -> int | None:
-    """Return the step at which a training will end; None if that is not known."""
+    """Return the last step of the Trainer; None if that is not known."""
     # How many steps a batch has is up to a module that calls its optimizers itself.
     automatic = module.automatic_optimization
     last = trainer.estimated_stepping_batches if automatic else trainer.max_steps
