@@ -7,7 +7,6 @@ import math
 import signal
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -128,8 +127,9 @@ class BusCallback(TrainerAdapter, Callback):
         # Resumed from a checkpoint of now, the Trainer would leave out the validation and
         # the end of this epoch.
         self._save_waits = trainer.is_last_batch
-        mean = partial(_mean, losses, trainer.accumulate_grad_batches)
-        self.step_ended({"loss": mean} if losses else {}, updates)
+        # Not a function, which hooks would call aside from the generators of the training.
+        each = trainer.accumulate_grad_batches
+        self.step_ended({"loss": _mean(losses, each)} if losses else {}, updates)
         self._heed(trainer)
 
     def metrics(self) -> Mapping[str, Any]:
@@ -255,5 +255,7 @@ def _last_step(trainer: Trainer, module: LightningModule) -> int | None:
 
 def _mean(losses: Sequence[Any], parts: int) -> Any:
     """Return the mean of losses, each of which the Trainer has divided by *parts*."""
+    if len(losses) == parts == 1:  # nearly always
+        return losses[0]
     total = sum(losses[1:], losses[0])
     return total * (parts / len(losses))
