@@ -1,9 +1,9 @@
 """Measures what a step costs in trainers of other packages, with an adapter and without.
 
-A training of a tiny model runs in turns with the trainer's bare callback, which does
-nothing, with the adapter and no hook, and with the adapter and five hooks that each fetch
-the loss. The fastest training of each counts. The difference to the bare callback is what
-a step costs.
+It trains a tiny model in turns: with a bare callback of the trainer, which does nothing,
+with the adapter and no hook, and with the adapter and five hooks that each fetch the loss.
+The fastest training of each counts. The difference to the bare callback is what a step
+costs.
 
     python benchmarks/trainers.py [--trainers lightning,transformers] [--rounds 9]
 

@@ -35,7 +35,7 @@ def pack(state: Mapping[str, Any]) -> str:
         codec.write(state, files)
         found = {each: (Path(folder) / each).read_bytes() for each in files.records}
     packed = {each: base64.b64encode(data).decode() for each, data in found.items()}
-    hashes = {each: hashlib.sha256(data).hexdigest() for each, data in found.items()}
+    hashes = {each: record.sha256 for each, record in files.records.items()}
     return json.dumps({"form": _FORM, "codec": name, "files": packed, "sha256": hashes})
 
 

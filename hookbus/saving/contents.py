@@ -19,7 +19,13 @@ from hookbus.logs import log
 from hookbus.passes.place import BEFORE_ALL
 from hookbus.passes.position import ProgramPosition
 from hookbus.random_state import RestoredGenerators
-from hookbus.saving.hook_state import Stateful, load_hooks, saved_states, states_of
+from hookbus.saving.hook_state import (
+    Stateful,
+    load_hooks,
+    saved_states,
+    settings_of,
+    states_of,
+)
 from hookbus.saving.matching import compare, leave_out, report_dtypes
 from hookbus.tracking.leaves import leaves
 from hookbus.tracking.objects import TrackedStates, Tracking
@@ -203,8 +209,7 @@ class Contents:
         owners = {name: who for name, who in self._owners.items() if name in variables}
         state: dict[str, Any] = {"variables": variables, "owners": owners}
         state |= {"tracked": tracked, "hooks": states_of(self.hooks)}
-        settings = {name: each.settings for name, each in self.hooks.items()}
-        state["settings"] = {name: each for name, each in settings.items() if each}
+        state["settings"] = settings_of(self.hooks)
         state |= {part: held for part, held in snapshot.beside.items() if held}
         if self.params:
             state["params"] = self.params
@@ -285,13 +290,12 @@ class Contents:
             CheckpointError: the state of a hook cannot be saved.
         """
         variables, states = self._saved(session.snapshot()), states_of(self.hooks)
-        settings = {name: dict(each.settings) for name, each in self.hooks.items()}
         return {
             "form": _KEPT_FORM,
             "global_step": session.global_step,
             "variables": copy.deepcopy(variables),
             "hooks": {name: self.hooks[name].copied(each) for name, each in states.items()},
-            "settings": {name: each for name, each in settings.items() if each},
+            "settings": settings_of(self.hooks),
             "params": copy.deepcopy(dict(self.params)),
         }
 

@@ -248,6 +248,11 @@ def states_of(hooks: Mapping[str, Stateful]) -> dict[str, Any]:
     return {name: state for name, each in hooks.items() for state in each.state()}
 
 
+def settings_of(hooks: Mapping[str, Stateful]) -> dict[str, dict[str, Any]]:
+    """Return the known settings of hooks, by name."""
+    return {name: dict(each.settings) for name, each in hooks.items() if each.settings}
+
+
 def saved_states(
     hooks: Mapping[str, Stateful], restored: Mapping[str, Any]
 ) -> dict[str, Any]:

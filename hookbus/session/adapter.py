@@ -82,9 +82,15 @@ class TrainerAdapter:
         return None if self.session is None else self.session.outcome
 
     @property
+    def running(self) -> DrivenSession | None:
+        """The session as long as it is open; None before its begin and after its end."""
+        session = self.session
+        return session if session is not None and session.outcome is None else None
+
+    @property
     def is_open(self) -> bool:
         """Whether a session is open."""
-        return self.session is not None and self.session.outcome is None
+        return self.running is not None
 
     @property
     def stop(self) -> StopReason | None:
@@ -135,8 +141,9 @@ class TrainerAdapter:
                 does not pass through hooks.
             CheckpointError: this is no such state.
         """
-        if self.session is not None and self.is_open:
-            self.session.failed(TrainingError(LEFT_OPEN))
+        left = self.running
+        if left is not None:
+            left.failed(TrainingError(LEFT_OPEN))
         hooks, config, summary_dir = self._arguments
         session = self.session = DrivenSession(
             hooks=hooks,
@@ -178,7 +185,8 @@ class TrainerAdapter:
         Raises:
             CheckpointError: the state of a hook cannot be saved.
         """
-        return pack(self.session.state_dict()) if self.is_open and self.session else None
+        session = self.running
+        return None if session is None else pack(session.state_dict())
 
     def step_begins(self) -> None:
         """Begin a step, unless one is open: several batches may make one update."""
@@ -224,10 +232,10 @@ class TrainerAdapter:
             KeyboardInterrupt, SystemExit: a signal ended the training.
             BaseException: the error of a hook's ``end``.
         """
-        if self.is_open:
-            assert self.session is not None
+        session = self.running
+        if session is not None:
             self._request = None
-            self.session.end()
+            session.end()
 
     def fail(self, error: BaseException) -> Outcome | None:
         """End the session because of an error, which the trainer raises further.
@@ -235,11 +243,11 @@ class TrainerAdapter:
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.
         """
-        if not self.is_open:
+        session = self.running
+        if session is None:
             return None
-        assert self.session is not None
         self._request = None
-        return self.session.failed(error)
+        return session.failed(error)
 
     def check_alone(self, others: Iterable[Any]) -> None:
         """Check that a trainer has one adapter.

@@ -478,6 +478,7 @@ class DrivenSession(TrainerEvents):
         if stepper is None or opened is None:
             stepper = self._check_created("after_step()").stepper
             opened = self._check_inside("after_step()")
+        state.loop.rolled_back_to = None
         if isinstance(opened, Step):
             if increment is not opened.increment:  # True equals 1
                 check_increment("after_step", increment)

@@ -15,6 +15,9 @@ from hookbus.lifecycle.finish import finish
 from hookbus.lifecycle.state import Phase, SessionState, open_sessions
 from hookbus.logs import log
 
+LEFT_OPEN = "the loop left its session without end() or failed()"
+"""The error of a session that its loop has dropped."""
+
 
 def served_by(serves: Iterable[Served], save: Any) -> frozenset[Served]:
     """Return the requests that a loop serves.
@@ -71,10 +74,6 @@ def check_rollbacks(state: SessionState) -> None:
             whole.check("rollback", name, "tries steps and undoes them")
         elif place:
             foreign.check("rollback", name, "rolls the training back")
-
-
-LEFT_OPEN = "the loop left its session without end() or failed()"
-"""The error of a session that its loop has dropped."""
 
 
 def take_place(state: SessionState) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 import signal
 
-import attrs
 import pytest
 
-from hookbus import Config, HookbusError, MonitoredSession
+from hookbus import Config, MonitoredSession
 from hookbus.testing import Recorder
-from tests.support.callback_loops import plain, recipe
+from tests.support.callback_loops import recipe
 from tests.support.callbacks import refusals_of, trainings_of
 from tests.support.pictures import NUMPY
 from tests.support.profiles import cases
@@ -24,10 +22,7 @@ OFF = Config(autoload=False, header=False)
 @pytest.mark.parametrize(("row", "site"), trainings_of(NUMPY))
 def test_a_callback_trains_like_the_loop_by_hand(row, site, tmp_path):
     """Bit for bit: weights, and what the hook computes or writes."""
-    _, values = row.train(site, tmp_path)
-    assert values == row.plainly(site)
-    without = attrs.evolve(row, by_hand=plain).plainly(site)
-    assert values != without
+    row.check_trains_like_by_hand(site, tmp_path)
 
 
 @pytest.mark.parametrize("number", cases([signal.SIGTERM], SIGNALS))
@@ -35,15 +30,13 @@ def test_a_callback_trains_like_the_loop_by_hand(row, site, tmp_path):
 @pytest.mark.parametrize(("row", "site"), trainings_of(NUMPY, resumed=True))
 def test_stopped_at_every_tenth_step_it_ends_the_same(row, site, first, number, tmp_path):
     """Each process resumes from the checkpoint of the one before it."""
-    _, values = row.train_cut(site, tmp_path, range(first, row.steps + 1, 10), number)
-    assert values == row.plainly(site)
+    row.check_resumes(site, tmp_path, first, number)
 
 
 @pytest.mark.parametrize(("row", "site"), refusals_of(NUMPY))
 def test_where_a_callback_cannot_work_it_says_so(row, site, tmp_path):
     """It trains nothing then."""
-    with pytest.raises(HookbusError, match=re.escape(row.refused[str(site)])):
-        row.train(site, tmp_path)
+    row.check_is_refused(site, tmp_path)
 
 
 def test_the_slowest_of_three_ranks_is_told_to_all(tmp_path):

@@ -333,6 +333,9 @@ def test_what_the_loop_serves_reaches_it() -> None:
             weights += 1
             driven.after_step({"loss": 1.0})
             went_back.append(driven.rolled_back_to)
+        driven.before_step()
+        driven.after_step({"loss": 1.0})
+        assert driven.rolled_back_to is None
     assert wanted == [(None, {}), ("asks", {"loss": 99.0})]
     assert went_back == [None, 0]
     assert weights[0] == 0

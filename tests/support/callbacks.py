@@ -5,13 +5,16 @@ docs/tables.py writes the table of docs/how-to/callbacks.md from these rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from hookbus_batch_size_finder import BatchSizeFinderHook
 
+from hookbus import HookbusError
 from tests.support import callback_loops as loops
 from tests.support.pictures import (
     EPOCHS,
@@ -57,6 +60,24 @@ class Callback(Row):
                 for batch in batches[:2]:
                     with evaluation.step() as step:
                         step.report(prediction=model.predict(batch))
+
+    def check_trains_like_by_hand(self, site: Site, place: Path) -> None:
+        """Assert that its training equals its loop by hand, and no loop without it."""
+        _, values = self.train(site, place)
+        assert values == self.plainly(site)
+        without = attrs.evolve(self, by_hand=loops.plain).plainly(site)
+        assert values != without
+
+    def check_resumes(self, site: Site, place: Path, first: int, number: int) -> None:
+        """Assert that it ends the same if it is cut at *first*, and at each tenth step."""
+        cuts = range(first, self.steps + 1, 10)
+        _, values = self.train_cut(site, place, cuts, number)
+        assert values == self.plainly(site)
+
+    def check_is_refused(self, site: Site, place: Path) -> None:
+        """Assert that its training ends with the error that the row names."""
+        with pytest.raises(HookbusError, match=re.escape(self.refused[str(site)])):
+            self.train(site, place)
 
 
 def plugin(name: str) -> str:

@@ -15,7 +15,14 @@ from ignite.engine import Engine, Events, State
 from ignite.handlers import Checkpoint
 from torch.optim import Optimizer
 
-from hookbus import CheckpointError, Config, TrainerAdapter, UsageError, log
+from hookbus import (
+    CheckpointError,
+    Config,
+    DrivenSession,
+    TrainerAdapter,
+    UsageError,
+    log,
+)
 from hookbus_ignite.outputs import Output, mean, without_graph
 
 _NOT_COMPUTED = (
@@ -110,7 +117,7 @@ class EngineBus(TrainerAdapter):
         Raises:
             CheckpointError: the state of a hook cannot be saved.
         """
-        if self._is_live:
+        if self._live is not None:
             with self._noting():
                 self._take_iteration()
                 self._take_epoch()
@@ -298,13 +305,13 @@ class EngineBus(TrainerAdapter):
             self._begin()
 
     def _on_epoch_started(self, engine: Engine) -> None:
-        if self._is_live and self.session is not None:
+        if (session := self._live) is not None:
             self._epoch, self._is_epoch_over = engine.state.epoch - 1, False
-            self.session.epoch_began(self._epoch)
+            session.epoch_began(self._epoch)
 
     def _on_iteration_started(self, engine: Engine) -> None:
         """Begin a step, unless one is open; a stop comes before it."""
-        if not self._is_live or self.stop is not None:
+        if self._live is None or self.stop is not None:
             engine.terminate()
             return
         with self._noting():
@@ -345,7 +352,7 @@ class EngineBus(TrainerAdapter):
         with self._noting():
             self._is_epoch_over = True
             self._take_epoch()
-            if self._is_live and self._updates and not self._has_stepped:
+            if self._live is not None and self._updates and not self._has_stepped:
                 self._has_stepped = True
                 log.warning(
                     "the tracked optimizer has made no update, and no hook sees a step",
@@ -359,9 +366,9 @@ class EngineBus(TrainerAdapter):
         if self._epoch is None or not (at_end or self._is_epoch_over):
             return
         epoch, self._epoch, self._computes = self._epoch, None, False
-        if self._is_live and self.session is not None:
+        if (session := self._live) is not None:
             self.step_is_left()
-            self.session.epoch_ended(epoch)
+            session.epoch_ended(epoch)
 
     def _on_interrupt(self) -> None:
         self._is_interrupted = True
@@ -371,34 +378,34 @@ class EngineBus(TrainerAdapter):
         self._serve()
 
     def _on_evaluation_started(self, name: str) -> None:
-        if self._is_live and self.session is not None:
+        if (session := self._live) is not None:
             with self._noting():
                 self._take_iteration()
                 self._on_evaluation_over()  # of one that was left by an error
-                self.session.evaluation_began(name)
+                session.evaluation_began(name)
 
     def _on_evaluation_step(self, evaluator: Engine) -> None:
-        if self._is_live and self.session is not None:
+        if (session := self._live) is not None:
             with self._noting():
                 values = self._parts.evaluator_output.values(evaluator.state.output)
-                self.session.evaluation_step(values)
+                session.evaluation_step(values)
 
     def _on_evaluation_over(self) -> None:
         """Give back what hooks have swapped, so that handlers save the model itself."""
-        if self._is_live and self.session is not None:
+        if (session := self._live) is not None:
             with self._noting():
-                self.session.evaluation_ended({})
+                session.evaluation_ended({})
 
     def _on_evaluated(self, name: str, evaluator: Engine) -> None:
-        if self._is_live and self.session is not None:
+        if (session := self._live) is not None:
             with self._noting():
-                self.session.evaluation_ended(evaluator.state.metrics, name)
+                session.evaluation_ended(evaluator.state.metrics, name)
 
     def _serve(self, waits: bool = False) -> None:
         """Tell of a new checkpoint, write one that is due, and have the engine stop."""
         if self._error is not None:
             self._engine.terminate()
-        if not self._is_live:
+        if self._live is None:
             return
         with self._noting():
             checkpoint = self._parts.checkpoint
@@ -429,18 +436,18 @@ class EngineBus(TrainerAdapter):
         told = path, self._engine.state.iteration
         if path is None or told == self._told or self._request is not None:
             return
-        if self.is_open and self.session is not None:
+        if (session := self.running) is not None:
             self._told = told
-            self.session.saved(path)
+            session.saved(path)
 
     def _count(self, name: str, *_: Any) -> None:
         """Count an update of an optimizer."""
         self._updates[name] += 1
 
     @property
-    def _is_live(self) -> bool:
-        """Whether a session is open, and nothing in it has failed."""
-        return self.is_open and self._error is None
+    def _live(self) -> DrivenSession | None:
+        """The session, if it is open and nothing in it has failed."""
+        return self.running if self._error is None else None
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:

@@ -129,29 +129,29 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tell hooks of a validation in the training."""
-        if self.is_open and self.session is not None:
+        if (session := self.running) is not None:
             self.step_is_left()  # Keras began it, and then the data ran out
-            self.session.evaluation_began()
+            session.evaluation_began()
 
     def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
         """Show hooks of evaluations what Keras logs at the end of a batch."""
-        if self.is_open and self.session is not None:
-            self.session.evaluation_step(logs or {})
+        if (session := self.running) is not None:
+            session.evaluation_step(logs or {})
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Tell hooks the metrics of the validation, under the names of fit."""
-        if self.is_open and self.session is not None:
-            self.session.evaluation_ended({f"val_{n}": v for n, v in (logs or {}).items()})
+        if (session := self.running) is not None:
+            session.evaluation_ended({f"val_{n}": v for n, v in (logs or {}).items()})
             if self.stop is not None:
                 self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Tell hooks that the epoch has ended, and back up."""
-        if not self.is_open or self.session is None:
+        if (session := self.running) is None:
             return
         self._is_inside = False
         self.step_is_left()
-        self.session.epoch_ended(epoch)
+        session.epoch_ended(epoch)
         if self._backup is not None:
             self._epoch = epoch + 1
             self._backup.callback.on_epoch_end(epoch, logs)

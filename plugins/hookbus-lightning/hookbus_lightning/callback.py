@@ -102,8 +102,8 @@ class BusCallback(TrainerAdapter, Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks of the epoch."""
-        if self.is_open and self.session is not None:
-            self.session.epoch_began(trainer.current_epoch)
+        if (session := self.running) is not None:
+            session.epoch_began(trainer.current_epoch)
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Begin a step with the first batch of an update."""
@@ -129,8 +129,9 @@ class BusCallback(TrainerAdapter, Callback):
         self._save_waits = trainer.is_last_batch
         # Not a function, which hooks would call aside from the generators of the training.
         each = trainer.accumulate_grad_batches
-        self.step_ended({"loss": _mean(losses, each)} if losses else {}, updates)
-        self._heed(trainer)
+        values = {"loss": _mean(losses, each)} if losses else {}
+        if self.step_ended(values, updates) is not None:
+            self._heed(trainer)
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the values that the module has logged by now."""
@@ -140,24 +141,24 @@ class BusCallback(TrainerAdapter, Callback):
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks of a validation in the training."""
-        if self.is_open and self.session is not None:
+        if (session := self.running) is not None:
             self._before = dict(trainer.callback_metrics)
-            self.session.evaluation_began()
+            session.evaluation_began()
 
     def on_validation_batch_end(
         self, _: Trainer, __: LightningModule, outputs: Any, *___: Any
     ) -> None:
         """Show hooks of evaluations what ``validation_step`` returned."""
-        if self.is_open and self.session is not None:
+        if (session := self.running) is not None:
             given = isinstance(outputs, Mapping) or outputs is None
-            self.session.evaluation_step((outputs or {}) if given else {"loss": outputs})
+            session.evaluation_step((outputs or {}) if given else {"loss": outputs})
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Tell hooks what the validation has logged."""
-        if self.is_open and self.session is not None:
+        if (session := self.running) is not None:
             now, before = trainer.callback_metrics, self._before
             own = {name: v for name, v in now.items() if before.get(name) is not v}
-            self.session.evaluation_ended(own)
+            session.evaluation_ended(own)
             self._heed(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -166,12 +167,12 @@ class BusCallback(TrainerAdapter, Callback):
         self._save_waits = False
         if pl_module.automatic_optimization:  # no update spans two epochs
             self._losses = []
-        if not self.is_open or self.session is None:
+        if (session := self.running) is None:
             return
         # A module may also end an epoch by leaving out the rest of its batches.
         is_cut = trainer.should_stop or trainer.global_step == trainer.max_steps
         if trainer.is_last_batch or not is_cut:
-            self.session.epoch_ended(trainer.current_epoch)
+            session.epoch_ended(trainer.current_epoch)
         if self._save_is_due:
             self.save()
         self._heed(trainer)

@@ -50,8 +50,8 @@ class ScriptAdapter(TrainerAdapter):
     trainer_name = "the script"
     instead = MappingProxyType(dict.fromkeys(("skip", "feed", "rollback", "save"), _LINES))
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self._optimizers: list[Optimizer] = []
         self._stepped = Counter[Optimizer]()
         self._inside: Optimizer | None = None

@@ -56,8 +56,7 @@ class StopHook(SessionRunHook):
 
 def watched(script: Any, *hooks: Any) -> ScriptAdapter:
     """Run a function as a script; return the adapter."""
-    adapter = ScriptAdapter()
-    adapter._arguments = hooks, OFF, None
+    adapter = ScriptAdapter(hooks, config=OFF)
     with adapter, adapter.watching():
         script()
     return adapter

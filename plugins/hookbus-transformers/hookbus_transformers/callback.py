@@ -106,9 +106,9 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
     def on_epoch_begin(self, _: Any, __: Any, control: Any, **___: Any) -> None:
         """Tell hooks of the epoch."""
-        if self.session is None or not self.is_open:
+        if (session := self.running) is None:
             return
-        self.session.epoch_began(self._epoch)
+        session.epoch_began(self._epoch)
         if self._is_fresh and self.stop is not None:  # by a signal, or an evaluation
             self._is_over = True
         if self._is_over:
@@ -136,8 +136,8 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         values = {"learning_rate": self._rate}
         if losses:  # the Trainer has divided each by the number of batches of an update
             values["loss"] = sum(losses[1:], losses[0])
-        if self.session is not None and self.is_open:
-            increment = state.global_step - self.session.global_step
+        if (session := self.running) is not None:
+            increment = state.global_step - session.global_step
             with self._obeying(control):
                 self.step_ended(values, increment)
         zeroings, self._zeroings = self._zeroings, []
@@ -156,30 +156,30 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self, _: Any, __: Any, control: Any, metrics: Mapping[str, Any], **___: Any
     ) -> None:
         """Tell hooks the metrics of an evaluation."""
-        if self.session is not None and self.is_open:
+        if (session := self.running) is not None:
             with self._obeying(control):
-                self.session.evaluation_ended(metrics, self._evaluation)
+                session.evaluation_ended(metrics, self._evaluation)
 
     def on_save(self, _: Any, state: Any, control: Any, **__: Any) -> None:
         """Tell hooks that the Trainer has written a checkpoint."""
         self._owes_save, self._saved = False, state.global_step
-        if self.session is not None and self.is_open:
+        if (session := self.running) is not None:
             trial = getattr(self._trainer, "_trial", None)
             folder = Path(self._trainer._get_output_dir(trial))
             with self._obeying(control):
-                self.session.saved(folder / f"checkpoint-{state.global_step}")
+                session.saved(folder / f"checkpoint-{state.global_step}")
 
     def on_epoch_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
         """Tell hooks that the epoch has ended, unless it was left."""
         self._epoch += 1
-        if self.session is None or not self.is_open:
+        if (session := self.running) is None:
             return
         self.step_is_left()
         stops = control.should_training_stop or control.should_epoch_stop
         is_left = self._is_over or (stops and state.epoch % 1 != 0)
         if not is_left:
             with self._obeying(control):
-                self.session.epoch_ended(self._epoch - 1)
+                session.epoch_ended(self._epoch - 1)
         resumes = self.stop is not None and self.stop.kind in ("preempted", "interrupted")
         if self._is_over:  # and nothing was done
             self._owes_save = False
@@ -269,16 +269,17 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
     def _evaluation_loop(self, original: Any, *arguments: Any, **named: Any) -> Any:
         """Tell hooks that an evaluation begins, but nothing of a prediction."""
         description = named.get("description", *arguments[1:2])
-        if self.session is None or not self.is_open or description == "Prediction":
+        session = self.running
+        if session is None or description == "Prediction":
             return original(*arguments, **named)
         prefix = f"{named.get('metric_key_prefix', 'eval')}_".removeprefix(_PREFIX)
         self._evaluation = prefix.removesuffix("_").replace("/", "-") or None
-        self.session.evaluation_began(self._evaluation)
+        session.evaluation_began(self._evaluation)
         self._is_evaluating = True
         try:
             return original(*arguments, **named)
         except BaseException:
-            self.session.evaluation_ended({})
+            session.evaluation_ended({})
             raise
         finally:
             self._is_evaluating = False
