@@ -104,6 +104,7 @@ class Input:
         """Forget the iterator, and note which states it draws from."""
         self._iterable: Any = None
         self._iterator: Iterator[Any] | None = None
+        self._plain: Iterator[Any] | None = None
         self._loader = _PLAIN
         self._drawn_from: dict[str, Mapping[str, Any]] = dict(state.get("drawn_from", {}))
         self._stream: Mapping[str, Any] | None = None
@@ -129,36 +130,11 @@ class Input:
         Raises:
             OutOfRangeError: the iterator has ended.
         """
-        if self._left_out:
-            while self.pulled in self._left_out:
-                self._pull()
-        return self._pull()
-
-    def leave_out(self, numbers: Iterable[int]) -> None:
-        """Give no value with one of these numbers, from 0, when it is the next one."""
-        self._left_out |= {*numbers}
-
-    def _pull(self) -> Any:
-        """Return the next value.
-
-        Raises:
-            OutOfRangeError: the iterator has ended.
-        """
+        plain = self._plain
+        if plain is None and self.pulled in self._left_out:
+            self._pass_over_left_out()
         try:
-            iterator = self._open({}) if self._iterator is None else self._iterator
-            if self._put_back:
-                value = self._put_back.pop()
-            else:
-                if not self._started:
-                    value = self._start(iterator)
-                elif self._stream is not None:
-                    value = self._draw_from_stream(iterator)
-                elif self._watches_draws:
-                    value = self._draw(iterator)
-                else:
-                    value = next(iterator)
-                if self._given is not None:
-                    self._given.count += 1
+            value = self._take() if plain is None else next(plain)
         except StopIteration:
             self.ended = True
             raise OutOfRangeError(
@@ -172,6 +148,43 @@ class Input:
             self._last = value
         if self.pulled == self._next_noted:
             self._note(value)
+        return value
+
+    def leave_out(self, numbers: Iterable[int]) -> None:
+        """Give no value with one of these numbers, from 0, when it is the next one."""
+        self._left_out |= {*numbers}
+        self._plain = None
+
+    def _pass_over_left_out(self) -> None:
+        """Read the values that are left out and come next."""
+        numbers, self._left_out = self._left_out, frozenset()
+        try:
+            while self.pulled in numbers:
+                self.pull()
+        finally:
+            self._left_out, self._plain = numbers, None
+
+    def _take(self) -> Any:
+        """Return the next value; learn whether later ones need no more than ``next()``.
+
+        Raises:
+            StopIteration: the iterator has ended.
+        """
+        iterator = self._open({}) if self._iterator is None else self._iterator
+        if self._put_back:
+            return self._put_back.pop()
+        if not self._started:
+            value = self._start(iterator)
+        elif self._stream is not None:
+            value = self._draw_from_stream(iterator)
+        elif self._watches_draws:
+            value = self._draw(iterator)
+        else:
+            value = next(iterator)
+            if self._given is None and not self._left_out:
+                self._plain = iterator
+        if self._given is not None:
+            self._given.count += 1
         return value
 
     def _note(self, value: Any) -> None:
@@ -207,6 +220,7 @@ class Input:
     def put_back(self, value: Any) -> None:
         """Take back the last value, because the run that needs it does not happen."""
         self._put_back.append(value)
+        self._plain = None
         self.pulled -= 1
         self._last = _UNKNOWN
 

@@ -122,6 +122,7 @@ class Passes:
 
     def __init__(self, state: SessionState, should_stop: Callable[[], bool]) -> None:
         self._state, self._should_stop = state, should_stop
+        self._requests, self._signals = state.requests, state.ending.signals
         self.keeps_values = state.loop.kept is not None
 
     def begins(self) -> None:
@@ -180,15 +181,15 @@ class Passes:
             SessionStoppedError: a signal, or a hook that preempts, stops the session.
         """
         state = self._state
-        if state.requests.pending or state.ending.signals.received is not None:
+        if self._requests.pending or self._signals.received is not None:
             if state.phase is RUNNING:
                 apply_at_pull(state)
             if state.ending.is_cut_short:
                 state.usable(None)
         backend = state.backend
-        if state.ready is not None and backend is not None:
-            return backend.coord.should_stop() and self._should_stop()
-        return self._should_stop()
+        if state.ready is None or backend is None or backend.coord.is_stopping:
+            return self._should_stop()
+        return False
 
     def before_end(self) -> None:
         """Serve what waits on all ranks after the last value."""

@@ -88,11 +88,13 @@ class Body:
     target: Mapping[str, Any] | None = None
 
     def begin_value(self) -> None:
-        """Begin the body of the next value."""
+        """Begin the body of the next value, behind one that has begun no passes."""
         self.values += 1
-        self.before += self.steps + self.more
-        self.usual = self.steps
-        self.passes = self.safepoints = self.steps = self.more = 0
+        self.usual = steps = self.steps
+        if steps or self.more:
+            self.before += steps + self.more
+            self.steps = self.more = 0
+        self.safepoints = 0
 
     def begin_again(self) -> None:
         """Begin the body of the value in hand once more."""

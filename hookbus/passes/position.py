@@ -84,14 +84,13 @@ class ProgramPosition:
         if each is None:
             return
         source, body, opened = each.source, each.body, self._open
-        was_over, keeps = source.ended, events.keeps_values
+        was_over, keeps, self._body = source.ended, events.keeps_values, body
         try:
             while True:
                 try:
                     if each.has_passes or each.repeats or each.awaited is not None or keeps:
                         value = self._value(each, events)
                     else:  # nearly always, and without a call that it could go without
-                        self._body = body
                         value = source.pull()
                         body.begin_value()
                 except OutOfRangeError:
@@ -556,7 +555,7 @@ class ProgramPosition:
             position = each.source.state_at(each.done)
             value = each.source.pull()
             each.before = position, self._generators.capture_all()
-            body.last, body.ends = None, {}
+            body.passes, body.last, body.ends = 0, None, {}
         else:
             value = each.source.pull()
         body.begin_value()

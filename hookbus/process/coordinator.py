@@ -45,7 +45,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
-        self.joined = False
+        self.joined = self.is_stopping = False
 
     @property
     def exception(self) -> BaseException | None:
@@ -68,15 +68,16 @@ class Coordinator:
         with self._lock:
             if self.joined and ex is not None:
                 raise ex
-            if not self._stop.is_set():
+            if not self.is_stopping:
                 if ex is not None:
                     log.error("an error was reported to the coordinator", error=repr_of(ex))
                 self._error = ex
+                self.is_stopping = True
                 self._stop.set()
 
     def should_stop(self) -> bool:
         """Return whether a stop was requested."""
-        return self._stop.is_set()
+        return self.is_stopping
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
         """Wait, at most *timeout* seconds, for a stop; return whether it was requested."""
@@ -87,6 +88,7 @@ class Coordinator:
         """Clear the stop, its error and the join."""
         with self._lock:
             self._error, self.joined = None, False
+            self.is_stopping = False
             self._stop.clear()
 
     @contextlib.contextmanager
