@@ -188,6 +188,8 @@ class Tracked:
             None restores the whole state at once.
         introduce: is called with all objects that the session tracks, by name, when some
             are added: before any state is compared or restored.
+        watch: is called behind *introduce*, with the same objects, if the session keeps
+            states: begins to note what *pending* and *modes* need to know of each step.
         fleeting: returns values inside it that come and go, like the moments of an
             optimizer, as *live* does. Hooks can fetch them, and cannot assign them. For an
             object without *write*.
@@ -206,6 +208,7 @@ class Tracked:
     modes: Beside | None = None
     rewinds: Literal["whole", "keys"] | None = None
     introduce: Callable[[Mapping[str, Any]], None] | None = None
+    watch: Callable[[Mapping[str, Any]], None] | None = None
     fleeting: Callable[[], Mapping[str, LiveValue]] | None = None
 
 

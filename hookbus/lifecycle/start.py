@@ -146,7 +146,8 @@ def new_session(
         config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
         raise
     # The ranks of a training exchange what they want after each run.
-    given, tracking = creator.checkpoint_dir, Tracking()
+    given = creator.checkpoint_dir
+    tracking = Tracking(keeps_states=mode.foreign is None or given is not None)
     digest = None if agreement is None else _digest_of_assigned(tracking)
     requests = Requests(
         pending=agreement is not None,

@@ -63,6 +63,9 @@ class TrackedStates:
 class Tracking:
     """All objects that one session tracks.
 
+    Args:
+        keeps_states: whether the session saves the objects, or puts them back.
+
     Attributes:
         generators: the random generators of the process and those that are tracked.
         is_complete: whether the first step has begun, after which no further object is
@@ -72,7 +75,8 @@ class Tracking:
             draws the same numbers on its way to its place.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_states: bool = True) -> None:
+        self._keeps_states = keeps_states
         self.generators = RandomGenerators(self._all_sources, self._drawn_with)
         self._tracked: dict[str, Tracked] = {}
         self._saved: TrackedStates | None = None
@@ -176,6 +180,8 @@ class Tracking:
         for tracked in every.values():
             if tracked.introduce is not None:
                 tracked.introduce(values)
+            if tracked.watch is not None and self._keeps_states:
+                tracked.watch(values)
         parts = self._saved or TrackedStates({})
         both = {
             name

@@ -42,20 +42,23 @@ class Steps:
             _trained[module] = module.training
 
 
-def watch(optimizer: Optimizer) -> Steps | None:
-    """Have an optimizer note its steps; None if it is not one of PyTorch's kind.
+def watch(optimizer: Optimizer, tracked: Mapping[str, Any]) -> None:
+    """Have an optimizer note its steps, if it is one of PyTorch's kind.
 
     What wraps an optimizer, as in accelerate, often has its class and not its parts.
+
+    Args:
+        optimizer: the optimizer.
+        tracked: all tracked objects by name, with the modules that it may train.
     """
     inner = bare(optimizer)
     if inner is None:
-        return None
-    optimizer = inner
-    steps = _watched.get(optimizer)
+        return
+    steps = _watched.get(inner)
     if steps is None:
-        steps = _watched[optimizer] = Steps()
-        optimizer.register_step_post_hook(steps)
-    return steps
+        steps = _watched[inner] = Steps()
+        inner.register_step_post_hook(steps)
+    steps.modules = [thing for thing in tracked.values() if isinstance(thing, Module)]
 
 
 def bare(thing: Any) -> Optimizer | None:

@@ -109,6 +109,8 @@ class TorchGraph(ReportGraph):
         for tracked in self._tracked.values():
             if tracked.introduce is not None:
                 tracked.introduce(both)
+            if tracked.watch is not None:
+                tracked.watch(both)
         self._objects = both
         self.hold(live, fleeting)
 

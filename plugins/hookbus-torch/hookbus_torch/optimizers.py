@@ -23,15 +23,12 @@ Group: TypeAlias = dict[str, Any]
 
 def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
     """Return how to save an optimizer, to restore it in place, and its learning rates."""
-    steps, others = gradients.watch(optimizer), dict[str, Any]()
+    others = dict[str, Any]()
 
     def introduce(tracked: Mapping[str, Any]) -> None:
         others.update(tracked)
         inner = gradients.bare(optimizer)
         updates_of(optimizer).introduce([] if inner is None else [inner])
-        if steps is not None:
-            every = tracked.values()
-            steps.modules = [thing for thing in every if isinstance(thing, Module)]
 
     def get() -> dict[str, Any]:
         names = groups.names_in(optimizer, groups.named(others))
@@ -62,6 +59,7 @@ def tracked_optimizer(name: str, optimizer: Optimizer) -> Tracked:
         live=lambda: dict(_rates(name, optimizer)),
         fleeting=lambda: OptimizerState(optimizer, others),
         introduce=introduce,
+        watch=partial(gradients.watch, optimizer),
         is_alike=sharded.is_alike(p for g in optimizer.param_groups for p in g["params"]),
         pending=gradients.pending(lambda: groups.others_of(optimizer, others)),
     )
