@@ -62,7 +62,7 @@ class BusCallback(TrainerAdapter, Callback):
     _losses: list[Any]
     _step: int
     _before: Mapping[str, Any]
-    _save_waits: bool
+    _is_in_epoch: bool
     _save_is_due: bool
 
     def setup(self, trainer: Trainer, _: LightningModule, stage: str) -> None:
@@ -88,7 +88,7 @@ class BusCallback(TrainerAdapter, Callback):
         several = [f"optimizer_{number}" for number in range(len(optimizers))]
         names = several if len(optimizers) > 1 else ["optimizer"][: len(optimizers)]
         self._losses, self._step = [], trainer.global_step
-        self._save_waits = self._save_is_due = False
+        self._is_in_epoch = self._save_is_due = False
         self.start(
             {"model": pl_module, **dict(zip(names, optimizers, strict=True))},
             global_step=trainer.global_step,
@@ -107,6 +107,7 @@ class BusCallback(TrainerAdapter, Callback):
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Begin a step with the first batch of an update."""
+        self._is_in_epoch = True
         self.step_begins()
 
     def on_train_batch_end(
@@ -120,13 +121,11 @@ class BusCallback(TrainerAdapter, Callback):
         loss = (outputs or {}).get("loss")
         if loss is not None:
             self._losses.append(loss)
-        updates = trainer.global_step - self._step
+        step = trainer.global_step
+        updates = step - self._step
         if not updates:
             return
-        losses, self._losses, self._step = self._losses, [], trainer.global_step
-        # Resumed from a checkpoint of now, the Trainer would leave out the validation and
-        # the end of this epoch.
-        self._save_waits = trainer.is_last_batch
+        losses, self._losses, self._step = self._losses, [], step
         # Not a function, which hooks would call aside from the generators of the training.
         each = trainer.accumulate_grad_batches
         values = {"loss": _mean(losses, each)} if losses else {}
@@ -164,7 +163,7 @@ class BusCallback(TrainerAdapter, Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell hooks that the epoch has ended, unless a stop has cut it short."""
         self.step_is_left()
-        self._save_waits = False
+        self._is_in_epoch = False
         if pl_module.automatic_optimization:  # no update spans two epochs
             self._losses = []
         if (session := self.running) is None:
@@ -191,11 +190,11 @@ class BusCallback(TrainerAdapter, Callback):
 
     def save(self) -> None:
         """Write a checkpoint of the Trainer; behind an epoch's last batch, at its end."""
-        self._save_is_due = self._save_waits
-        if self._save_waits:
-            return
         trainer = self._trainer
         assert trainer is not None
+        self._save_is_due = self._waits(trainer)
+        if self._save_is_due:
+            return
         assert self.session is not None
         saver = trainer.checkpoint_callback
         folder = getattr(saver, "dirpath", None) or trainer.default_root_dir
@@ -224,9 +223,17 @@ class BusCallback(TrainerAdapter, Callback):
         if not self.is_open or self.stop is None:
             return
         trainer.should_stop = True
-        if self.stop.kind in ("interrupted", "preempted") and not self._save_waits:
+        if self.stop.kind in ("interrupted", "preempted") and not self._waits(trainer):
             # Neither min_epochs nor one more validation may hold up the exit.
             self._end()
+
+    def _waits(self, trainer: Trainer) -> bool:
+        """Return whether a save and the exit wait for the end of the epoch.
+
+        Resumed from a checkpoint behind the last batch, the Trainer would leave out the
+        validation and the end of this epoch.
+        """
+        return self._is_in_epoch and trainer.is_last_batch
 
     def _end(self) -> None:
         """End the session, if it is open."""
