@@ -2,8 +2,9 @@
 
 It trains a tiny model in turns: with a bare callback of the trainer, which does nothing,
 with the adapter and no hook, and with the adapter and five hooks that each fetch the loss.
-The fastest training of each counts. The difference to the bare callback is what a step
-costs.
+The data note when the trainer takes a batch. A training's step takes the median of the
+differences; the fastest training of each kind counts. The difference to the bare callback
+is what a step costs.
 
     python benchmarks/trainers.py [--trainers lightning,transformers] [--rounds 9]
 
@@ -16,11 +17,12 @@ import argparse
 import importlib.util
 import logging
 import os
+import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from watchers import ReadyWatcher
 
@@ -30,25 +32,41 @@ QUIET = Config(autoload=False, header=False)
 STEPS = 1000
 HOOKS = 5
 
+Fit: TypeAlias = Callable[["Stamps", list[Any] | None], None]
+"""Trains one epoch: with hooks in the adapter, or with a bare callback if they are None."""
 
-def in_lightning() -> Mapping[str, Callable[[int], float]]:
-    """Return a function for each callback, which trains and returns the seconds."""
+
+class Stamps:
+    """Gives the numbers of batches, and notes when it is asked for one."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(STEPS):
+            self.times.append(time.perf_counter())
+            yield number
+
+    @property
+    def step(self) -> float:
+        """The time of a step, in microseconds."""
+        pairs = zip(self.times, self.times[1:], strict=False)
+        return statistics.median(after - before for before, after in pairs) * 1e6
+
+
+def in_lightning() -> Fit:
+    """Return the training of Lightning's Trainer."""
     import lightning.pytorch as lightning
     import torch
     from hookbus_lightning import BusCallback
     from lightning.pytorch.callbacks import Callback
-    from torch.utils.data import DataLoader, TensorDataset
 
     class Bare(Callback):
-        """Has the methods of the adapter, which do nothing."""
+        """Has the methods of the adapter for a step, which do nothing."""
 
         def on_train_batch_start(self, *_: Any) -> None: ...
 
         def on_train_batch_end(self, *_: Any) -> None: ...
-
-        def on_train_epoch_start(self, *_: Any) -> None: ...
-
-        def on_train_epoch_end(self, *_: Any) -> None: ...
 
     class Net(lightning.LightningModule):
         """Has one weight."""
@@ -58,13 +76,13 @@ def in_lightning() -> Mapping[str, Callable[[int], float]]:
             self.layer = torch.nn.Linear(1, 1)
 
         def training_step(self, batch: Any, _: int) -> Any:
-            return self.layer(batch[0]).sum()
+            return self.layer(torch.ones(1, 1)).sum()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=1e-6)
 
-    def fit(callback: Any, steps: int) -> float:
-        data = DataLoader(TensorDataset(torch.ones(steps, 1)), batch_size=1)
+    def fit(stamps: Stamps, hooks: list[Any] | None) -> None:
+        callback = Bare() if hooks is None else BusCallback(hooks, config=QUIET)
         trainer = lightning.Trainer(
             max_epochs=1,
             accelerator="cpu",
@@ -74,48 +92,136 @@ def in_lightning() -> Mapping[str, Callable[[int], float]]:
             enable_model_summary=False,
             callbacks=[callback],
         )
-        module = Net()
-        began = time.perf_counter()
-        trainer.fit(module, data)
-        return time.perf_counter() - began
+        trainer.fit(Net(), stamps)
 
-    return _variants(fit, Bare, lambda hooks: BusCallback(hooks, config=QUIET))
+    return fit
 
 
-def _variants(
-    fit: Callable[[Any, int], float],
-    bare: Callable[[], Any],
-    adapter: Callable[[list[Any]], Any],
-) -> Mapping[str, Callable[[int], float]]:
-    """Return the three trainings of one trainer."""
-    return {
-        "bare": lambda steps: fit(bare(), steps),
-        "no hook": lambda steps: fit(adapter([]), steps),
-        f"{HOOKS} hooks": lambda steps: fit(
-            adapter([ReadyWatcher("loss") for _ in range(HOOKS)]), steps
-        ),
-    }
+def in_transformers() -> Fit:
+    """Return the training of the Trainer of transformers."""
+    import torch
+    from hookbus_transformers import BusCallback
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Bare(TrainerCallback):
+        """Has the methods of the adapter for a step, which do nothing."""
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None: ...
+
+        def on_optimizer_step(self, *_: Any, **__: Any) -> None: ...
+
+        def on_step_end(self, *_: Any, **__: Any) -> None: ...
+
+    class Net(torch.nn.Module):
+        """Has one weight."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x: Any) -> Any:
+            return {"loss": self.layer(x).sum()}
+
+    class Data(torch.utils.data.IterableDataset):
+        """The batches, each with one example."""
+
+        def __init__(self, stamps: Stamps) -> None:
+            self.stamps = stamps
+
+        def __iter__(self) -> Iterator[Any]:
+            return ({"x": torch.ones(1)} for _ in self.stamps)
+
+    def fit(stamps: Stamps, hooks: list[Any] | None) -> None:
+        callback = Bare() if hooks is None else BusCallback(hooks, config=QUIET)
+        arguments = TrainingArguments(
+            output_dir=".",
+            max_steps=STEPS,
+            per_device_train_batch_size=1,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            save_strategy="no",
+            logging_strategy="no",
+        )
+        data = Data(stamps)
+        Trainer(Net(), arguments, train_dataset=data, callbacks=[callback]).train()
+
+    return fit
 
 
-TRAINERS: Mapping[str, Callable[[], Mapping[str, Callable[[int], float]]]] = {
+def in_keras() -> Fit:
+    """Return the training of Keras' fit."""
+    import keras
+    import numpy as np
+    from hookbus_keras import BusCallback
+
+    class Bare(keras.callbacks.Callback):
+        """Has the methods of the adapter for a step, which do nothing."""
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None: ...
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+    def fit(stamps: Stamps, hooks: list[Any] | None) -> None:
+        callback = Bare() if hooks is None else BusCallback(hooks, config=QUIET)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        one = np.ones((1, 1), "float32")
+        batches = ((one, one) for _ in stamps)
+        model.fit(batches, steps_per_epoch=STEPS, verbose=0, callbacks=[callback])
+
+    return fit
+
+
+def in_ignite() -> Fit:
+    """Return the training of an Engine of Ignite."""
+    import torch
+    from hookbus_ignite import attach
+    from ignite.engine import Engine, Events
+
+    def nothing(_: Engine) -> None: ...
+
+    def fit(stamps: Stamps, hooks: list[Any] | None) -> None:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+        def step(_: Engine, __: int) -> Any:
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 1)).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        engine = Engine(step)
+        if hooks is None:
+            engine.add_event_handler(Events.ITERATION_STARTED, nothing)
+            engine.add_event_handler(Events.ITERATION_COMPLETED, nothing)
+        else:
+            attach(engine, model=model, optimizer=optimizer, hooks=hooks, config=QUIET)
+        engine.run(stamps, max_epochs=1, epoch_length=STEPS)
+
+    return fit
+
+
+TRAINERS: dict[str, Callable[[], Fit]] = {
     "lightning": in_lightning,
+    "transformers": in_transformers,
+    "keras": in_keras,
+    "ignite": in_ignite,
 }
 
 
-def measured(
-    variants: Mapping[str, Callable[[int], float]], rounds: int
-) -> dict[str, float]:
-    """Return the microseconds of a step of each variant, the fastest of all rounds.
-
-    The time of a short training is taken off: that of beginning and ending.
-    """
-    best = dict.fromkeys(variants, float("inf"))
-    short = dict.fromkeys(variants, float("inf"))
+def measured(fit: Fit, rounds: int) -> tuple[float, float, float]:
+    """Return what a step takes bare, without hooks and with five; in microseconds."""
+    best = [float("inf")] * 3
     for _ in range(rounds):
-        for name, train in variants.items():
-            short[name] = min(short[name], train(1))
-            best[name] = min(best[name], train(STEPS + 1))
-    return {name: (best[name] - short[name]) / STEPS * 1e6 for name in variants}
+        for number, count in enumerate((None, 0, HOOKS)):
+            stamps = Stamps()
+            hooks = None if count is None else [ReadyWatcher("loss") for _ in range(count)]
+            fit(stamps, hooks)
+            best[number] = min(best[number], stamps.step)
+    bare, without, with_hooks = best
+    return bare, without, with_hooks
 
 
 def main() -> None:
@@ -132,12 +238,12 @@ def main() -> None:
             if importlib.util.find_spec(f"hookbus_{name}") is None:
                 print(f"{name}: its adapter is not installed")
                 continue
-            found = measured(TRAINERS[name](), options.rounds)
-            costs = {each: us - found["bare"] for each, us in found.items()}
-            told = ", ".join(
-                f"{each} +{us:.1f}" for each, us in costs.items() if each != "bare"
+            bare, without, with_hooks = measured(TRAINERS[name](), options.rounds)
+            print(
+                f"{name}: a step takes {bare:.0f} us; no hook +{without - bare:.1f}, "
+                f"{HOOKS} hooks +{with_hooks - bare:.1f} us",
+                flush=True,
             )
-            print(f"{name}: a step takes {found['bare']:.0f} us; {told} us", flush=True)
 
 
 if __name__ == "__main__":
