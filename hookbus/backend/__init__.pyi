@@ -45,4 +45,4 @@ from hookbus.library.lookup import plugin_for as plugin_for
 from hookbus.peers.protocol import Peers as Peers
 from hookbus.peers.protocol import Reduction as Reduction
 from hookbus.peers.protocol import Word as Word
-from hookbus.tracking.layout import overlaps as overlaps
+from hookbus.tracked.layout import overlaps as overlaps

@@ -19,7 +19,7 @@ from hookbus.cli.output import columns, printable
 from hookbus.errors import ExitCode, UsageError, spelled
 from hookbus.logs import shown
 from hookbus.saving.trained import tracked_in, variables_in
-from hookbus.tracking.leaves import parts_of
+from hookbus.tracked.leaves import parts_of
 
 _USAGE = """\
 usage: hookbus export CHECKPOINT --tracked NAME FILE [flags]

@@ -67,7 +67,7 @@ from hookbus.saving.hook_state import (
 from hookbus.saving.retention import Retention
 from hookbus.saving.saver import Saver
 from hookbus.step.backend_handle import BackendHandle
-from hookbus.tracking.objects import Tracking
+from hookbus.tracked.objects import Tracking
 
 T = TypeVar("T")
 Done: TypeAlias = tuple[Any, int]

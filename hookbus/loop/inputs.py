@@ -18,7 +18,7 @@ from hookbus.lifecycle.requests import (
 )
 from hookbus.lifecycle.saves import on_any_rank
 from hookbus.lifecycle.state import RUNNING, SessionState
-from hookbus.tracking.held import Held, holder_of
+from hookbus.tracked.held import Held, holder_of
 
 T = TypeVar("T")
 

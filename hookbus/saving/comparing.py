@@ -13,7 +13,7 @@ import attrs
 from hookbus.checkpoint.reader import Restored, part_of, read_checkpoint
 from hookbus.errors import spelled
 from hookbus.library.lookup import library_of, on_host
-from hookbus.tracking.leaves import parts_of
+from hookbus.tracked.leaves import parts_of
 
 _VALUE_BY_VALUE = ("variables", "tracked")
 """The parts of a checkpoint whose values are compared one by one."""

@@ -27,8 +27,8 @@ from hookbus.saving.hook_state import (
     states_of,
 )
 from hookbus.saving.matching import compare, leave_out, report_dtypes
-from hookbus.tracking.leaves import leaves
-from hookbus.tracking.objects import TrackedStates, Tracking
+from hookbus.tracked.leaves import leaves
+from hookbus.tracked.objects import TrackedStates, Tracking
 
 T = TypeVar("T")
 

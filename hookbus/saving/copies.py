@@ -22,7 +22,7 @@ from hookbus.library.lookup import PLAIN, libraries, library_of
 from hookbus.passes.place import Pass
 from hookbus.saving.contents import Contents
 from hookbus.saving.hook_state import load_hooks
-from hookbus.tracking.leaves import parts_of
+from hookbus.tracked.leaves import parts_of
 
 _Path: TypeAlias = tuple[Any, ...]
 

@@ -10,7 +10,7 @@ from hookbus.backend.protocol import Session, ValueRecord
 from hookbus.errors import CheckpointMismatchError, GraphError
 from hookbus.graph.node import owned_by
 from hookbus.logs import log
-from hookbus.tracking.leaves import leaves
+from hookbus.tracked.leaves import leaves
 
 
 def leave_out(

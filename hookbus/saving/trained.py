@@ -22,10 +22,10 @@ from hookbus.errors import (
 )
 from hookbus.library.lookup import library_name, library_named
 from hookbus.logs import shown
-from hookbus.tracking.forms import with_first_forms
-from hookbus.tracking.leaves import fitted, leaves, parts_of
-from hookbus.tracking.objects import TrackedStates
-from hookbus.tracking.trees import faults_of, made_like
+from hookbus.tracked.forms import with_first_forms
+from hookbus.tracked.leaves import fitted, leaves, parts_of
+from hookbus.tracked.objects import TrackedStates
+from hookbus.tracked.trees import faults_of, made_like
 
 _MOST_NAMES = 8
 """The most names that a message lists."""

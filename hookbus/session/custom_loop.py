@@ -12,7 +12,7 @@ from hookbus.lifecycle.state import RUNNING, SessionState
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import Passes, Values, hold, track, wrapping
 from hookbus.loop.step import SeveralSteps, Step, StepAside
-from hookbus.tracking.held import Held
+from hookbus.tracked.held import Held
 from hookbus.validation import check_increment, check_name
 
 T = TypeVar("T")

@@ -56,7 +56,7 @@ from hookbus.step.executor import check_given
 from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
 from hookbus.step.trace import OpenStep, Trace
-from hookbus.tracking.held import Held
+from hookbus.tracked.held import Held
 from hookbus.validation import check_increment, check_name
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hookbus import SessionRunArgs, SessionRunHook, random_state
-from hookbus.tracking import objects
+from hookbus.tracked import objects
 from tests.support.dice import install_dice
 
 

@@ -14,7 +14,7 @@ from hookbus.errors import GraphError, NoValueYetError, UsageError
 from hookbus.library.base import Library, LiveValue
 from hookbus.library.lookup import library_of
 from hookbus.random_state import same
-from hookbus.tracking.containers import put_together, take_apart
+from hookbus.tracked.containers import put_together, take_apart
 
 Path: TypeAlias = tuple[Any, ...]
 """The keys and indices that lead from a state to a value inside it."""

@@ -15,16 +15,16 @@ from hookbus.errors import UsageError
 from hookbus.library.base import Faults, RandomSource, Tracked
 from hookbus.library.lookup import library_of, plugin_for
 from hookbus.random_state import numpy_source, python_source
-from hookbus.tracking.containers import (
+from hookbus.tracked.containers import (
     PLAIN,
     is_array,
     is_writable,
     leaves_of,
     take_apart,
 )
-from hookbus.tracking.held import Place
-from hookbus.tracking.leaves import changed, written
-from hookbus.tracking.trees import (
+from hookbus.tracked.held import Place
+from hookbus.tracked.leaves import changed, written
+from hookbus.tracked.trees import (
     check_trackable,
     faults_of,
     faults_of_arrays,

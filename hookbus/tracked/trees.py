@@ -19,7 +19,7 @@ from hookbus.errors import UsageError
 from hookbus.library.base import Faults
 from hookbus.library.lookup import library_of
 from hookbus.random_state import same
-from hookbus.tracking.containers import (
+from hookbus.tracked.containers import (
     PLAIN,
     is_array,
     is_fixed,
@@ -27,8 +27,8 @@ from hookbus.tracking.containers import (
     put_together,
     take_apart,
 )
-from hookbus.tracking.layout import overlaps
-from hookbus.tracking.leaves import parts_of
+from hookbus.tracked.layout import overlaps
+from hookbus.tracked.leaves import parts_of
 
 Outline: TypeAlias = "tuple[type, Mapping[Any, Outline]] | bool"
 """The classes of the containers in a tree, with their parts; whether a leaf is not None."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus.library.lookup import library_of
-from hookbus.tracking.containers import PLAIN, is_array
-from hookbus.tracking.leaves import parts_of
+from hookbus.tracked.containers import PLAIN, is_array
+from hookbus.tracked.leaves import parts_of
 
 _MOST_NUMBERS = 1024
 """A longer list or array is data: the state of a generator has up to 625 numbers."""

@@ -30,11 +30,11 @@ from hookbus.library.base import (
 from hookbus.library.lookup import libraries
 from hookbus.logs import log
 from hookbus.random_state import RandomGenerators, sources
-from hookbus.tracking.forms import Forms, changed_forms, forms_of, with_first_forms
-from hookbus.tracking.kinds import tracked_as
-from hookbus.tracking.leaves import Leaves
-from hookbus.tracking.rewinding import drawn_part, with_part
-from hookbus.tracking.write_backs import WriteBacks
+from hookbus.tracked.forms import Forms, changed_forms, forms_of, with_first_forms
+from hookbus.tracked.kinds import tracked_as
+from hookbus.tracked.leaves import Leaves
+from hookbus.tracked.rewinding import drawn_part, with_part
+from hookbus.tracked.write_backs import WriteBacks
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from hookbus.library.lookup import library_of
 from hookbus.logs import log
-from hookbus.tracking.leaves import leaves
+from hookbus.tracked.leaves import leaves
 
 
 class WriteBacks:

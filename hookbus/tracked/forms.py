@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.tracking.containers import is_array
-from hookbus.tracking.leaves import changed, leaves, path_to
+from hookbus.tracked.containers import is_array
+from hookbus.tracked.leaves import changed, leaves, path_to
 
 Forms: TypeAlias = Mapping[str, tuple[list[int], str]]
 """The shape and the dtype of arrays, by name."""
