@@ -1,0 +1,152 @@
+"""Sends what a training tells to a tracker: from a thread, each record once."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from hookbus.logs import log
+from hookbus.tracking.journal import Journal
+from hookbus.tracking.recording import RecordingHook
+from hookbus.tracking.records import Record, RunInfo
+from hookbus.tracking.sender import Sender
+from hookbus.validation import numeric
+
+FOLDER = "tracking"
+"""The folder, in a directory of checkpoints, for the journals of trackers."""
+
+
+@attrs.define(eq=False)
+class Tracker(RecordingHook, abc.ABC):
+    """Base of hooks that send what a training tells to a server, or into its files.
+
+    A subclass overrides :meth:`connect` and :meth:`send`, which a thread of the tracker
+    calls. A server that is slow, or that cannot be reached, holds no step and ends no
+    training: the thread tries again, after waits of 0.5 to 30 seconds. At most 10,000
+    records wait. The end of the training waits for *wait_secs*, and tells how many records
+    were not sent.
+
+    If the training has a directory of checkpoints, a journal in it holds every record, in
+    the folder ``tracking``. A training that was killed sends what had not arrived, and
+    nothing twice. Without such a directory, a resumed training asks :meth:`has`.
+
+    Args:
+        every_n_steps: global steps between two records of numbers.
+        names: the numbers to record, by name or pattern; by default all that the program
+            reports, or the loss, the accuracy and the declared summaries of a graph.
+        wait_secs: the longest time that the end of the training waits for records.
+
+    >>> class Printer(Tracker):
+    ...     def send(self, records):
+    ...         for record in records:
+    ...             if record.scalars:
+    ...                 print(record.step, record.scalars)
+    >>> from hookbus.testing import run_steps
+    >>> _ = run_steps(Printer(every_n_steps=2), values={"loss": [4.0, 3.0, 2.0]})
+    1 {'loss': 4.0}
+    3 {'loss': 2.0}
+    """
+
+    wait_secs: float = attrs.field(default=10.0, validator=numeric(least=0))
+    _sender: Sender | None = attrs.field(default=None, init=False)
+    _journal: Journal | None = attrs.field(default=None, init=False)
+
+    def connect(self, run: RunInfo) -> None:
+        """Connect to the place of the records: a new run of it, or that with this id.
+
+        It is called in the thread of the tracker, and again if it raises an error.
+
+        Args:
+            run: what identifies the run.
+        """
+
+    @abc.abstractmethod
+    def send(self, records: Sequence[Record]) -> None:
+        """Send records, in the thread of the tracker.
+
+        If it raises an error, it gets the records again, except those for which
+        :meth:`has` is true.
+
+        Args:
+            records: at least one; in their order.
+        """
+
+    def has(self, record: Record) -> bool:  # noqa: ARG002
+        """Return whether a record has arrived already, in the thread of the tracker.
+
+        It is asked for the records that were on their way when sending failed, or when the
+        program was killed. By default it has not, so such records may arrive twice.
+        """
+        return False
+
+    def disconnect(self) -> None:
+        """Close the connection, in the thread of the tracker, behind the last record."""
+
+    def start(self, run: RunInfo) -> None:
+        """Open the journal, and start the thread."""
+        waiting: Sequence[Record] = ()
+        doubtful: float = math.inf if run.is_resumed else 0
+        self._journal = None
+        if run.directory is not None:
+            self._journal = journal = self._journal_of(run, run.directory)
+            if not journal.is_new:
+                self._run, self._newest = journal.run, journal.newest
+                waiting, doubtful = journal.unsent, journal.doubtful
+                run = attrs.evolve(run, id=journal.run, is_resumed=True)
+        place = _Place(self, run)
+        self._sender = Sender(self.name, place, self._journal, waiting, doubtful)
+
+    def _journal_of(self, run: RunInfo, directory: Path) -> Journal:
+        """Open the journal of a run; put that of another run aside."""
+        path = directory / FOLDER / f"{self.name}.jsonl"
+        journal = Journal(path, run.id)
+        if run.is_resumed and journal.run != run.id:
+            journal.put_aside()
+            journal = Journal(path, run.id)
+        return journal
+
+    def take(self, record: Record) -> None:
+        """Add a record to the journal, and have it sent."""
+        if self._journal is not None:
+            self._journal.add(record)
+        if self._sender is not None:
+            self._sender.put(record)
+
+    def stop(self) -> None:
+        """Wait for the thread, and tell how many records were not sent."""
+        sender, self._sender = self._sender, None
+        journal, self._journal = self._journal, None
+        if sender is None:
+            return
+        lost, why = sender.close(self.wait_secs)
+        if journal is not None:
+            journal.close()
+        if lost:
+            kept = {} if journal is None else {"kept_in": str(journal.path)}
+            log.warning(
+                "records were not sent", records=lost, by=self.name, why=why, **kept
+            )
+
+
+@attrs.frozen(eq=False)
+class _Place:
+    """The methods of a tracker that the thread of its sender calls."""
+
+    tracker: Tracker
+    run: RunInfo
+
+    def open(self) -> None:
+        self.tracker.connect(self.run)
+
+    def send(self, records: Sequence[Record]) -> None:
+        self.tracker.send(records)
+
+    def has(self, record: Record) -> bool:
+        return self.tracker.has(record)
+
+    def close(self) -> None:
+        self.tracker.disconnect()
