@@ -61,7 +61,7 @@ class Record:
         return name if self.kind == "metrics" else f"{self.kind}:{name}"
 
     def to_json(self) -> str:
-        """Return it as one line of JSON, in which a number may be ``NaN`` or ``Infinity``."""
+        """Return it as one line of JSON; a number may be ``NaN`` or ``Infinity``."""
         given = {"kind": self.kind, "step": self.step, "time": self.time}
         named = {} if self.evaluation is None else {"evaluation": self.evaluation}
         return json.dumps({**given, **named, "values": dict(self.values)})
