@@ -39,6 +39,8 @@ NEVER_DROPPED = (
 error is not a failure of the hook. A backend adds its own preemption errors."""
 
 
+FIRST_EVENTS = ("addhooks", "configure", "begin")
+"""The events in which a hook is set up. One that fails there is not called again."""
 LAST_EVENTS = ("end", "on_exception")
 """The events that reach even a hook that is switched off: it may have to clean up."""
 
@@ -82,6 +84,7 @@ class ErrorGuard:
     Attributes:
         failures: the log of all hooks of the session.
         off: whether the hook is switched off.
+        is_set_up: whether it has not failed in its first events.
         counts: the number of its failures by event.
         last: the last of them by event.
     """
@@ -91,13 +94,14 @@ class ErrorGuard:
     policy: ErrorPolicy
     failures: FailureLog
     off: bool = False
+    is_set_up: bool = True
     counts: Counter[str] = attrs.field(factory=Counter)
     last: dict[str, str] = attrs.field(factory=dict)
     _warned: set[tuple[str, type[Exception]]] = attrs.field(factory=set)
 
     def skips(self, event: str) -> bool:
         """Return whether the hook no longer gets an event."""
-        return self.off and event not in LAST_EVENTS
+        return self.off and not (self.is_set_up and event in LAST_EVENTS)
 
     def around(self, event: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that makes a call, and returns None for a suppressed error."""
@@ -121,6 +125,15 @@ class ErrorGuard:
         if isinstance(error, self.failures.never_dropped):
             return False
         self._record(event, error)
+        if event in FIRST_EVENTS:
+            self.off, self.is_set_up = True, False
+            log.warning(
+                "hook switched off: it failed before it was set up",
+                plugin=self.plugin,
+                distribution=self.shipped_by,
+                bus_event=event,
+            )
+            return True
         limit, count = self.policy.limit, self.counts.total()
         if limit is not None and not self.off and count >= limit:
             self.off = True

@@ -100,8 +100,9 @@ class Checkpoints:
             directory: where to save; by default the session's ``checkpoint_dir``.
             max_to_keep: the number of checkpoints to keep; None or 0 keeps all.
             background: whether the program goes on while a checkpoint is written. None
-                decides for each one: it does if no other hook has an ``after_save``, the
-                checkpoint has 1 MiB or more, and at most 256 MiB of it have to be copied.
+                decides for each one: it does if no other hook that cannot wait has an
+                ``after_save``, the checkpoint has 1 MiB or more, and at most 256 MiB of it
+                have to be copied.
 
         Raises:
             UsageError: no directory is set, or two different ones, or every ``begin`` was

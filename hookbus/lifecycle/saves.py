@@ -11,6 +11,7 @@ from hookbus.errors import PluginError, blaming_writers
 from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import shared
+from hookbus.hooks.hook_options import options_of
 from hookbus.hooks.outcome import SaveRequest, united
 from hookbus.hooks.requests import RunRequests
 from hookbus.library.lookup import changes_of
@@ -266,12 +267,13 @@ def _may_be_late(state: SessionState, draft: Draft) -> bool:
 
     The first one is written at once, and shows that saving works. Unless the plugin that
     saves is told otherwise, so is each one of which other hooks want to hear: they would
-    act at another step in each run of the program.
+    act at another step in each run of the program. Hooks that can wait do not mind.
     """
     saver = state.saver
     wanted, who = saver.checkpoints.background, saver.checkpoints.enabled_by
     if wanted is None:
-        told = {name for name, _ in state.bus.caller("after_save").rows}
+        members, rows = state.bus.members, state.bus.caller("after_save").rows
+        told = {n for n, _ in rows if not options_of(members[n].plugin).can_wait}
         wanted = told <= {who} and saver.writer.copies.size(draft.contents).is_cheap
     return not on_any_rank(state, not wanted or saver.last is None)
 

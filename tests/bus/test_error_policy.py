@@ -164,7 +164,7 @@ def test_by_default_an_error_ends_the_session(event: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", ["begin", "after_create_session", "before_run", "after_run", "end", "finished"]
+    "event", ["after_create_session", "before_run", "after_run", "end", "finished"]
 )
 def test_warn_drops_the_event_and_goes_on(event: str, capsys: Any) -> None:
     """An error in any event is a warning; everybody gets all the others."""
@@ -189,6 +189,20 @@ def test_warn_drops_the_event_and_goes_on(event: str, capsys: Any) -> None:
     ):
         assert told in line
     assert f"where={__file__}" in line
+
+
+@pytest.mark.parametrize("policy", ["warn", "quarantine:1", "quarantine:5"])
+def test_a_hook_that_fails_to_begin_gets_no_further_event(policy: str, capsys: Any) -> None:
+    """It is not set up, so not even its end could work."""
+    hook, witness = Failing("begin", policy=policy), Witness()
+    session = train(hook, witness)
+
+    assert session.outcome.kind == "completed"
+    assert hook.got == ["begin"]
+    assert witness.got == ["after_run", "after_run", "end"]
+    (line,) = warnings_in(capsys.readouterr().err, "hook switched off")
+    assert "plugin=failing" in line
+    assert "bus_event=begin" in line
 
 
 def test_what_the_dropped_event_would_have_answered_is_missing() -> None:
@@ -567,7 +581,7 @@ def test_a_mild_wrapper_around_the_end_keeps_nobody_from_it() -> None:
 @pytest.mark.parametrize("policy", ["warn", "quarantine:2"])
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize(
-    "event", ["begin", "after_create_session", "before_run", "after_run", "end"]
+    "event", ["after_create_session", "before_run", "after_run", "end"]
 )
 def test_clean_up_is_guaranteed(policy: str, place: int, event: str) -> None:
     """Wherever the failing hook stands, each one gets exactly one end."""

@@ -92,6 +92,12 @@ class Saved(SessionRunHook):
         self.told.append((global_step, session.global_step, path.name, _is_main()))
 
 
+class Patient(Saved):
+    """Notes the same, whenever it is told."""
+
+    options = HookOptions(can_wait=True)
+
+
 def opened(*hooks: Any, background: bool | None = True, **options: Any) -> Any:
     """Open a session of a custom loop that saves in each second step."""
     config = quiet().with_options("checkpoint-saver", background=background, **options)
@@ -309,6 +315,7 @@ LARGE = {"w": np.zeros(ELEMENTS)}
         pytest.param(LARGE, False, [], False, id="switched off"),
         pytest.param(LARGE, None, [Saved()], False, id="a hook acts on saves"),
         pytest.param(LARGE, True, [Saved()], True, id="a hook acts, asked for"),
+        pytest.param(LARGE, None, [Patient()], True, id="a hook that can wait"),
     ],
 )
 def test_by_default_a_thread_writes_what_is_worth_it(
