@@ -62,6 +62,7 @@ from hookbus.hooks.hook import SessionRunArgs as SessionRunArgs
 from hookbus.hooks.hook import SessionRunHook as SessionRunHook
 from hookbus.hooks.hook_options import HookOptions as HookOptions
 from hookbus.hooks.hook_options import Kind as Kind
+from hookbus.hooks.inbox import SessionRequests as SessionRequests
 from hookbus.hooks.markers import hookimpl as hookimpl
 from hookbus.hooks.markers import hookspec as hookspec
 from hookbus.hooks.option_group import OptionGroup as OptionGroup

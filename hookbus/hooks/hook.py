@@ -79,7 +79,7 @@ class SessionRunHook:
     # method here takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> str | None:
-        """``begin(graph, checkpoints, kind, rank, ranks, clock)``: add nodes."""
+        """``begin(graph, checkpoints, kind, rank, ranks, clock, requests)``: add nodes."""
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
         """``after_create_session(session, coord)``: the backend session exists."""

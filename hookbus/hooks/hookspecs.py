@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hookbus.hooks.event_bus import EventBus
     from hookbus.hooks.hook import SessionRunArgs
     from hookbus.hooks.hook_options import Kind
+    from hookbus.hooks.inbox import SessionRequests
     from hookbus.hooks.option_group import OptionGroup
     from hookbus.hooks.outcome import Outcome
     from hookbus.hooks.timer import Due
@@ -74,6 +75,7 @@ def begin(
     rank: int,
     ranks: int,
     clock: Callable[[], float],
+    requests: SessionRequests,
 ) -> str | None:
     """Called first, once per session, before the graph is finalized; may return a reason.
 
@@ -82,6 +84,8 @@ def begin(
     session: ``train``, ``eval`` or ``predict``. *rank* is the number of this process among
     *ranks* that train together; 0 is the chief, or the only process. *clock* returns
     seconds of training: it stands still during evaluations, saves and runs of another kind.
+    *requests* takes requests of the hook from any thread, at any time until the last
+    ``end``.
 
     A reason stops the session before its first run. All hooks get the event, and the first
     reason decides.

@@ -10,7 +10,13 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import attrs
 
-from hookbus.errors import UsageError, WriteConflictError, did_you_mean
+from hookbus.errors import (
+    SessionClosedError,
+    UsageError,
+    WriteConflictError,
+    did_you_mean,
+)
+from hookbus.hooks.inbox import Inbox, Posted, PostedKind, SessionRequests
 from hookbus.hooks.outcome import (
     NOBODY,
     Rollback,
@@ -195,6 +201,7 @@ class Requests:
         assigned: the values that hooks have assigned.
         foreign: the loop that runs the steps, if hookbus does not own it.
         stage: which requests are still accepted.
+        inbox: the requests of other threads.
     """
 
     pending: bool = False
@@ -204,7 +211,50 @@ class Requests:
     assigned: AssignedValues = attrs.field(factory=AssignedValues)
     foreign: ForeignLoop | None = None
     stage: Stage = "open"
+    inbox: Inbox = attrs.field(factory=Inbox)
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def of(self, who: str) -> SessionRequests:
+        """Return the requests of a hook, or of the caller, from any thread."""
+        return SessionRequests(who, self._post)
+
+    @signals_deferred
+    def _post(self, posted: Posted) -> None:
+        """Take a request that is served behind the next step."""
+        with self._lock:
+            is_open = self.stage == "open"
+            if is_open:
+                self.inbox.posted.append(posted)
+                self.pending = True
+        if not is_open:
+            posted.answer.set_exception(_too_late())
+
+    @signals_deferred
+    def take_posted(self) -> list[Posted]:
+        """Return the requests of other threads, which are served from now on."""
+        with self._lock:
+            return self.inbox.take()
+
+    @signals_deferred
+    def answer(self, *kinds: PostedKind, result: Any = None) -> None:
+        """Tell the threads that have asked for something that it is done.
+
+        If *result* is an exception, it tells them why it is not.
+        """
+        with self._lock:
+            found = self.inbox.answered(*kinds)
+        for each in found:
+            if isinstance(result, Exception):
+                each.answer.set_exception(result)
+            else:
+                each.answer.set_result(result)
+
+    @signals_deferred
+    def refuse(self, posted: Posted, error: Exception) -> None:
+        """Tell a thread why its request is not served."""
+        with self._lock:
+            self.inbox.taken.remove(posted)
+        posted.answer.set_exception(error)
 
     @signals_deferred
     def request_stop(
@@ -441,19 +491,24 @@ class Requests:
             self.save, asked.save = united(self.save, asked.save), None
             asked.skip = None  # of a step that was cancelled
             asked.writers.clear()
-            self.pending = is_waiting or bool(self.save or self.values or asked.writes)
+            own = self.save or self.values or asked.writes or self.inbox.posted
+            self.pending = is_waiting or bool(own)
 
     @signals_deferred
     def forget_run(self, is_waiting: bool) -> None:
         """Record that a run has taken its requests along."""
         with self._lock:
-            self.pending = is_waiting or bool(self.save or self.values)
+            own = self.save or self.values or self.inbox.posted
+            self.pending = is_waiting or bool(own)
 
     @signals_deferred
     def close(self, stage: Stage = "over") -> None:
         """Refuse further requests: the session does nothing that could serve them."""
         with self._lock:
             self.stage = stage
+            left = self.inbox.close()
+        for each in left:
+            each.answer.set_exception(_too_late())
 
     def _asked_of(
         self,
@@ -501,6 +556,12 @@ class Requests:
                 "no further request: ask in end() at the latest"
             )
         self.pending = True
+
+
+def _too_late() -> SessionClosedError:
+    return SessionClosedError(
+        "the session has ended, and serves no further request of another thread"
+    )
 
 
 def _spelled(who: str) -> str:

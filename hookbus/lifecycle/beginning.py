@@ -9,7 +9,7 @@ from hookbus.backend.protocol import Session
 from hookbus.errors import PluginError
 from hookbus.hooks.context import RunFrame, SessionRunContext
 from hookbus.hooks.event_bus import shared
-from hookbus.hooks.outcome import StopReason
+from hookbus.hooks.outcome import NOBODY, StopReason
 from hookbus.hooks.requests import RunRequests
 from hookbus.lifecycle.services import Services
 from hookbus.lifecycle.state import Phase, SessionState
@@ -48,12 +48,13 @@ def _call_begin(state: SessionState) -> None:
         state.options.rank,
         state.options.ranks,
         state.bus.clock.seconds,
+        state.requests.of(NOBODY),
     )
 
     def args_of(name: str) -> tuple[Any, ...]:
         raise_deferred()
         state.begun.add(name)
-        return arguments
+        return (*arguments[:-1], state.requests.of(name))  # each hook has its own
 
     def owner() -> str:
         return state.bus.current.name

@@ -132,6 +132,7 @@ def hold_until_pull(state: SessionState, asked: RunRequests) -> None:
     held.rollback = held.rollback or rollback
     commit(state, asked)
     state.requests.served(asked, is_waiting=True)
+    state.requests.answer("assign")
     if steps >= _LONG_BODY and not loop.has_warned and loop.is_holding:
         loop.has_warned = True
         log.warning(
@@ -168,6 +169,7 @@ def _serve(
     requested = requests.take_save(asked) if saving else None
     if requested is not None:
         save(state, requested, context, goes_on and due is None and not ending.is_decided)
+        requests.answer("save", result=_saved(state))
         if state.agreement is not None:
             # Hooks of some ranks may have made requests around the save.
             _exchange(state, asked, now=True)
@@ -178,12 +180,28 @@ def _serve(
     stop = None if asked.rollback is not None else ending.take_due(began, asked)
     if stop is not None:
         state.take_stop(stop)
+        requests.answer("stop")
     ending.forget_failed()
     requests.served(asked, state.is_waiting)
+    requests.answer("assign")
     ends = ending.is_cut_short or (ending.stop is not None and state.mode.has_passes)
     if requested is not None and ends and state.mode.takes_reports:
         assert state.backend is not None
         state.saver.skip_further_saves(state.backend.session)
+
+
+def _saved(state: SessionState) -> int | UsageError:
+    """Return the step of the checkpoint that was requested, or the error without one."""
+    assert state.backend is not None
+    session, saver = state.backend.session, state.saver
+    is_written = saver.is_saved(session) or saver.writer.under_way is not None
+    if is_written or state.mode.save is not None:
+        return session.global_step
+    if saver.checkpoints.enabled_by is None:
+        why = "no plugin saves checkpoints: give the session a checkpoint_dir"
+    else:
+        why = "a hook has refused it, or there was no time; see the log"
+    return UsageError(f"no checkpoint was written at step {session.global_step}: {why}")
 
 
 def _last_save(state: SessionState, stop: StopReason) -> SaveRequest | None:
@@ -446,6 +464,8 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
 
     The caller replaces the backend session of a graph that has to roll back.
     """
+    if state.requests.inbox.posted:
+        _make_posted(state, context)
     asked, ending = context.asked, state.ending
     if state.agreement is not None and context.kind == state.kind:
         _exchange(state, asked)
@@ -460,6 +480,25 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
     if state.recoveries.is_recovering:
         assert state.backend is not None
         state.recoveries.note_progress(state.backend.session)
+
+
+def _make_posted(state: SessionState, context: SessionRunContext) -> None:
+    """Make the requests of other threads through the context of the run that has ended."""
+    requests, current = state.requests, state.bus.current
+    before = current.name
+    for posted in requests.take_posted():
+        current.name = posted.who
+        try:
+            if posted.kind == "assign" and state.agreement is not None:
+                raise UsageError(
+                    "assign() of another thread in a training of several ranks, which "
+                    "would then differ: assign in a hook on all ranks"
+                )
+            posted.make(context)
+        except Exception as error:
+            requests.refuse(posted, error)
+        finally:
+            current.name = before
 
 
 def record(state: SessionState, params: Any) -> None:

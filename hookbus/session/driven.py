@@ -16,6 +16,7 @@ from hookbus.errors import UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook_options import Kind, check_kind
+from hookbus.hooks.inbox import SessionRequests
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.hooks.requests import ForeignLoop, Served
 from hookbus.lifecycle.beginning import begin
@@ -226,6 +227,11 @@ class DrivenSession(TrainerEvents):
     def graph(self) -> Graph:
         """The graph."""
         return self._state.creator.graph
+
+    @property
+    def requests(self) -> SessionRequests:
+        """Takes requests to stop, to save and to assign from any thread."""
+        return self._state.requests.of(NOBODY)
 
     @property
     def outcome(self) -> Outcome | None:

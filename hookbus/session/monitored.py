@@ -22,6 +22,7 @@ from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
 from hookbus.hooks.hook_options import Kind, check_kind
+from hookbus.hooks.inbox import SessionRequests
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
 from hookbus.library.roles import Role
 from hookbus.lifecycle.beginning import begin
@@ -165,6 +166,11 @@ class MonitoredSession(CustomLoop):
     def kind(self) -> Kind:
         """The purpose of the session: ``train``, ``eval`` or ``predict``."""
         return self._state.kind
+
+    @property
+    def requests(self) -> SessionRequests:
+        """Takes requests to stop, to save and to assign from any thread."""
+        return self._state.requests.of(NOBODY)
 
     @property
     def outcome(self) -> Outcome | None:

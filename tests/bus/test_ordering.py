@@ -29,7 +29,14 @@ def test_the_first_registered_is_called_first() -> None:
     made = bus(Recorder("a"), Recorder("b"), Recorder("c"))
     assert list(made.members) == ["p0", "p1", "p2"]
     assert made.emit(
-        "begin", graph=None, checkpoints=None, kind="train", rank=0, ranks=1, clock=float
+        "begin",
+        graph=None,
+        checkpoints=None,
+        kind="train",
+        rank=0,
+        ranks=1,
+        clock=float,
+        requests=None,
     ) == [
         "a",
         "b",

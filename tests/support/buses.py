@@ -15,6 +15,7 @@ BEGIN = {
     "rank": 0,
     "ranks": 1,
     "clock": float,
+    "requests": None,
 }
 """Arguments of the event ``begin``, for hooks that look at none of them."""
 
