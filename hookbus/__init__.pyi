@@ -62,14 +62,14 @@ from hookbus.hooks.hook import SessionRunArgs as SessionRunArgs
 from hookbus.hooks.hook import SessionRunHook as SessionRunHook
 from hookbus.hooks.hook_options import HookOptions as HookOptions
 from hookbus.hooks.hook_options import Kind as Kind
+from hookbus.hooks.hookspecs import hookimpl as hookimpl
+from hookbus.hooks.hookspecs import hookspec as hookspec
 from hookbus.hooks.inbox import SessionRequests as SessionRequests
-from hookbus.hooks.markers import hookimpl as hookimpl
-from hookbus.hooks.markers import hookspec as hookspec
+from hookbus.hooks.inbox import StopKind as StopKind
 from hookbus.hooks.option_group import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
 from hookbus.hooks.outcome import StopReason as StopReason
 from hookbus.hooks.outcome import resumes as resumes
-from hookbus.hooks.requests import StopKind as StopKind
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
 from hookbus.library.roles import Role as Role

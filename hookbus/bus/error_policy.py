@@ -84,7 +84,7 @@ class ErrorGuard:
     Attributes:
         failures: the log of all hooks of the session.
         off: whether the hook is switched off.
-        is_set_up: whether it has not failed in its first events.
+        is_set_up: False once it has failed in its first events.
         counts: the number of its failures by event.
         last: the last of them by event.
     """

@@ -15,7 +15,7 @@ from hookbus.bus.error_policy import ErrorGuard
 from hookbus.errors import PluginError
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import ErrorPolicy, Kind
-from hookbus.hooks.markers import LIFECYCLE, PROJECT, hookimpl
+from hookbus.hooks.hookspecs import LIFECYCLE, PROJECT, hookimpl
 from hookbus.validation import signature_of
 
 

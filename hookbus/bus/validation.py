@@ -12,7 +12,7 @@ from hookbus.bus.registry import MARK, HookFunction
 from hookbus.errors import ArgumentTypeError, PluginError, UsageError, did_you_mean
 from hookbus.hooks import hookspecs
 from hookbus.hooks.hook import SessionRunHook
-from hookbus.hooks.markers import LIFECYCLE
+from hookbus.hooks.hookspecs import LIFECYCLE
 from hookbus.validation import signature_of
 
 Events = Mapping[str, tuple[str, ...]]

@@ -15,7 +15,7 @@ from hookbus.cli.output import columns, printable, shorten, table, width
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, reason_of
 from hookbus.hooks import hookspecs
-from hookbus.hooks.markers import PROJECT
+from hookbus.hooks.hookspecs import PROJECT
 from hookbus.plugin.loading import check_loadable, load_one, member_of
 from hookbus.plugin.selection import Verdict, select
 from hookbus.plugin.source import SourceScan, scan_source

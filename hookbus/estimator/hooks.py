@@ -18,7 +18,7 @@ from hookbus.estimator.model_fn import EstimatorSpec, number_of
 from hookbus.graph.node import Node
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.hooks.outcome import Outcome, resumes
 from hookbus.slim.hooks import EvaluationHook, StopAtLastStepHook
 

@@ -12,8 +12,9 @@ from hookbus.backend.protocol import RunMetadata, RunOptions, Session
 from hookbus.graph.node import Node
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.hook_options import Kind
+from hookbus.hooks.inbox import StopKind
 from hookbus.hooks.outcome import RollbackPlace
-from hookbus.hooks.requests import CurrentHook, Requests, RunRequests, StopKind
+from hookbus.hooks.requests import CurrentHook, Requests, RunRequests
 from hookbus.hooks.timer import pause
 
 

@@ -13,6 +13,7 @@ before all of them, when the plugin's settings are read.
 ``step_failed`` in one that an error leaves;
 ``veto_save``, ``before_save`` and ``after_save`` are called around every checkpoint, and
 ``pruning`` before one is removed;
+``rolled_back`` when the session has gone back to a checkpoint;
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``evaluating`` around each evaluation; ``logged``,
@@ -27,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus.hooks.markers import hookspec
+import pluggy
 
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
@@ -43,6 +44,30 @@ if TYPE_CHECKING:
     from hookbus.hooks.outcome import Outcome
     from hookbus.hooks.timer import Due
     from hookbus.process.coordinator import Coordinator
+
+
+PROJECT = "hookbus"
+"""The project name of hookbus' markers, and its entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+"""Declares an event; for plugins that add events of their own."""
+
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a method or function as an implementation of the event of its name.
+
+Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``, ``optionalhook`` and
+``specname``.
+"""
+
+LIFECYCLE = (
+    "begin",
+    "after_create_session",
+    "before_run",
+    "after_run",
+    "end",
+    "on_exception",
+)
+"""The events for which a hook's method counts without ``@hookimpl``."""
 
 
 @hookspec
@@ -113,6 +138,17 @@ def before_training(session: Session, run_context: SessionRunContext) -> None:
     In a custom loop that is when its first step is entered: all objects are tracked, and
     the body of the step is still to come. *run_context* takes requests to assign, to save
     and to stop. After a preemption or a roll-back the hooks get it again.
+    """
+
+
+@hookspec
+def rolled_back(session: Session, global_step: int, by: str, why: str) -> None:
+    """Called when the session has gone back to the checkpoint of *global_step*.
+
+    The states of hooks are restored, and ``after_create_session`` was called. *by* is the
+    hook that asked for it, and *why* its reason. The steps behind *global_step* come again,
+    maybe with other values. A recovery from a preemption repeats them as they were, and
+    does not call it.
     """
 
 

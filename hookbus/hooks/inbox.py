@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
 
-if TYPE_CHECKING:
-    from hookbus.graph.node import Node
-    from hookbus.hooks.context import SessionRunContext
-    from hookbus.hooks.requests import StopKind
+from hookbus.graph.node import Node
+
+StopKind: TypeAlias = Literal["stopped", "preempted"]
+"""How a session may end because a hook asks for it."""
 
 PostedKind: TypeAlias = Literal["stop", "save", "assign"]
-"""What a thread asks for."""
+"""The requests of threads."""
+
+
+class Asked(Protocol):
+    """The context of a run, through which the requests of threads are made."""
+
+    def request_stop(self, reason: str, kind: StopKind, label: str | None) -> None:
+        """Ask for the end of the session."""
+
+    def request_save(self, why: str, keep: bool) -> None:
+        """Ask for a checkpoint."""
+
+    def assign(self, values: Mapping[Node | str, Any]) -> None:
+        """Ask for variables to be set."""
 
 
 @attrs.frozen(eq=False)
@@ -30,7 +43,7 @@ class Posted:
 
     who: str
     kind: PostedKind
-    make: Callable[[SessionRunContext], object]
+    make: Callable[[Asked], object]
     answer: Future[Any]
 
 
@@ -90,9 +103,7 @@ class SessionRequests:
         """
         return self._posted("assign", lambda context: context.assign(values))
 
-    def _posted(
-        self, kind: PostedKind, make: Callable[[SessionRunContext], object]
-    ) -> Future[Any]:
+    def _posted(self, kind: PostedKind, make: Callable[[Asked], object]) -> Future[Any]:
         answer: Future[Any] = Future()
         self._post(Posted(self._who, kind, make, answer))
         return answer

@@ -16,7 +16,7 @@ from hookbus.errors import (
     WriteConflictError,
     did_you_mean,
 )
-from hookbus.hooks.inbox import Inbox, Posted, PostedKind, SessionRequests
+from hookbus.hooks.inbox import Inbox, Posted, PostedKind, SessionRequests, StopKind
 from hookbus.hooks.outcome import (
     NOBODY,
     Rollback,
@@ -27,9 +27,6 @@ from hookbus.hooks.outcome import (
 )
 from hookbus.process.interrupts import signals_deferred
 from hookbus.validation import number_in
-
-StopKind: TypeAlias = Literal["stopped", "preempted"]
-"""How a session may end because a hook asks for it."""
 
 Served: TypeAlias = Literal["skip", "feed", "rollback", "save"]
 """The requests of hooks that only the loop that runs the steps can serve."""

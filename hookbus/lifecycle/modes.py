@@ -83,6 +83,7 @@ class Graph:
         if error is not None and not isinstance(error, old.session.preemption_errors):
             raise error
         open_backend(state)
+        _tell_rolled_back(state, rollback)
         raise_deferred()
 
 
@@ -154,6 +155,18 @@ class Blocks:
         contents.generators.restore(saved.get("random", {}))
         contents.position.forget_evaluations(backend.session.global_step)
         state.loop.is_untold = state.kind == "train"
+        if context is not None:
+            context.close()  # its requests would be forgotten
+        _tell_rolled_back(state, rollback)
+
+
+def _tell_rolled_back(state: SessionState, rollback: Rollback) -> None:
+    backend = state.backend
+    assert backend is not None
+    session = backend.session
+    state.bus.caller("rolled_back").collect(
+        session, session.global_step, rollback.who, rollback.why
+    )
 
 
 @attrs.frozen

@@ -36,7 +36,7 @@ from hookbus.hooks.hook_options import (
     options_of,
     parse_policy,
 )
-from hookbus.hooks.markers import PROJECT
+from hookbus.hooks.hookspecs import PROJECT
 from hookbus.hooks.option_group import OptionGroup
 from hookbus.plugin.requirements import check_fits
 from hookbus.plugin.selection import Verdict

@@ -10,7 +10,7 @@ import attrs
 from hookbus.config.declared import parse_source
 from hookbus.discovery import Installed
 from hookbus.errors import PluginError
-from hookbus.hooks.markers import LIFECYCLE
+from hookbus.hooks.hookspecs import LIFECYCLE
 
 MARKER = "hookimpl"
 

@@ -26,7 +26,7 @@ from hookbus.graph.traversal import inputs_of, op_behind, ops_of, train_outputs_
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import HookOptions
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.hooks.outcome import Outcome, resumes
 from hookbus.logs import log, log_evaluation
 from hookbus.validation import check_number, numeric, scalar_in

@@ -13,7 +13,7 @@ from hookbus.config.config import Config
 from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import HookOptions
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.plugin.roster import session_hooks
 
 

@@ -27,7 +27,7 @@ from hookbus.discovery import installed_plugins
 from hookbus.errors import GraphError, TrainingError, UsageError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.step.inside import evaluation_run
 from hookbus.testing._backend.kinds import Cut, Kind, Trained, Training, of_graphs, train
 
@@ -231,6 +231,14 @@ def scenario_lr_finder(kind: Kind, folder: Path) -> None:
     except (GraphError, UsageError):
         return  # the loop computes the model, or the backend cannot fork a session
     assert (folder / "lr-finder.csv").read_text("utf-8").count("\n") == 4
+
+
+def scenario_metrics_writer(kind: Kind, folder: Path) -> None:
+    """It writes the loss in its period."""
+    train(kind, built_in("metrics-writer", every_n_steps=2, directory=str(folder)))
+    rows = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [1, 3, 5]
+    assert all("loss" in json.loads(row) for row in rows)
 
 
 def scenario_monitor(kind: Kind, _: Path) -> None:

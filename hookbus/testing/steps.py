@@ -16,7 +16,7 @@ from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.event_bus import HookCall
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import Kind
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.hooks.outcome import Outcome
 from hookbus.lifecycle.recovery import Recovery
 from hookbus.random_state import undisturbed

@@ -1,4 +1,4 @@
-"""Helps plugins that send what a training tells to a tracker, each record once.
+"""Helps plugins that send the records of a run to a tracker, each of them once.
 
 Like the names of ``hookbus`` itself, each is imported when it is first used.
 """

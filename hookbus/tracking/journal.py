@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import attrs
 
 from hookbus.errors import CheckpointError
+from hookbus.tracking.line_file import LineFile
 from hookbus.tracking.records import Record
 
 _FORMAT = 1
@@ -70,12 +70,12 @@ class Journal:
         run: the id of the run, for a new file.
 
     Attributes:
+        path: the file.
         run: the id of the run: that of the file, if there was one.
         is_new: whether the file was created.
-        path: the file.
-        newest: the newest values that were in it.
-        unsent: the records that were not sent, the oldest first.
-        doubtful: how many of them, from the first on, may have been sent when the program
+        records: the records that were in it.
+        unsent: those of them that were not sent, the oldest first.
+        doubtful: how many of these, from the first on, may have been sent when the program
             was killed.
 
     Raises:
@@ -84,18 +84,14 @@ class Journal:
     """
 
     def __init__(self, path: Path, run: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.run, self.newest, self.path = run, Newest(), path
-        lines = whole_lines(path)
-        self.is_new = not lines
-        records = self._read(lines)
-        marks = path.with_suffix(".sent")
-        sent, under_way = _marks_in(whole_lines(marks))
-        self.unsent, self.doubtful = records[sent:], under_way
-        self._sent = sent
-        self._file, self._marks = path.open("a"), marks.open("a")
+        self.path, self.run = path, run
+        self._lines, self._marks = LineFile(path), LineFile(path.with_suffix(".sent"))
+        self.is_new = not self._lines.found
+        self.records = self._read(self._lines.found)
+        self._sent, self.doubtful = _marks_in(self._marks.found)
+        self.unsent = self.records[self._sent :]
         if self.is_new:
-            self._write(self._file, json.dumps({"journal": _FORMAT, "run": run}))
+            self._lines.add(json.dumps({"journal": _FORMAT, "run": run}))
 
     def _read(self, lines: list[str]) -> list[Record]:
         if not lines:
@@ -105,15 +101,12 @@ class Journal:
             if head["journal"] != _FORMAT:
                 raise ValueError(f"its format is {head['journal']}")
             self.run = str(head["run"])
-            records = [Record.from_json(line) for line in lines[1:]]
+            return [Record.from_json(line) for line in lines[1:]]
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.path} is no journal of records ({error}): move it away, or use "
                 "another directory"
             ) from error
-        for record in records:
-            self.newest.note(record)
-        return records
 
     def add(self, record: Record) -> None:
         """Append a record.
@@ -121,7 +114,7 @@ class Journal:
         Raises:
             OSError: the file cannot be written.
         """
-        self._write(self._file, record.to_json())
+        self._lines.add(record.to_json())
 
     def mark(self, word: Literal["sending", "sent"], count: int) -> None:
         """Note that the next records are on their way, or that they have arrived.
@@ -131,37 +124,19 @@ class Journal:
         """
         if word == "sent":
             self._sent += count
-        self._write(self._marks, f"{word} {self._sent} {count}")
+        self._marks.add(f"{word} {self._sent} {count}")
 
     def put_aside(self) -> None:
         """Close the files, and give them names with the id of their run."""
         self.close()
-        for path in (self.path, self.path.with_suffix(".sent")):
-            path.rename(path.with_stem(f"{path.stem}.{self.run}"))
+        for path in (self._lines.path, self._marks.path):
+            if path.exists():
+                path.rename(path.with_stem(f"{path.stem}.{self.run}"))
 
     def close(self) -> None:
         """Close the files."""
-        self._file.close()
+        self._lines.close()
         self._marks.close()
-
-    def _write(self, file: IO[str], line: str) -> None:
-        file.write(f"{line}\n")
-        file.flush()
-
-
-def whole_lines(path: Path) -> list[str]:
-    """Return the lines of a file; cut off one that a kill has left unfinished.
-
-    A file that does not exist has none.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    end = data.rfind(b"\n") + 1
-    if end < len(data):
-        os.truncate(path, end)
-    return data[:end].decode(errors="replace").splitlines()
 
 
 def _marks_in(lines: Iterable[str]) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Collects what a training tells, each value once however often the training is cut."""
+"""Collects the records of a run, each value once however often the run is cut."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext, SessionRunValues
 from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
 from hookbus.hooks.hook_options import HookOptions
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.hooks.outcome import Outcome
 from hookbus.hooks.timer import Due, SecondOrStepTimer
 from hookbus.tracking.journal import Newest
@@ -26,7 +26,7 @@ from hookbus.validation import number_in, numeric
 
 @attrs.define(eq=False)
 class RecordingHook(SessionRunHook):
-    """Base of hooks that write or send what a training tells.
+    """Base of hooks that write or send the records of a run.
 
     It takes the numbers of a step in the first run and then periodically, the values that
     other hooks emit as ``measured``, evaluations, hyperparameters, checkpoints and the end.
@@ -61,7 +61,7 @@ class RecordingHook(SessionRunHook):
     _newest: Newest = attrs.field(factory=Newest, init=False)
     _is_resumed: bool = attrs.field(default=False, init=False)
     _has_started: bool = attrs.field(default=False, init=False)
-    _is_created: bool = attrs.field(default=False, init=False)
+    _period: Mapping[str, Any] = attrs.field(factory=lambda: {"step": None}, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._timer = SecondOrStepTimer(every_steps=self.every_n_steps)
@@ -74,6 +74,15 @@ class RecordingHook(SessionRunHook):
 
     def stop(self) -> None:
         """End: the record of the outcome was the last one. Override it."""
+
+    def leave_out(self, records: Iterable[Record]) -> None:
+        """Take none of the values in these records, which are written or sent already.
+
+        Call it in :meth:`start`.
+        """
+        self._newest = Newest()
+        for record in records:
+            self._newest.note(record)
 
     @property
     def name(self) -> str:
@@ -96,8 +105,7 @@ class RecordingHook(SessionRunHook):
 
     def after_create_session(self, session: Any) -> None:
         """Start, when the states are restored and all hooks have declared summaries."""
-        self._is_created = True
-        if self._has_started:  # a recovery from a preemption
+        if self._has_started:  # a recovery or a roll-back
             return
         self._request = self._request_of(session.graph)
         program = described({} if self._bus is None else self._bus.members)
@@ -118,11 +126,11 @@ class RecordingHook(SessionRunHook):
         )
 
     @hookimpl
-    def before_training(self, session: Any) -> None:
-        """Note a roll-back: without a new backend session, this comes behind one only."""
-        if not self._is_created:
-            self._take("rollback", session.global_step, {})
-        self._is_created = False
+    def rolled_back(self, global_step: int) -> None:
+        """Take the roll-back, behind which the steps come again, and their numbers."""
+        self._take("rollback", global_step, {})
+        self._timer.reset()
+        self._timer.load_state_dict(self._period)
 
     @hookimpl
     def next_due(self) -> Due:
@@ -222,8 +230,8 @@ class RecordingHook(SessionRunHook):
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Go on with the run."""
-        if self._has_started:  # a roll-back, behind which the steps come again
-            self._timer.load_state_dict(state["timer"], ended)
+        self._period = state["timer"]
+        if self._has_started:  # a roll-back, or a recovery, behind which nothing is new
             return
         self._run, self._is_resumed = state["run"], True
         self._timer.load_state_dict(state["timer"], ended)

@@ -18,7 +18,7 @@ RecordKind: TypeAlias = Literal[
 
 @attrs.frozen
 class Record:
-    """What a training has told at one step.
+    """What a run has told at one step.
 
     Attributes:
         kind: ``params`` (hyperparameters), ``metrics`` (numbers of a step), ``evaluation``
@@ -27,7 +27,7 @@ class Record:
         step: the global step.
         values: plain values by name; numbers in records of metrics and evaluations.
         evaluation: the name of the evaluation; None for any other record, and for the only
-            evaluation of a training.
+            evaluation of a run.
         time: when it was made, in seconds since 1970.
 
     >>> record = Record("evaluation", 20, {"accuracy": 0.75}, evaluation="val", time=0.5)
@@ -78,11 +78,11 @@ class Record:
 
 @attrs.frozen
 class RunInfo:
-    """A run, as a tracker shows it: one training, with all its interruptions.
+    """A run, as a tracker shows it, with all its interruptions.
 
     Attributes:
         id: 32 hexadecimal digits. It stays the same when the training is resumed.
-        is_resumed: whether the training was interrupted before.
+        is_resumed: whether it was interrupted before.
         step: the global step at which this process begins.
         directory: the directory of the checkpoints, or None.
         program: what identifies the program, by name: its arguments, the git commit, the

@@ -47,7 +47,7 @@ class Sender:
         journal: is told what was sent; None without one.
         first: records that wait from the start on.
         doubtful: how many of the next records may have arrived before; with ``math.inf``,
-            all of them up to the first one that has not.
+            all of them up to the first one that is missing.
     """
 
     def __init__(

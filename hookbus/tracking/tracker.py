@@ -1,4 +1,4 @@
-"""Sends what a training tells to a tracker: from a thread, each record once."""
+"""Sends the records of a run to a tracker: from a thread, each of them once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = "tracking"
 
 @attrs.define(eq=False)
 class Tracker(RecordingHook, abc.ABC):
-    """Base of hooks that send what a training tells to a server, or into its files.
+    """Base of hooks that send the records of a run to a server, or into its files.
 
     A subclass overrides :meth:`connect` and :meth:`send`, which a thread of the tracker
     calls. A server that is slow, or that cannot be reached, holds no step and ends no
@@ -31,7 +31,7 @@ class Tracker(RecordingHook, abc.ABC):
     were not sent.
 
     If the training has a directory of checkpoints, a journal in it holds every record, in
-    the folder ``tracking``. A training that was killed sends what had not arrived, and
+    the folder ``tracking``. A run that was killed sends what was missing, and
     nothing twice. Without such a directory, a resumed training asks :meth:`has`.
 
     Args:
@@ -79,7 +79,7 @@ class Tracker(RecordingHook, abc.ABC):
         """Return whether a record has arrived already, in the thread of the tracker.
 
         It is asked for the records that were on their way when sending failed, or when the
-        program was killed. By default it has not, so such records may arrive twice.
+        program was killed. The default is False, so such records may arrive twice.
         """
         return False
 
@@ -94,7 +94,8 @@ class Tracker(RecordingHook, abc.ABC):
         if run.directory is not None:
             self._journal = journal = self._journal_of(run, run.directory)
             if not journal.is_new:
-                self._run, self._newest = journal.run, journal.newest
+                self._run = journal.run
+                self.leave_out(journal.records)
                 waiting, doubtful = journal.unsent, journal.doubtful
                 run = attrs.evolve(run, id=journal.run, is_resumed=True)
         place = _Place(self, run)

@@ -14,7 +14,7 @@ import hookbus
 from hookbus import PluginError, SessionRunHook, UsageError, hookimpl, hookspec
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration as Member
-from hookbus.hooks.markers import LIFECYCLE
+from hookbus.hooks.hookspecs import LIFECYCLE
 from tests.support.buses import BEGIN, answering, bus, called
 
 

@@ -27,6 +27,7 @@ from hookbus_gradient_clipping import GradientClippingHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_lr_finder import LRFinderHook
+from hookbus_metrics_writer import MetricsWriterHook
 from hookbus_monitor import MonitorHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_prediction_writer import PredictionWriterHook
@@ -220,6 +221,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         GlobalStepWaiterHook(STEPS, "others"),
         InMemoryEvaluatorHook(evaluate, 30),
         LoggingTensorHook(every_n_iter=25, at_end=True),
+        MetricsWriterHook(directory="shown"),
         MonitorHook("los?", every_n_steps=20),
         NanTensorHook(),
         PredictionWriterHook(["accuracy"], output_dir="shown"),

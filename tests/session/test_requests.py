@@ -35,7 +35,7 @@ from hookbus import (
 )
 from hookbus.checkpoint.reader import read_checkpoint
 from hookbus.hooks import hookspecs
-from hookbus.hooks.markers import PROJECT
+from hookbus.hooks.hookspecs import PROJECT
 from hookbus.lifecycle.recovery import Recovery
 from tests.support.profiles import cases
 
@@ -115,7 +115,7 @@ def assigns_now(kept: Kept) -> None:
 
 
 def records(kept: Kept) -> None:
-    for step in (3, 4):  # whichever is the last
+    for step in (2, 3, 4):  # whichever is the last
         kept.checkpoints.record_values({"score": 0.5}, step)
 
 
@@ -227,6 +227,8 @@ class LastHook(SessionRunHook):
             return
         if self.when == "after a run":
             run_context.request_save("second")
+        elif self.event == "rolled_back":
+            run_context.request_rollback("to look at it")
         elif self.event == "planned_last_step":
             assert run_context.last_step is None
         elif self.event in EMITTED and self.when == "in a run":
@@ -301,7 +303,7 @@ def asking(
     def ask() -> Any:
         if not is_due(kept, when):
             return None
-        steps = kept.runs - (event in UNDONE)
+        steps = 0 if event == "rolled_back" else kept.runs - (event in UNDONE)
         kept.asked = max(steps, 0), kept.is_saving
         kept.is_pruning = event == "pruning"
         try:
@@ -373,7 +375,8 @@ def effect_of(
 ) -> str:
     """Make one request in a session of four runs; return its effect in the page's words."""
     kept = Kept(earlier.context, earlier.checkpoints)
-    kept.saves_first, kept.cancels = "rollback" in request, event in UNDONE
+    kept.saves_first = "rollback" in request or event == "rolled_back"
+    kept.cancels = event in UNDONE
     plugin = asking(kept, event, when, REQUESTS[request])
     hooks = [FirstHook(kept), plugin, LastHook(kept, event, when)]
     config = OFF

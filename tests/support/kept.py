@@ -21,6 +21,7 @@ from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_gradient_accumulation import GradientAccumulationHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_lr_finder import LRFinderHook
+from hookbus_metrics_writer import MetricsWriterHook
 from hookbus_monitor import MonitorHook
 from hookbus_prediction_writer import PredictionWriterHook
 from hookbus_reduce_lr_on_plateau import ReduceLROnPlateauHook
@@ -215,6 +216,7 @@ ROWS = [
         is_cut=True,
     ),
     Row("prediction-writer", writing, written, also=written_in),
+    Row("metrics-writer", lambda *_: [MetricsWriterHook(directory=".")], unchanged),
     Row("monitor", lambda *_: [MonitorHook("*", every_n_steps=3)], unchanged),
     Row("throughput", lambda *_: [ThroughputHook(3, batch_size=8)], unchanged),
     Row(

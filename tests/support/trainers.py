@@ -27,6 +27,7 @@ from hookbus_gradient_clipping import GradientClippingHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_lr_finder import LRFinderHook
+from hookbus_metrics_writer import MetricsWriterHook
 from hookbus_monitor import MonitorHook
 from hookbus_nan_tensor import NanTensorHook
 from hookbus_prediction_writer import PredictionWriterHook
@@ -235,6 +236,12 @@ def _monitors(trained: Trained, plain: Trained, names: Names) -> None:
     assert all(any(names.weight in n for n in each) for _, each in trained.of("measured"))
 
 
+def _writes_rows(trained: Trained, plain: Trained, _: Names) -> None:
+    unchanged(trained, plain)
+    rows = [json.loads(line) for line in Path("metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 6, 11, 16]
+
+
 def _watches(trained: Trained, plain: Trained, _: Names) -> None:
     unchanged(trained, plain)
 
@@ -359,6 +366,11 @@ ROWS = (
         "lr-finder",
         lambda names: LRFinderHook(steps=8, variable=names.rate, output_dir="."),
         _finds_rates,
+    ),
+    Row(
+        "metrics-writer",
+        lambda _: MetricsWriterHook(every_n_steps=5, directory="."),
+        _writes_rows,
     ),
     Row(
         "monitor",

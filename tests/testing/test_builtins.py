@@ -20,6 +20,7 @@ SETTINGS = {
     "in-memory-evaluator": ["evaluate=metrics:weight", "every_n_iter=2"],
     "logging-tensor": ["every_n_iter=2"],
     "lr-finder": ["variable=w", "steps=2", "output_dir=found"],
+    "metrics-writer": ["directory=written", "every_n_steps=2"],
     "monitor": ["names=w", "every_n_steps=2"],
     "nan-tensor": [],
     "prediction-writer": ["values=loss,accuracy"],

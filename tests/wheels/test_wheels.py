@@ -95,6 +95,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["-p", "lr-finder"],
         lambda ran: "lr-finder: no variable can be the learning rate" in ran.stderr,
     ),
+    "metrics-writer": (
+        ["--metrics-writer", "written"],
+        lambda ran: "metrics written path=" in ran.stderr,
+    ),
     "monitor": (
         ["--monitor", "w"],
         lambda ran: "monitored step=1" in ran.stderr,

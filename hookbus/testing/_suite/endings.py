@@ -14,7 +14,7 @@ from hookbus import random_state
 from hookbus.errors import END_OF_INPUT, AbortedError, OutOfRangeError
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook import SessionRunHook
-from hookbus.hooks.markers import hookimpl
+from hookbus.hooks.hookspecs import hookimpl
 from hookbus.library.lookup import on_host
 
 _CORE = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from hookbus.cli.predict import predict as predict
 from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.hooks import hookspecs as hookspecs
-from hookbus.hooks.markers import PROJECT
+from hookbus.hooks.hookspecs import PROJECT
 from tests.support.distributions import HOOKS
 
 EVENTS = {
