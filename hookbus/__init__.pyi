@@ -9,6 +9,7 @@ from hookbus import evaluating as evaluating
 from hookbus import evaluation as evaluation
 from hookbus import learning as learning
 from hookbus import metrics as metrics
+from hookbus import tracking as tracking
 from hookbus import validation as validation
 from hookbus.backend.embedded import EmbeddedSession as EmbeddedSession
 from hookbus.backend.protocol import OpRecord as OpRecord

@@ -67,11 +67,12 @@ class Reports(dict[str, Any]):
         Raises:
             UsageError: a name is reported twice in this step.
         """
+        late = self.late
         for name, value in values.items():
-            if name in self or (self.late and name in self.late):
+            if name in self or name in late:
                 self.check_new(name, "reported")
             if callable(value):
-                self.late = {**self.late, plain_name(name): value}
+                late = self.late = {**late, plain_name(name): value}
             else:
                 self[name if name.__class__ is str else plain_name(name)] = value
 

@@ -134,10 +134,16 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
         # The type of the field itself: __init__ has the type that its converter takes.
         own = {field.alias: field.type for field in attrs.fields(cls) if field.type}
     return {
-        p.name: (_evaluated(own.get(p.name, p.annotation), cls), p.default)
+        p.name: (_evaluated(own.get(p.name, p.annotation), _owner(cls, p.name)), p.default)
         for p in signature_of(cls).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
+
+
+def _owner(cls: type, field: str) -> type:
+    """Return the class that declares a field: its module has the names in the type."""
+    owners = (base for base in cls.__mro__ if field in vars(base).get("__annotations__", {}))
+    return next(owners, cls)
 
 
 def _evaluated(annotation: Any, cls: type) -> Any:

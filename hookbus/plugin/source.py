@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
+from hookbus.bus.registry import MARK
 from hookbus.config.declared import parse_source
 from hookbus.discovery import Installed
 from hookbus.errors import PluginError
+from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hookspecs import LIFECYCLE
 
 MARKER = "hookimpl"
+BASES = ("RecordingHook", "Tracker")
+"""The base classes of hooks whose events are known, by name."""
+_BASES_IN = "hookbus.tracking"
 
 
 @attrs.frozen
@@ -78,9 +84,21 @@ def _of_class(
             inherited = _of_class(others[name], others, markers)
             events += inherited.events
             whole = whole and inherited.whole
+        elif name in BASES:
+            events += _of_base(name)
         elif name not in ("SessionRunHook", "object"):
             whole = False
     return SourceScan(tuple(dict.fromkeys(events)), whole)
+
+
+def _of_base(name: str) -> Iterator[str]:
+    """Yield the events of a base class for hooks that hookbus itself provides."""
+    base = getattr(importlib.import_module(_BASES_IN), name)
+    for each in dir(base):
+        function = getattr(base, each)
+        is_own = each in LIFECYCLE and function is not getattr(SessionRunHook, each)
+        if is_own or hasattr(function, MARK):
+            yield each
 
 
 def _markers(tree: ast.Module) -> set[str]:

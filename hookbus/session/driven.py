@@ -56,7 +56,7 @@ from hookbus.session.training import automatic_plugins
 from hookbus.step.executor import check_given
 from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
-from hookbus.step.trace import OpenStep, Trace
+from hookbus.step.trace import OpenStep
 from hookbus.tracked.held import Held
 from hookbus.validation import check_increment, check_name
 
@@ -195,8 +195,8 @@ class DrivenSession(TrainerEvents):
         check_loop(self._foreign, checkpoint_dir, save, graph)
         self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)
         self._open: OpenStep | Step | None = None
-        self._usual_trace: Trace | None = None
-        self._usual_request: StepRequest | None = None
+        self._usual_step: OpenStep | None = None
+        self._usual_request: StepRequest
         self._finalized = False
         self._state = new_session(
             self._creator,
@@ -253,7 +253,7 @@ class DrivenSession(TrainerEvents):
             if state.mode.takes_reports:
                 heed_signal(state)  # it may have come between two steps: saves
             state.stop_by_signal()
-        elif backend.coord.should_stop():
+        elif backend.coord.is_stopping:
             error = backend.coord.exception
             why = "a thread asked to stop" if error is None else summary_of(error)
             return StopReason("coordinator", why)
@@ -414,6 +414,7 @@ class DrivenSession(TrainerEvents):
             or state.bus.current.name is not NOBODY
         ):
             stepper = self._check_before_step(kind)
+        opened: OpenStep | None
         if not stepper.takes_reports:
             self._open = opened = self._ask(stepper, fetches, kind)
         elif fetches:
@@ -421,12 +422,14 @@ class DrivenSession(TrainerEvents):
         else:
             step = self._step if kind is None else Step(state, kind)
             self._open = step.__enter__()
-            opened = step.opened
+            opened = step._open
+        assert opened is not None
         if opened.feeds and "feed" not in self._foreign.serves:
             self._refuse_feeds(opened)
-        if opened.trace is self._usual_trace and opened.is_usual:
-            assert self._usual_request is not None
-            return self._usual_request
+        if opened is self._usual_step:
+            context = opened.context
+            if context is None or context._asked is None:
+                return self._usual_request
         return self._request_of(stepper, opened)
 
     def _check_before_step(self, kind: Kind | None) -> Stepper:
@@ -453,7 +456,7 @@ class DrivenSession(TrainerEvents):
             opened.skipped_by,
         )
         if opened.is_usual:
-            self._usual_trace, self._usual_request = opened.trace, request
+            self._usual_step, self._usual_request = opened, request
         return request
 
     def after_step(
@@ -489,7 +492,7 @@ class DrivenSession(TrainerEvents):
             if increment is not opened.increment:  # True equals 1
                 check_increment("after_step", increment)
                 opened.count(increment)
-            opened.report(**values)
+            opened._reports.add(values)
             self._open = None
             opened.__exit__(None, None, None)
             return self.stop

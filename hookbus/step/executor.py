@@ -101,12 +101,11 @@ class ReportExecutor(Executor):
         """Return the function that does so for steps that report the same names."""
         run = super().specialized(plan, given, trains)
         session, names = self.session, frozenset(given.names())
-        count, take_reports = len(names), session.take_reports
+        take_reports = session.take_reports
 
         def take(reports: Reports) -> Sequence[Any]:
             late = reports.late
-            known = len(reports) + len(late) == count and names.issuperset(reports)
-            if not known or (late and not names.issuperset(late)):
+            if reports.keys() != names and (not late or names != {*reports, *late}):
                 return MISS  # type: ignore[no-any-return]
             take_reports(reports)
             values = run(reports)

@@ -152,7 +152,7 @@ class Stepper:
         context._frame, context.global_step = due.frame, began
         context._fetches, context._feed_dict = fetches, feeds
         context._phase, context._asked = "asking", None
-        answers = trace.ask(context)
+        answers = None if trace.ask is ask_nobody else trace.ask(context)
         context._phase = "asked"
         return step if answers is None else self._united(step, answers, options, metadata)
 

@@ -31,7 +31,7 @@ class Newest:
         self.params: dict[str, Any] = {}
 
     def new_in(self, record: Record) -> Record | None:
-        """Return a record with its new values only; None if there are none."""
+        """Return a record with its new values only; None without any."""
         if record.kind in ("outcome", "rollback"):
             return record
         if record.kind == "params":

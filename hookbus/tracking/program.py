@@ -15,7 +15,7 @@ _GIT_SECS = 5.0
 
 
 def described(members: Mapping[str, Registration]) -> dict[str, Any]:
-    """Return what identifies the program, by name.
+    """Return the marks of the program, by name.
 
     Args:
         members: the hooks that take part, by name.
@@ -36,7 +36,7 @@ def described(members: Mapping[str, Registration]) -> dict[str, Any]:
 
 
 def _git(*command: str) -> str | None:
-    """Return what git prints in the current directory; None without git or a repository."""
+    """Return the output of git here; None without git or a repository."""
     try:
         done = subprocess.run(
             ["git", *command],

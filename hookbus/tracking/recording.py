@@ -24,6 +24,10 @@ from hookbus.tracking.records import Record, RecordKind, RunInfo
 from hookbus.validation import number_in, numeric
 
 
+_OF_SAVES = "checkpoint:"
+"""The beginning of the keys of values that a save brings about."""
+
+
 @attrs.define(eq=False)
 class RecordingHook(SessionRunHook):
     """Base of hooks that write or send the records of a run.
@@ -221,11 +225,13 @@ class RecordingHook(SessionRunHook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the run, and how far it has told each value."""
+        # A save must not change the state, or the end of the session would save once more.
+        told = self._newest.steps.items()
         return {
             "run": self._run,
             "timer": self._timer.state_dict(),
             "increment": self._increment,
-            "newest": dict(self._newest.steps),
+            "newest": {key: step for key, step in told if not key.startswith(_OF_SAVES)},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:

@@ -13,12 +13,12 @@ import attrs
 RecordKind: TypeAlias = Literal[
     "params", "metrics", "evaluation", "checkpoint", "rollback", "outcome"
 ]
-"""What a record tells."""
+"""The kinds of records."""
 
 
 @attrs.frozen
 class Record:
-    """What a run has told at one step.
+    """The values of a run at one step.
 
     Attributes:
         kind: ``params`` (hyperparameters), ``metrics`` (numbers of a step), ``evaluation``

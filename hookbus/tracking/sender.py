@@ -136,7 +136,7 @@ class Sender:
         return True
 
     def _new_in(self, batch: Sequence[Record]) -> list[Record]:
-        """Return the records of a batch that have not arrived."""
+        """Return the records of a batch that are missing in the place."""
         new = []
         for number, record in enumerate(batch):
             if number < self._doubtful and self._place.has(record):

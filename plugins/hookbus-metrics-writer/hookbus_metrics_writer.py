@@ -1,4 +1,4 @@
-"""Writes the numbers of a training into metrics.jsonl, each of them once."""
+"""Writes the numbers of a session into metrics.jsonl, each of them once."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ PUBLIC = {
     "hookbus.backend": hookbus.backend.__all__,
     "hookbus.errors": ERRORS,
     "hookbus.evaluating": hookbus.evaluating.__all__,
+    "hookbus.tracking": hookbus.tracking.__all__,
     "hookbus.validation": hookbus.validation.__all__,
 }
 """The names that plugins may use, by module."""

@@ -92,6 +92,8 @@ class EngineBus(TrainerAdapter):
         super().__init__(hooks, config=config, summary_dir=summary_dir)
         self._engine, self._parts = engine, parts
         self._run_engine = engine.run
+        writer = parts.checkpoint
+        self._writer = writer if isinstance(writer, Checkpoint) else None
         self._kept: Mapping[str, Any] = _NO_STATE
         self._is_loaded = self._is_interrupted = False
         self._error: BaseException | None = None
@@ -119,7 +121,7 @@ class EngineBus(TrainerAdapter):
         """
         if self._live is not None:
             with self._noting():
-                self._take_iteration()
+                self._take_computed()
                 self._take_epoch()
         packed = self.packed_state()
         if packed is None:
@@ -299,9 +301,8 @@ class EngineBus(TrainerAdapter):
         with self._noting():
             self._forget()
             self._updates = dict.fromkeys(self._updates, 0)
-            checkpoint = self._parts.checkpoint
-            if isinstance(checkpoint, Checkpoint):
-                self._told = checkpoint.last_checkpoint, 0
+            if self._writer is not None:
+                self._told = self._writer.last_checkpoint, 0
             self._begin()
 
     def _on_epoch_started(self, engine: Engine) -> None:
@@ -314,36 +315,50 @@ class EngineBus(TrainerAdapter):
         if self._live is None or self.stop is not None:
             engine.terminate()
             return
-        with self._noting():
-            self._computes = True
+        self._computes = True
+        try:  # as _noting() does, which takes longer, and this runs in each iteration
             self.step_begins()
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _on_iteration_completed(self) -> None:
-        with self._noting():
+        if not self._computes:
+            return
+        try:  # as above
             self._take_iteration()
+        except BaseException as error:
+            self._error = error
+            raise
 
-    def _take_iteration(self) -> None:
+    def _take_computed(self) -> None:
         """End the step, if the engine has computed an update since it began.
 
         Handlers that come before that of the bus may need it, to evaluate or to save.
         """
-        engine = self._engine
-        if not self._computes or engine.last_event_name in _NOT_COMPUTED:
-            return
+        if self._computes and self._engine.last_event_name not in _NOT_COMPUTED:
+            self._take_iteration()
+
+    def _take_iteration(self) -> None:
+        """Take what the engine has computed; end the step if there was an update."""
         self._computes = False
-        values = self._parts.output.values(engine.state.output)
-        self._batches.append(without_graph(values))
+        values = without_graph(self._parts.output.values(self._engine.state.output))
         updates = max(self._updates.values(), default=1)
         if not updates:
+            self._batches.append(values)
             return
-        self._updates = dict.fromkeys(self._updates, 0)
-        batches, self._batches, self._has_stepped = self._batches, [], True
-        self.step_ended(mean(batches), updates)
+        for name in self._updates:
+            self._updates[name] = 0
+        if self._batches:
+            values, self._batches = mean([*self._batches, values]), []
+        self._has_stepped = True
+        self.step_ended(values, updates)
 
     def _on_iteration_over(self, engine: Engine) -> None:
         """Save and stop, at the end of an epoch only behind its own handlers."""
-        length = engine.state.epoch_length
-        self._serve(waits=bool(length) and engine.state.iteration % length == 0)
+        state = engine.state
+        length = state.epoch_length
+        self._serve(waits=bool(length) and state.iteration % length == 0)
 
     def _on_epoch_completed(self) -> None:
         self._is_epoch_over = True
@@ -380,7 +395,7 @@ class EngineBus(TrainerAdapter):
     def _on_evaluation_started(self, name: str) -> None:
         if (session := self._live) is not None:
             with self._noting():
-                self._take_iteration()
+                self._take_computed()
                 self._on_evaluation_over()  # of one that was left by an error
                 session.evaluation_began(name)
 
@@ -405,21 +420,23 @@ class EngineBus(TrainerAdapter):
         """Tell of a new checkpoint, write one that is due, and have the engine stop."""
         if self._error is not None:
             self._engine.terminate()
-        if self._live is None:
             return
-        with self._noting():
-            checkpoint = self._parts.checkpoint
-            if isinstance(checkpoint, Checkpoint):
-                path = checkpoint.last_checkpoint
-                if path != self._told[0]:
-                    self._tell(path)
+        if self.running is None:
+            return
+        try:  # as above
+            if self._writer is not None and self._writer.last_checkpoint != self._told[0]:
+                self._tell(self._writer.last_checkpoint)
             if waits:
                 return
             stop = self.stop
             if self._is_save_due and self._request is None:
                 self._write()
-            if stop is not None or self.stop is not None:
+                stop = stop or self.stop
+            if stop is not None:
                 self._engine.terminate()
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _write(self) -> None:
         """Write the checkpoint that is due."""
@@ -427,9 +444,7 @@ class EngineBus(TrainerAdapter):
         checkpoint = self._parts.checkpoint
         assert checkpoint is not None
         written = checkpoint(self._engine)
-        if isinstance(checkpoint, Checkpoint):
-            written = checkpoint.last_checkpoint
-        self._tell(written)
+        self._tell(written if self._writer is None else self._writer.last_checkpoint)
 
     def _tell(self, path: str | Path | None) -> None:
         """Tell hooks of a checkpoint, once; within a step they have to wait."""

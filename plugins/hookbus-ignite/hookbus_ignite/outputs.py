@@ -54,10 +54,10 @@ class Output:
                     f"the engine is {_described(parts)}"
                 )
             return dict(zip(names, parts, strict=True))
-        if output is None or isinstance(output, Mapping):
-            return output or {}
         if is_number(output):
             return {"loss": output}
+        if output is None or isinstance(output, Mapping):
+            return output or {}
         if self.pair and isinstance(output, tuple | list) and len(output) == len(self.pair):
             return dict(zip(self.pair, output, strict=True))
         raise UsageError(
@@ -82,12 +82,8 @@ def mean(batches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     >>> mean([{"loss": 1.0, "seen": "a"}, {"loss": 2.0, "seen": "b"}])
     {'loss': 1.5, 'seen': 'b'}
     """
-    last = batches[-1]
-    if len(batches) == 1:
-        return last
-    return {
-        name: _mean(value, [b.get(name) for b in batches]) for name, value in last.items()
-    }
+    last = batches[-1].items()
+    return {name: _mean(value, [b.get(name) for b in batches]) for name, value in last}
 
 
 def without_graph(values: Mapping[str, Any]) -> Mapping[str, Any]:

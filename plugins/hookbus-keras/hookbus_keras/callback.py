@@ -119,13 +119,15 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """End the step, and back up if that is due."""
-        self.step_ended(logs or {}, self._increment())
+        stop = self.step_ended(logs or {}, self._increment())
         if self._backup is not None:
             self._backup.callback.on_train_batch_end(batch, logs)
             # At the end of an epoch, Keras need not repeat the epoch.
             is_last = self.params["steps"] is not None and batch + 1 >= self.params["steps"]
             self._tell_backup(asked=self._is_asked and (not is_last or self._must_leave))
-        self._heed()
+            stop = self.stop
+        if stop is not None:
+            self._heed()
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tell hooks of a validation in the training."""

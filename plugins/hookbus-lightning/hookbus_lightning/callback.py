@@ -61,6 +61,7 @@ class BusCallback(TrainerAdapter, Callback):
     _handler: Any
     _losses: list[Any]
     _step: int
+    _progress: Any
     _before: Mapping[str, Any]
     _is_in_epoch: bool
     _save_is_due: bool
@@ -89,6 +90,9 @@ class BusCallback(TrainerAdapter, Callback):
         names = several if len(optimizers) > 1 else ["optimizer"][: len(optimizers)]
         self._losses, self._step = [], trainer.global_step
         self._is_in_epoch = self._save_is_due = False
+        # Behind trainer.global_step are a dozen properties, and every batch reads it.
+        loop = trainer.fit_loop.epoch_loop.automatic_optimization
+        self._progress = loop.optim_progress if pl_module.automatic_optimization else None
         self.start(
             {"model": pl_module, **dict(zip(names, optimizers, strict=True))},
             global_step=trainer.global_step,
@@ -121,7 +125,8 @@ class BusCallback(TrainerAdapter, Callback):
         loss = (outputs or {}).get("loss")
         if loss is not None:
             self._losses.append(loss)
-        step = trainer.global_step
+        progress = self._progress
+        step = trainer.global_step if progress is None else progress.optimizer_steps
         updates = step - self._step
         if not updates:
             return

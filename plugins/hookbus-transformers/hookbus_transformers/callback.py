@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from hookbus import Outcome, TrainerAdapter, log
-from hookbus_transformers.wraps import calling_trainer, wrap
+from hookbus_transformers.wraps import Delay, calling_trainer, wrap
 
 _STATE = "hookbus"
 """The attribute with the states of hooks in ``trainer_state.json``."""
@@ -67,8 +67,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._wraps = ExitStack()
-        self._late_zeroing = ExitStack()
-        self._zeroings: list[Any] = []
+        self._zeroing = Delay("zero_grad")
         self._losses: list[Any] = []
         self._logged: dict[str, Any] = {}
         self._rate: Any = None
@@ -99,7 +98,6 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self._is_over = not goes_on or state.global_step >= state.max_steps
         wrap(trainer, "training_step", self._training_step, self._wraps)
         wrap(trainer, "prediction_step", self._prediction_step, self._wraps)
-        wrap(trainer, "get_batch_samples", self._get_batch_samples, self._wraps)
         for loop in ("evaluation_loop", "prediction_loop"):
             if hasattr(trainer, loop):  # the second one is gone in transformers 5
                 wrap(trainer, loop, self._evaluation_loop, self._wraps)
@@ -113,6 +111,8 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
             self._is_over = True
         if self._is_over:
             control.should_training_stop = True
+            trainer = self._trainer
+            wrap(trainer, "get_batch_samples", self._get_batch_samples, self._wraps)
             logger = logging.getLogger("transformers.trainer")
             logger.addFilter(_is_apt)
             self._wraps.callback(logger.removeFilter, _is_apt)
@@ -121,28 +121,26 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         """Begin a step with the first batch of an update."""
         self._is_fresh = False
         control.should_save |= self._owes_save
-        self._rate = self._rates()[0]
+        self._rate = float(self._trainer.optimizer.param_groups[0]["lr"])
         self.step_begins()
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Keep the gradients until hooks have seen them."""
-        model = self._trainer.model_wrapped
-        wrap(model, "zero_grad", self._zero_grad, self._late_zeroing)
+        self._zeroing.begin(self._trainer.model_wrapped)
 
     def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
         """End the step, whose update is done."""
-        self._late_zeroing.close()
+        self._zeroing.end()
         losses, self._losses = self._losses, []
         values = {"learning_rate": self._rate}
         if losses:  # the Trainer has divided each by the number of batches of an update
             values["loss"] = sum(losses[1:], losses[0])
         if (session := self.running) is not None:
-            increment = state.global_step - session.global_step
-            with self._obeying(control):
-                self.step_ended(values, increment)
-        zeroings, self._zeroings = self._zeroings, []
-        for zero in zeroings:
-            zero()
+            # As _obeying() does, which takes longer.
+            self._control, before = control, self._rates()
+            self.step_ended(values, state.global_step - session.global_step)
+            self._obey(before)
+        self._zeroing.call()
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the newest values that the Trainer has logged."""
@@ -232,18 +230,26 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
     @contextmanager
     def _obeying(self, control: Any) -> Iterator[None]:
-        """Have the Trainer do what hooks ask for in a block.
+        """Have the Trainer do what hooks ask for in a block."""
+        self._control, before = control, self._rates()
+        yield
+        self._obey(before)
+
+    def _obey(self, before: Sequence[float]) -> None:
+        """Have the Trainer stop if a hook asks for it, and keep the rates of hooks.
 
         A learning rate that a hook assigns scales the schedule, which would overwrite it.
+
+        Args:
+            before: the rates before hooks were called.
         """
-        self._control = control
-        before = self._rates()
-        yield
         if self.stop is not None:
-            control.should_training_stop = True
+            self._control.should_training_stop = True
+        rates = self._rates()
+        if rates == before:  # nearly always
+            return
         base = getattr(self._trainer.lr_scheduler, "base_lrs", [])
-        rates = zip(before, self._rates(), strict=True)
-        for number, (old, new) in enumerate(rates):
+        for number, (old, new) in enumerate(zip(before, rates, strict=True)):
             if old != new and old and number < len(base):
                 base[number] *= new / old
 
@@ -256,15 +262,12 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self._losses.append(loss)
         return loss
 
-    def _zero_grad(self, original: Any, *arguments: Any, **named: Any) -> None:
-        self._zeroings.append(lambda: original(*arguments, **named))
-
-    def _get_batch_samples(self, original: Any, *arguments: Any, **named: Any) -> Any:
-        """Give the Trainer no batch for its first update if there is nothing to train.
+    def _get_batch_samples(self, *_: Any, **__: Any) -> Any:
+        """Give the Trainer no batch for its first update: there is nothing to train.
 
         It looks whether it is to stop only behind an update.
         """
-        return ([], None) if self._is_over else original(*arguments, **named)
+        return [], None
 
     def _evaluation_loop(self, original: Any, *arguments: Any, **named: Any) -> Any:
         """Tell hooks that an evaluation begins, but nothing of a prediction."""
@@ -294,9 +297,8 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
     def _release(self) -> None:
         """Give the Trainer its own methods back."""
-        self._late_zeroing.close()
+        self._zeroing.end()
         self._wraps.close()
-        self._zeroings = []
 
 
 def _entry(packed: str | None) -> dict[str, Any]:
