@@ -51,6 +51,7 @@ def test_all_is_sorted_and_lists_each_public_name_once() -> None:
         "evaluation",
         "learning",
         "metrics",
+        "tracking",
         "validation",
     }
 
