@@ -142,7 +142,9 @@ def fields_of(cls: type) -> dict[str, tuple[Any, Any]]:
 
 def _owner(cls: type, field: str) -> type:
     """Return the class that declares a field: its module has the names in the type."""
-    owners = (base for base in cls.__mro__ if field in vars(base).get("__annotations__", {}))
+    owners = (
+        base for base in cls.__mro__ if field in vars(base).get("__annotations__", {})
+    )
     return next(owners, cls)
 
 

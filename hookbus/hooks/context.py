@@ -177,8 +177,9 @@ class SessionRunContext:
     def last_step(self) -> int | None:
         """The global step at which the session is expected to end, or None if unknown.
 
-        In a custom loop, the end of the open pass of ``session.iterate`` counts, even if
-        another pass follows.
+        In a custom loop, the end of ``session.epochs`` counts, if each epoch has one pass.
+        Without it, that of the open pass of ``session.iterate`` does, even if another pass
+        follows.
         """
         return self._frame.services.planned_end()
 

@@ -101,7 +101,7 @@ class Body:
         self.passes = self.safepoints = self.steps = self.more = 0
         self.last, self.ends = None, {}
 
-    def expected(self, left: int, usual: int) -> int:
+    def expected(self, left: int, usual: float) -> int:
         """Return how many global steps are to come in the pass, by the mean of its values.
 
         Args:
@@ -110,12 +110,18 @@ class Body:
         """
         own = self.steps + self.more
         if not self.values or not (self.before or own):
-            return (left + (self.values > 0)) * usual
-        mean = (self.before + own) / self.values
-        if self.values > 1:  # further steps of the value in hand may be to come
-            mean = max(mean, self.before / (self.values - 1))
-        rest = mean - own if self.steps < self.usual else 0
+            return round((left + (self.values > 0)) * usual)
+        mean = self.mean(usual)
+        rest = mean - own if self.values == 1 or self.steps < self.usual else 0
         return round(left * mean + max(0, rest))
+
+    def mean(self, usual: float) -> float:
+        """Return the mean of the global steps of its values; *usual* without values."""
+        if not self.values:
+            return usual
+        # Further steps of the value in hand may be to come.
+        before = self.before / (self.values - 1) if self.values > 1 else usual
+        return max((self.before + self.steps + self.more) / self.values, before)
 
     def position(self) -> dict[str, Any]:
         """Return the position of the program in this body, for a checkpoint.

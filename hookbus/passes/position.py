@@ -54,6 +54,7 @@ class ProgramPosition:
         self._is_kept = False
         self._loaders: dict[str, Any] = {}
         self._back_at: int | None = None
+        self._usual: float | None = None
         self._given_before: int | None = None
 
     def iterate(
@@ -219,13 +220,25 @@ class ProgramPosition:
         """Return how many steps the open pass still has, if its iterable has a length.
 
         Each value is expected to have as many as the mean of those before it in the pass,
-        and before the first step as many as a block counts.
+        and before the first step as many as a block counts. Epochs behind the open one are
+        expected to be passes like this one. It is None if they have several passes.
         """
         each = self._open[-1] if self._open else None
         if each is None or each.is_epochs or each.has_passes:
             return None
         left = each.source.remaining()
-        return None if left is None else each.body.expected(left, self._increment)
+        if left is None:
+            return None
+        usual = self._increment if self._usual is None else self._usual
+        here = each.body.expected(left, usual)
+        around = self._open[-2] if len(self._open) > 1 else None
+        epochs = around.source.remaining() if around and around.is_epochs else 0
+        if not around or not epochs:
+            return here
+        if around.body.passes > 1:
+            return None
+        length = each.source.length() or 0
+        return here + epochs * round(length * each.body.mean(usual))
 
     def expect(self, increment: int) -> None:
         """Note how many global steps each of the next blocks counts."""
@@ -608,6 +621,7 @@ class ProgramPosition:
 
     def _note_end(self, each: Pass) -> None:
         """Keep the generators as they are when a pass has ended, for its repetition."""
+        self._usual = each.body.mean(self._increment)
         self._note_loader(each)
         ends = self._body.ends
         ends[str(each.number)] = self._generators.capture_all()

@@ -23,7 +23,6 @@ from hookbus.tracking.program import described
 from hookbus.tracking.records import Record, RecordKind, RunInfo
 from hookbus.validation import number_in, numeric
 
-
 _OF_SAVES = "checkpoint:"
 """The beginning of the keys of values that a save brings about."""
 

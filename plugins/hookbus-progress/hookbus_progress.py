@@ -34,6 +34,7 @@ from hookbus import (
 from hookbus.validation import number_in, numeric
 
 _REDRAW_SECS = 0.1
+_PROMPTS = ("builtins.input", "builtins.breakpoint")
 _WIDEST = 40
 """The most characters of a value that is not a number."""
 
@@ -95,6 +96,7 @@ class ProgressHook(SessionRunHook):
                 values="",
             )
             _watch_forks()
+            _watch_prompts()
             _drawn.add(self._bar)
             self._bar.start()
         self._next = now + (0.0 if self._bar is not None else self.every_secs)
@@ -159,6 +161,8 @@ class ProgressHook(SessionRunHook):
 
     def _draw(self, bar: Progress, step: int, total: int | None) -> None:
         self._total = total
+        if not bar.live.is_started:  # a prompt has paused it
+            bar.start()
         bar.update(
             self._task,
             completed=step,
@@ -221,6 +225,21 @@ def _watch_forks() -> None:
     """Have processes that are forked while a bar is drawn print past it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_print_past_the_bar)
+
+
+@functools.cache
+def _watch_prompts() -> None:
+    """Pause the bar where the program asks the user: it would draw over what they type.
+
+    Python tells audit hooks of ``input()`` and ``breakpoint()``, also inside libraries.
+    """
+    sys.addaudithook(_pause_at_prompts)
+
+
+def _pause_at_prompts(event: str, _: Any) -> None:
+    if event in _PROMPTS:
+        for bar in [*_drawn]:
+            bar.stop()
 
 
 def _print_past_the_bar() -> None:

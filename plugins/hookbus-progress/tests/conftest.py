@@ -62,13 +62,19 @@ class Show:
 def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Show]:
     """Return a function that runs ``hookbus run FLAGS SCRIPT`` on a terminal.
 
-    Once the terminal has shown *wait_for*, the child gets a line on its stdin.
+    Once the terminal has shown *wait_for*, the child gets the line *types* on its stdin.
     """
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
-    def run(script: str, *flags: str, wait_for: str = "", stdout_too: bool = True) -> Show:
+    def run(
+        script: str,
+        *flags: str,
+        wait_for: str = "",
+        types: str = "",
+        stdout_too: bool = True,
+    ) -> Show:
         Path("script.py").write_text(script, "utf-8")
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
@@ -81,7 +87,7 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Show]:
         os.close(theirs)
         try:
             with child:
-                text = _watch(ours, child, wait_for)
+                text = _watch(ours, child, wait_for, types)
                 stdout = "" if child.stdout is None else child.stdout.read().decode()
         finally:
             os.close(ours)
@@ -90,13 +96,13 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Show]:
     return run
 
 
-def _watch(terminal: int, child: subprocess.Popen[bytes], wait_for: str) -> str:
+def _watch(terminal: int, child: subprocess.Popen[bytes], wait_for: str, types: str) -> str:
     """Read until the child is gone; let it go on when *wait_for* has been shown."""
     seen = b""
     assert child.stdin is not None
     while True:
         if not child.stdin.closed and wait_for.encode() in seen:
-            child.stdin.write(b"\n")
+            child.stdin.write(f"{types}\n".encode())
             child.stdin.close()
         if not select.select([terminal], [], [], _PATIENCE)[0]:
             child.kill()

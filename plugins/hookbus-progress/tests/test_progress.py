@@ -402,3 +402,49 @@ def test_a_value_that_is_no_number_is_short(case, lines):
         hook.logged({"x": value})
         session.run("train")
     assert progress_lines(lines)[0]["last"] == shown
+
+
+ASKING = """
+from hookbus import MonitoredSession
+
+with MonitoredSession() as session:
+    for number in session.iterate(range(400)):
+        with session.step() as step:
+            step.report(loss=1.0)
+            if number == 200:
+                ASK
+"""
+
+
+@pytest.mark.parametrize(
+    ("ask", "prompt", "types"),
+    [
+        ("print('hello', input('your name? '))", "your name? ", "Ada"),
+        ("breakpoint()", "(Pdb) ", "continue"),
+    ],
+)
+def test_a_prompt_pauses_the_bar(show, ask, prompt, types):
+    """The prompt is shown, nothing is drawn over it, and the bar goes on afterwards."""
+    shown = show(ASKING.replace("ASK", ask), wait_for=prompt, types=types)
+    assert shown.code == 0
+    before, _, after = shown.text.partition(prompt)
+    assert "training" in before
+    assert bars(shown.screen)[-1].split()[2] == "400/400"
+    assert ("hello Ada" in after) == (types == "Ada")
+
+
+def test_the_lines_count_the_steps_of_all_epochs(run_without_terminal):
+    """The end is that of the training, and not of the epoch."""
+    text = """
+from hookbus import MonitoredSession
+
+with MonitoredSession() as session:
+    for _ in session.epochs(3):
+        for _ in session.iterate(range(4)):
+            with session.step():
+                pass
+"""
+    done = run_without_terminal(text, "--progress-every-secs", "0")
+    lines = [line for line in done.stderr.splitlines() if "] progress " in line]
+    assert len(lines) == 12
+    assert all("of=12" in line for line in lines)
