@@ -6,6 +6,7 @@ import keyword
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from numbers import Number
 from typing import Any
 
 from hookbus.backend.base import read
@@ -17,7 +18,7 @@ from hookbus.backend.protocol import Execution
 from hookbus.backend.read_only import protected
 from hookbus.errors import GraphError, UnfedPlaceholderError, UsageError, did_you_mean
 from hookbus.graph.fetches import unite_feeds
-from hookbus.graph.node import METRICS, Node, metrics_of, plain_name
+from hookbus.graph.node import METRICS, REPORTED, Node, metrics_of, plain_name
 from hookbus.graph.report_graph import REPORTED_SUMMARIES, ReportGraph
 from hookbus.graph.summaries import SummaryKind, by_kind, scalars_of
 from hookbus.graph.traversal import needed_by
@@ -28,8 +29,13 @@ from hookbus.random_state import undisturbed
 
 _MOST_KEPT = 1024
 _NOTHING: dict[str, Any] = {}
-_COLLECTED = frozenset({METRICS, REPORTED_SUMMARIES})
+_COLLECTED = frozenset({METRICS, REPORTED, REPORTED_SUMMARIES})
 """Nodes whose values are computed from the reports of a step."""
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number of Python or any library, without reading it."""
+    return isinstance(value, Number) or getattr(value, "shape", None) == ()
 
 
 class Reports(dict[str, Any]):
@@ -123,6 +129,8 @@ class Reports(dict[str, Any]):
             metrics = {metric: self[metric] for metric in metrics_of(self.names())}
             shown = {scalar: self._show(scalar) for scalar in scalars_of(self._summaries)}
             return {**metrics, **shown}
+        if name == REPORTED:
+            return {**self[METRICS], **{n: v for n, v in self.items() if _is_number(v)}}
         if name == REPORTED_SUMMARIES:
             kinds = [(key, kind) for key, (kind, _) in self._summaries.items()]
             return by_kind((key, kind, self._show(key)) for key, kind in kinds)

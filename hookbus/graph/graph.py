@@ -159,6 +159,11 @@ class Graph(NodeTable):
         return self._add_op(Operation(METRICS, collect, tuple(nodes.values())))
 
     @property
+    def reported(self) -> Node | None:
+        """The node with all numbers of a step; in a graph, that of :attr:`metrics`."""
+        return self.metrics
+
+    @property
     def summaries(self) -> Node | None:
         """The node with the declared summaries; None if none are declared.
 

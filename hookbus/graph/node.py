@@ -11,6 +11,7 @@ from hookbus.graph.operation import XP
 
 GLOBAL_STEP = "global_step"
 METRICS = "hookbus.metrics"
+REPORTED = "hookbus.reported"
 """The node behind :attr:`Graph.metrics`."""
 SUMMARIES = "hookbus.summaries"
 """The node behind :attr:`Graph.summaries`."""

@@ -11,7 +11,14 @@ import attrs
 from hookbus.errors import GraphError, NoValueYetError, did_you_mean
 from hookbus.graph.fetches import MISSING
 from hookbus.graph.graph import Graph
-from hookbus.graph.node import METRICS, SUMMARIES, Node, NodeKind, plain_name
+from hookbus.graph.node import (
+    METRICS,
+    REPORTED,
+    SUMMARIES,
+    Node,
+    NodeKind,
+    plain_name,
+)
 from hookbus.graph.operation import XP, Operation
 from hookbus.graph.summaries import collecting
 from hookbus.library.base import LiveState, LiveValue
@@ -247,6 +254,15 @@ class ReportGraph(Graph):
         the step's summaries.
         """
         return self.resolve(METRICS) if self.takes_reports else super().metrics
+
+    @property
+    def reported(self) -> Node | None:
+        """The node with all numbers of a step, for hooks that record them.
+
+        Its value is a dict of what :attr:`metrics` has and of all other numbers that the
+        step reports by name. Functions that it reports are not called for that.
+        """
+        return self.resolve(REPORTED) if self.takes_reports else super().reported
 
     @property
     def summaries(self) -> Node | None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from hookbus.checkpoint.packing import pack, unpack
 from hookbus.config.config import Config
 from hookbus.errors import ArgumentTypeError, TrainingError, UsageError
-from hookbus.graph.node import METRICS
+from hookbus.graph.node import METRICS, REPORTED
 from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.hooks.requests import ForeignLoop, Served
@@ -270,7 +270,9 @@ class TrainerAdapter:
         graph = self.session.graph
         assert isinstance(graph, ReportGraph)
         reported = (
-            n for n in names if n == METRICS or graph.nodes[n].kind == "placeholder"
+            n
+            for n in names
+            if n in (METRICS, REPORTED) or graph.nodes[n].kind == "placeholder"
         )
         return any(n not in values and not graph.is_held(n) for n in reported)
 

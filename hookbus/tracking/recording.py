@@ -100,7 +100,7 @@ class RecordingHook(SessionRunHook):
 
     def begin(self, graph: Graph, checkpoints: Checkpoints) -> None:
         """Look the numbers up, and forget the session before."""
-        self._directory, self._metrics = checkpoints.directory, graph.metrics
+        self._directory, self._metrics = checkpoints.directory, graph.reported
         self._timer.reset()
         self._run, self._newest = uuid.uuid4().hex, Newest()
         self._increment = 1

@@ -69,6 +69,18 @@ def test_numbers_are_taken_every_so_many_steps() -> None:
     ]
 
 
+def test_all_numbers_that_a_step_reports_are_taken() -> None:
+    """Arrays are not, and a function is called for the loss only."""
+    hook = Taken(every_n_steps=1)
+    with MonitoredSession(hooks=[hook], config=QUIET) as session, session.step() as step:
+        step.report(loss=lambda: 2.0, rate=np.float32(0.5), count=3, weights=np.ones(4))
+        step.report(late=lambda: 1 / 0, name="a")
+        step.summary.scalar("norm", 7.0)
+    assert hook.of("metrics") == [
+        (1, {"loss": 2.0, "rate": 0.5, "count": 3.0, "norm": 7.0})
+    ]
+
+
 def test_names_choose_the_numbers() -> None:
     """A pattern stands for all that match it, and a step may lack a name."""
     hook = Taken(every_n_steps=1, names=["lo*", "count", "later"])
