@@ -11,8 +11,9 @@ from hookbus.graph.operation import XP
 
 GLOBAL_STEP = "global_step"
 METRICS = "hookbus.metrics"
-REPORTED = "hookbus.reported"
 """The node behind :attr:`Graph.metrics`."""
+REPORTED = "hookbus.reported"
+"""The node behind :attr:`Graph.reported` of a custom loop."""
 SUMMARIES = "hookbus.summaries"
 """The node behind :attr:`Graph.summaries`."""
 
