@@ -25,6 +25,7 @@ EXEMPT = {
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-lightning": INSTALLS,
     "pip install hookbus-ignite": INSTALLS,
+    "pip install hookbus-prometheus": INSTALLS,
     'pip install "hookbus[all]" hookbus-keras': INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
     "pip install hookbus-torch": INSTALLS,
