@@ -25,6 +25,8 @@ EXEMPT = {
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-lightning": INSTALLS,
     "pip install hookbus-ignite": INSTALLS,
+    "pip install hookbus-opentelemetry": INSTALLS,
+    "pip install hookbus-optuna": INSTALLS,
     "pip install hookbus-prometheus": INSTALLS,
     'pip install "hookbus[all]" hookbus-keras': INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
