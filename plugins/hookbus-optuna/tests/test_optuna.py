@@ -20,6 +20,7 @@ from optuna.trial import FixedTrial, TrialState
 import hookbus
 from hookbus import MonitoredTrainingSession, UsageError
 from hookbus.testing import run_steps
+from tests.support.thread_library import ranked, thread_library
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,29 @@ class Evaluates:
                     with session.evaluation("val") as evaluation:
                         evaluation.report(loss=1 / number if number < 5 else 9.0)
         self.session = session
+
+
+def test_all_ranks_stop_when_the_trial_is_pruned(tmp_path):
+    """Rank 0 reports its values."""
+    study = optuna.create_study(pruner=ThresholdPruner(upper=4.5))
+    trial = study.ask()
+
+    def train(rank):
+        with hookbus.MonitoredSession(
+            hooks=[OptunaHook(trial, every_n_steps=1)]
+        ) as session:
+            for number in session.iterate(range(1, 40)):
+                with session.step() as step:
+                    step.report(loss=float(number + 100 * rank))
+        return session.global_step, session.outcome.label
+
+    with thread_library(tmp_path / "library"):
+        first, second = ranked(2, train)
+
+    assert first == second
+    assert first[0] < 39
+    assert first[1] == "pruned"
+    assert values_of(study)[1] == 1.0
 
 
 def test_a_metric_of_an_evaluation_is_reported_each_time(median):

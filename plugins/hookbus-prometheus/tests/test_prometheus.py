@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import hookbus
 from hookbus import MonitoredSession, MonitoredTrainingSession, UsageError
 from hookbus.testing import run_steps
+from tests.support.thread_library import ranked, thread_library
 
 SCRIPT = """
 import time
@@ -371,3 +372,21 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(UsageError, match=r"prometheus needs prometheus_client, which can"):
         run_steps(hook())
+
+
+def test_one_of_several_ranks_has_the_port(tmp_path, lines):
+    """It serves its own values."""
+
+    def train(rank):
+        scrapes = Scrapes(lines, *([2] if rank == 0 else []))
+        with MonitoredSession(hooks=[hook(), scrapes]) as session:
+            for _ in range(3):
+                with session.step() as step:
+                    step.report(loss=float(rank))
+        return scrapes.values
+
+    with thread_library(tmp_path / "library"):
+        found, _ = ranked(2, train)
+
+    assert found[2]["hookbus_metric", (("name", "loss"),)] == 0.0
+    assert len([line for line in lines if line["event"] == "metrics are served"]) == 1
