@@ -55,7 +55,7 @@ class OptunaHook(SessionRunHook):
 
     pruning: Any
     metric: str = "loss"
-    every_n_steps: int = attrs.field(default=10, validator=numeric(above=0))
+    every_n_steps: int = attrs.field(default=100, validator=numeric(above=0))
     tell: bool = False
     _timer: SecondOrStepTimer = attrs.field(init=False)
     _request: SessionRunArgs = attrs.field(init=False)

@@ -374,19 +374,21 @@ def test_a_missing_package_is_named(monkeypatch):
         run_steps(hook())
 
 
-def test_one_of_several_ranks_has_the_port(tmp_path, lines):
-    """It serves its own values."""
+def test_one_of_several_ranks_has_the_port(tmp_path):
+    """It serves its own values; a second server at this port would fail."""
+    with bound() as free:
+        port = free.getsockname()[1]
 
     def train(rank):
-        scrapes = Scrapes(lines, *([2] if rank == 0 else []))
-        with MonitoredSession(hooks=[hook(), scrapes]) as session:
+        served = PrometheusHook(port=port, every_n_steps=1)
+        with MonitoredSession(hooks=[served]) as session:
             for _ in range(3):
                 with session.step() as step:
                     step.report(loss=float(rank))
-        return scrapes.values
+            return scraped(f"http://127.0.0.1:{port}/metrics") if rank == 0 else None
 
     with thread_library(tmp_path / "library"):
         found, _ = ranked(2, train)
 
-    assert found[2]["hookbus_metric", (("name", "loss"),)] == 0.0
-    assert len([line for line in lines if line["event"] == "metrics are served"]) == 1
+    assert found["hookbus_metric", (("name", "loss"),)] == 0.0
+    assert found["hookbus_global_step", ()] == 3
