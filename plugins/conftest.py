@@ -22,6 +22,8 @@ heed_signals()
 TRAINERS = ("ignite", "keras", "lightning", "transformers")
 NEEDED = {name: name for name in ("jax", "tensorflow", "torch", *TRAINERS)}
 NEEDED["sklearn"] = "hookbus_sklearn"
+NEEDED |= {"opentelemetry": "opentelemetry", "optuna": "optuna"}
+NEEDED["prometheus"] = "prometheus_client"
 collect_ignore = [
     f"hookbus-{library}"
     for library, module in NEEDED.items()

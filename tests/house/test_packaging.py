@@ -42,7 +42,7 @@ TOP_LEVEL = {
     "tests",
     "tox.ini",
 }
-IMPORTED_AS = {"pillow": "PIL"}
+IMPORTED_AS = {"opentelemetry-sdk": "opentelemetry", "pillow": "PIL"}
 """Distributions whose module has another name."""
 SHARED = {
     "metadata": [
