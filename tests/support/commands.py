@@ -53,6 +53,7 @@ EXAMPLES = (
 """What the examples import."""
 _FIRST = ("PYTHON", "LC_", "LANG")
 """How variables begin that Python reads when it starts."""
+ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = Path(__file__).with_name("command_server.py")
 _servers: dict[tuple[object, ...], _Server] = {}
 
@@ -93,6 +94,12 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def finding_tests(**more: str) -> dict[str, str]:
+    """Return the variables for a process that imports ``tests``: this one's, and more."""
+    paths = filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
 def _can_fork(words: Sequence[str]) -> bool:

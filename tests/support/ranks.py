@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 
 from hookbus import latest_checkpoint
+from tests.support.commands import finding_tests
 
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
 """A run that takes longer hangs."""
 OUTPUT = "output.txt"
@@ -59,7 +59,7 @@ def start(
     if ranks > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", str(ranks), "--monitor-interval", "0.1"]
-    elsewhere = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    elsewhere = finding_tests(OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
     for name in ("RANK", "WORLD_SIZE"):
         elsewhere.pop(name, None)
     with (folder / OUTPUT).open("w") as output:

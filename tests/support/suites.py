@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,24 +10,24 @@ from pathlib import Path
 from typing import TypeAlias
 from xml.etree import ElementTree
 
+from tests.support.commands import finding_tests
+
 Results: TypeAlias = dict[str, dict[str, dict[str, str]]]
 """Class to ``passed``, ``failed`` and ``skipped`` to test to the last message."""
-ROOT = Path(__file__).parents[2]
 
 
 def run_suite(suite: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run a suite in the current folder, with no plugin of pytest but that of hookbus."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     command += ["-p", "hookbus.testing.plugin", "--pyargs", f"hookbus.testing.{suite}"]
-    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
     # Those of the tests of hookbus take longer to import than the suites take to run.
-    environ = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environ = finding_tests(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     return subprocess.run(
         [*command, *options],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **environ},
+        env=environ,
     )
 
 

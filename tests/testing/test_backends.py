@@ -11,8 +11,9 @@ from hookbus import UsageError
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.rules import RULES, TESTS
 from hookbus.testing.scenarios import built_in
+from tests.support.commands import ROOT
 from tests.support.profiles import FULL, cases
-from tests.support.suites import ROOT, results_of, run_suite
+from tests.support.suites import results_of, run_suite
 
 MUTANTS = {
     "HalfGraph": ("an_op_that_raises_changes_nothing", "after the last op"),

@@ -226,12 +226,12 @@ def test_a_version_of_ignite_out_of_range_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message tells what to install."""
-    there = tmp_path / "pytorch_ignite-0.4.9.dist-info"
+    there = tmp_path / "pytorch_ignite-0.4.11.dist-info"
     there.mkdir()
-    (there / "METADATA").write_text("Name: pytorch-ignite\nVersion: 0.4.9\n")
+    (there / "METADATA").write_text("Name: pytorch-ignite\nVersion: 0.4.11\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        UsageError, match=r"pytorch-ignite 0\.4\.9 is installed: pip install"
+        UsageError, match=r"pytorch-ignite 0\.4\.11 is installed: pip install"
     ):
         attach(Training())
 

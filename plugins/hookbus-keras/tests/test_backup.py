@@ -62,7 +62,7 @@ def test_a_killed_training_ends_as_if_nothing_had_been(kind: str) -> None:
     """Keras itself goes on exactly from the end of an epoch, and so do the hooks."""
     draw = random.Random(3)
     kills = ",".join(str(draw.randint(1, 8)) for _ in range(10))
-    environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend()}
+    environment = commands.finding_tests(KERAS_BACKEND=keras.backend.backend())
     script = [sys.executable, SCRIPT, kind, "whole:0", f"cut:{kills},0"]
     done = commands.run_new(script, env=environment)
     assert done.stdout.split() == ["0", *[str(-signal.SIGKILL)] * 10, "0"], done.stderr

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from hookbus import latest_checkpoint
+from tests.support.commands import ROOT
 from tests.support.distributions import HOOKS
 from tests.support.profiles import cases
-from tests.support.ranks import ROOT, SECONDS, RanksRun, kill, run
+from tests.support.ranks import SECONDS, RanksRun, kill, run
 
 SCRIPT = Path(__file__).with_name("rank_training.py")
 REPEATED = range(cases(1, 20))
