@@ -14,12 +14,16 @@ _TEXTS = {path: (path / "setup.cfg").read_text("utf-8") for path in EVERY}
 COMMANDS = [path for path, text in _TEXTS.items() if "\nhookbus.command =" in text]
 """Each adds commands."""
 _LIBRARIES = [path for path, text in _TEXTS.items() if "\nhookbus.library =" in text]
-HOOKS = [
+_REQUIRED = (ROOT / "plugins" / "requirements.txt").read_text("utf-8").splitlines()
+_HOOKS = [
     path
     for path, text in _TEXTS.items()
     if "\nhookbus =" in text and path not in _LIBRARIES
 ]
+HOOKS = [path for path in _HOOKS if f"-e plugins/{path.name}" in _REQUIRED]
 """Each has one hook. Most of the others teach hookbus a library, and need the library."""
+TRACKERS = [path for path in _HOOKS if path not in HOOKS]
+"""Each has one hook, and needs the package of a tracker."""
 
 _LEFT_OUT = ignore_patterns(
     ".git", ".*_cache", ".tox", ".venv*", "build", "*.egg-info", "runs"

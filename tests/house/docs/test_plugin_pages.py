@@ -18,12 +18,16 @@ from hookbus import SessionRunHook
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.settings import schema_of as form_of
 from hookbus.discovery import installed_plugins
-from tests.support.distributions import HOOKS
+from tests.support.distributions import HOOKS, TRACKERS
 
 ROOT = Path(__file__).parents[3]
 INDEX = ROOT / "docs" / "reference" / "plugins.md"
 FOLDER = ROOT / "docs" / "reference" / "plugins"
+TRACKER_PLUGINS = [folder.name.removeprefix("hookbus-") for folder in TRACKERS]
+HERE = installed_plugins().plugins
 PLUGINS = [folder.name.removeprefix("hookbus-") for folder in HOOKS]
+PLUGINS += [name for name in TRACKER_PLUGINS if name in HERE]
+EVERY = sorted({*PLUGINS, *TRACKER_PLUGINS})
 FIRST = "When it fires"
 LAST = ["Settings", "On the command line", "In code"]
 
@@ -90,10 +94,10 @@ def rows(page):
 
 def test_the_folder_has_a_page_for_each_plugin():
     """And no other."""
-    assert sorted(page.name for page in FOLDER.iterdir()) == [f"{n}.md" for n in PLUGINS]
+    assert sorted(page.name for page in FOLDER.iterdir()) == [f"{n}.md" for n in EVERY]
 
 
-@pytest.mark.parametrize("plugin", PLUGINS)
+@pytest.mark.parametrize("plugin", EVERY)
 def test_a_page_is_the_readme_of_its_distribution(plugin):
     """It is a relative link, so that the two cannot differ."""
     page, readme = FOLDER / f"{plugin}.md", ROOT / f"plugins/hookbus-{plugin}/README.md"
@@ -104,7 +108,9 @@ def test_a_page_is_the_readme_of_its_distribution(plugin):
 def test_the_index_leads_to_the_pages():
     """A row for each, under the plugin's name."""
     links = re.findall(r"^\| \[(.+)\]\((.+)\) \|", INDEX.read_text("utf-8"), re.MULTILINE)
-    assert links == [(plugin, f"plugins/{plugin}.md") for plugin in PLUGINS]
+    hooks = [folder.name.removeprefix("hookbus-") for folder in HOOKS]
+    every = [*hooks, *TRACKER_PLUGINS]
+    assert links == [(plugin, f"plugins/{plugin}.md") for plugin in every]
 
 
 def test_a_page_leads_out_of_no_place(page):

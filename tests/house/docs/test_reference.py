@@ -22,7 +22,7 @@ from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.hooks import hookspecs as hookspecs
 from hookbus.hooks.hookspecs import PROJECT
-from tests.support.distributions import HOOKS
+from tests.support.distributions import HOOKS, TRACKERS
 
 EVENTS = {
     name: inspect.signature(function)
@@ -161,7 +161,7 @@ def test_the_plugins_stand_in_the_table(root):
     """The page of plugins lists the distributions that there are."""
     text = (root / "docs/reference/plugins.md").read_text("utf-8")
     listed = re.findall(r"^\| \[([\w-]+)\]", text, flags=re.MULTILINE)
-    assert listed == [folder.name.removeprefix("hookbus-") for folder in HOOKS]
+    assert listed == [f.name.removeprefix("hookbus-") for f in [*HOOKS, *TRACKERS]]
 
 
 def slug(heading):
