@@ -59,6 +59,8 @@ class Tracker(RecordingHook, abc.ABC):
     """The distribution of the plugin, whose requirements name versions of *package*."""
     package: ClassVar[str] = ""
     """The distribution that the tracker is made of, in lower case."""
+    gather_secs: ClassVar[float] = 0.0
+    """How long a record waits for others, where each request costs the training time."""
 
     wait_secs: float = attrs.field(default=10.0, validator=numeric(least=0))
     _sender: Sender | None = attrs.field(default=None, init=False)
@@ -117,7 +119,9 @@ class Tracker(RecordingHook, abc.ABC):
                 waiting, doubtful = journal.unsent, journal.doubtful
                 run = attrs.evolve(run, id=journal.run, is_resumed=True)
         place = _Place(self, run)
-        self._sender = Sender(self.name, place, self._journal, waiting, doubtful)
+        self._sender = Sender(
+            self.name, place, self._journal, waiting, doubtful, self.gather_secs
+        )
 
     def _journal_of(self, run: RunInfo, directory: Path) -> Journal:
         """Open the journal of a run; put that of another run aside."""
