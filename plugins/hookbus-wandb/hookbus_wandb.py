@@ -58,12 +58,14 @@ class WandbHook(Tracker):
 
     def start(self, run: RunInfo) -> None:
         """Start the thread."""
-        self._is_over = False
+        self._is_over, self._folder = False, ""
         super().start(run)
 
     def connect(self, run: RunInfo) -> None:
         """Start the process of wandb, and a run there or the next part of one."""
         self._about = run
+        if self._is_over:
+            raise SystemExit  # of the thread: stop() has told what is missing
         if self._has_ended():
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
@@ -108,18 +110,15 @@ class WandbHook(Tracker):
         if process is not None and process.poll() is None:
             process.kill()
             process.wait()
-            hookbus.log.warning(
-                "wandb has not sent all in time",
-                by=self.name,
-                hint=f"wandb sync --include-online {self._folder}"
-                if self._folder
-                else "see the network",
-            )
+            if self._folder:
+                hookbus.log.warning(
+                    "wandb has not sent all in time",
+                    by=self.name,
+                    hint=f"wandb sync --include-online {self._folder}",
+                )
 
     def _ask(self, what: str, *given: Any) -> Any:
         """Have the process do something; start it again if it was killed."""
-        if self._is_over:
-            raise ConnectionError("the training is over")
         if self._about is not None and self._has_ended():
             self.connect(self._about)
         return self._answer(what, *given)
@@ -138,6 +137,8 @@ class WandbHook(Tracker):
             raise ConnectionError("wandb's process is not there")
         print(json.dumps([what, *given]), file=process.stdin, flush=True)
         line = process.stdout.readline()
+        if self._is_over:
+            raise SystemExit
         if not line:
             raise ConnectionError(f"wandb's process ended with code {process.wait()}")
         answer = json.loads(line)

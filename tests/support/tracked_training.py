@@ -31,6 +31,7 @@ with MonitoredTrainingSession(checkpoint_dir=directory) as session:
         if number % 10 == 9:
             with session.evaluation(name="val") as evaluation:
                 evaluation.report(accuracy=1 / loss, lowest=float("-inf"))
-        print("step", number, flush=True)
+        sys.stdout.write(f"step {number}\n")  # in one piece, also where log lines go
+        sys.stdout.flush()
         time.sleep(0.01)
-print("weights", model["w"].tolist())
+sys.stdout.write(f"weights {model['w'].tolist()}\n")
