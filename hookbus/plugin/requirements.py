@@ -38,21 +38,27 @@ def check_in_range(distribution: str, package: str) -> None:
         package: the package, in lower case.
 
     Raises:
-        UsageError: it needs another version.
+        UsageError: it needs another version, or the package is not installed.
     """
     from importlib.metadata import requires
 
-    here = version_of(package)
     for text in requires(distribution) or ():
         wanted = _requirement(text)
-        if wanted is None or wanted.name.lower() != package:
+        if wanted is None or wanted.name.lower() != package or not _counts(wanted):
             continue
-        if _counts(wanted) and not wanted.specifier.contains(here, prereleases=True):
-            raise UsageError(
-                f"{distribution} {version_of(distribution)} works with {package}"
-                f"{wanted.specifier}, and {package} {here} is installed: pip install "
-                f"'{package}{wanted.specifier}'"
-            )
+        try:
+            here = version_of(package)
+        except ModuleNotFoundError:
+            found = "it is not installed"
+        else:
+            if wanted.specifier.contains(here, prereleases=True):
+                continue
+            found = f"{package} {here} is installed"
+        raise UsageError(
+            f"{distribution} {version_of(distribution)} works with {package}"
+            f"{wanted.specifier}, and {found}: pip install "
+            f"'{package}{wanted.specifier}'"
+        )
 
 
 @functools.cache

@@ -48,6 +48,7 @@ class Sender:
         first: records that wait from the start on.
         doubtful: how many of the next records may have arrived before; with ``math.inf``,
             all of them up to the first one that is missing.
+        gather_secs: how long a record waits for others, to be sent with them.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Sender:
         journal: Journal | None,
         first: Iterable[Record] = (),
         doubtful: float = 0,
+        gather_secs: float = 0.0,
     ) -> None:
         self._who, self._place, self._journal = who, place, journal
         self._queue = deque(first)
-        self._doubtful = doubtful
+        self._doubtful, self._gather_secs = doubtful, gather_secs
         self._changed = threading.Condition()
         self._is_closing = self._is_open = False
         self._why: str | None = None
@@ -98,6 +100,7 @@ class Sender:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._is_closing)
+                self._changed.wait_for(self._has_gathered, self._gather_secs)
                 batch = [self._queue[n] for n in range(min(len(self._queue), _BATCH))]
                 is_last_try = self._is_closing
             if not batch:
@@ -111,6 +114,9 @@ class Sender:
                 self._changed.wait_for(lambda: self._is_closing, wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECS)
         self._disconnect()
+
+    def _has_gathered(self) -> bool:
+        return self._is_closing or len(self._queue) >= _BATCH
 
     def _tries(self, batch: Sequence[Record]) -> bool:
         """Send records; return whether they have arrived."""

@@ -6,10 +6,14 @@ import abc
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import attrs
 
+from hookbus.graph.graph import Graph
+from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.logs import log
+from hookbus.plugin.requirements import check_in_range
 from hookbus.tracking.journal import Journal
 from hookbus.tracking.recording import RecordingHook
 from hookbus.tracking.records import Record, RunInfo
@@ -51,9 +55,26 @@ class Tracker(RecordingHook, abc.ABC):
     3 {'loss': 2.0}
     """
 
+    distribution: ClassVar[str] = ""
+    """The distribution of the plugin, whose requirements name versions of *package*."""
+    package: ClassVar[str] = ""
+    """The distribution that the tracker is made of, in lower case."""
+    gather_secs: ClassVar[float] = 0.0
+    """How long a record waits for others, where each request costs the training time."""
+
     wait_secs: float = attrs.field(default=10.0, validator=numeric(least=0))
     _sender: Sender | None = attrs.field(default=None, init=False)
     _journal: Journal | None = attrs.field(default=None, init=False)
+
+    def begin(self, graph: Graph, checkpoints: Checkpoints) -> None:
+        """Look the numbers up.
+
+        Raises:
+            UsageError: the package of the tracker is missing, or is of another version.
+        """
+        if self.distribution:
+            check_in_range(self.distribution, self.package)
+        super().begin(graph, checkpoints)
 
     def connect(self, run: RunInfo) -> None:
         """Connect to the place of the records: a new run of it, or that with this id.
@@ -99,7 +120,9 @@ class Tracker(RecordingHook, abc.ABC):
                 waiting, doubtful = journal.unsent, journal.doubtful
                 run = attrs.evolve(run, id=journal.run, is_resumed=True)
         place = _Place(self, run)
-        self._sender = Sender(self.name, place, self._journal, waiting, doubtful)
+        self._sender = Sender(
+            self.name, place, self._journal, waiting, doubtful, self.gather_secs
+        )
 
     def _journal_of(self, run: RunInfo, directory: Path) -> Journal:
         """Open the journal of a run; put that of another run aside."""

@@ -37,9 +37,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         "jax",
         "keras",
         "lightning",
+        "mlflow",
         "tensorflow",
         "torch",
         "transformers",
+        "wandb",
         "xgboost",
     ):
         if item.get_closest_marker(library) and find_spec(library) is None:

@@ -13,6 +13,7 @@ MAKES_ENVIRONMENT = "makes a whole environment; the continuous run does it"
 INSTALLS = "installs from an index; tests/wheels/test_following.py does it"
 MEASURES = "installs all peers and measures for minutes"
 SERVES = "serves a browser until somebody stops it"
+SENDS = "needs an account"
 OF_A_CLONE = "pip install -r plugins/requirements.txt -e plugins/hookbus-torch scikit-learn"
 EXEMPT = {
     "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
@@ -24,6 +25,10 @@ EXEMPT = {
     OF_A_CLONE: INSTALLS,
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-lightning": INSTALLS,
+    "pip install hookbus-mlflow": INSTALLS,
+    "pip install hookbus-wandb": INSTALLS,
+    "mlflow ui --backend-store-uri sqlite:///mlflow.db": SERVES,
+    "wandb sync wandb/offline-run-*": SENDS,
     "pip install hookbus-ignite": INSTALLS,
     "pip install hookbus-opentelemetry": INSTALLS,
     "pip install hookbus-optuna": INSTALLS,
@@ -61,14 +66,18 @@ NEEDS = {
     "docs/how-to/jax.md": pytest.mark.jax,
     "docs/how-to/lightning.md": pytest.mark.lightning,
     "docs/how-to/keras.md": pytest.mark.keras,
+    "docs/how-to/mlflow.md": pytest.mark.mlflow,
     "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
     "docs/how-to/scikit-learn.md": pytest.mark.xgboost,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
     "docs/how-to/transformers.md": pytest.mark.transformers,
     "docs/how-to/use-the-trained-model.md": pytest.mark.torch,
+    "docs/how-to/wandb.md": pytest.mark.wandb,
     "docs/how-to/watch-a-script.md": pytest.mark.torch,
     "docs/tutorial/find-the-batch.md": pytest.mark.torch,
+    "plugins/hookbus-mlflow/README.md": pytest.mark.mlflow,
+    "plugins/hookbus-wandb/README.md": pytest.mark.wandb,
 }
 """Pages that are followed where a library is installed: tox -e torch, and so on."""
 

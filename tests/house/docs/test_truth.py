@@ -35,7 +35,10 @@ MODULES = {
     "hookbus." + name
     for name in ["backend", "evaluation", "learning", "metrics", "testing"]
 }
+TAGS = ("checkpoint", "checkpoint_step", "id", "name", "outcome", "param", "rolled_back_to")
+"""The tags that hookbus-mlflow gives a run."""
 OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME", "hookbus.json"}
+OTHER_NAMES |= {f"hookbus.{tag}" for tag in TAGS}
 BEST_LOSS = "the plugin that a tutorial has its reader write"
 ESTIMATORS = {
     flag.split()[0] for command in (train, evaluate, predict) for flag in command.every_flag
@@ -63,6 +66,8 @@ OTHERS = {
     "--runs": "hookbus certify",
     "--seed": "hookbus certify",
     "--timeout": "hookbus certify",
+    "--backend-store-uri": "mlflow",
+    "--include-online": "wandb sync",
     "--logdir": "tensorboard",
     "--nproc-per-node": "torchrun",
     "--loss-limit": "the hook that a how-to has its reader write",
