@@ -14,6 +14,8 @@ from hookbus.tracking.line_file import LineFile
 from hookbus.tracking.records import Record
 
 _FORMAT = 1
+_WITHOUT_STEPS = ("program", "params")
+"""The kinds of records whose values are told again only if they have changed."""
 
 
 class Newest:
@@ -23,21 +25,21 @@ class Newest:
 
     Attributes:
         steps: the newest step by :meth:`Record.key`.
-        params: the newest hyperparameters.
+        told: the newest values of the program and of the hyperparameters.
     """
 
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
-        self.params: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}
 
     def new_in(self, record: Record) -> Record | None:
         """Return a record with its new values only; None without any."""
         if record.kind in ("outcome", "rollback"):
             return record
-        if record.kind == "params":
-            unknown = object()
+        if record.kind in _WITHOUT_STEPS:
+            told, unknown = self.told, object()
             known = {
-                n for n, v in record.values.items() if self.params.get(n, unknown) == v
+                n for n, v in record.values.items() if told.get(record.key(n), unknown) == v
             }
         else:
             steps = self.steps
@@ -53,8 +55,8 @@ class Newest:
         """Note the values of a record. Behind a roll-back, the steps after it are new."""
         if record.kind == "rollback":
             self.steps = {name: min(at, record.step) for name, at in self.steps.items()}
-        elif record.kind == "params":
-            self.params.update(record.values)
+        elif record.kind in _WITHOUT_STEPS:
+            self.told |= {record.key(name): v for name, v in record.values.items()}
         elif record.kind != "outcome":
             self.steps |= dict.fromkeys(map(record.key, record.values), record.step)
 

@@ -116,7 +116,7 @@ class RecordingHook(SessionRunHook):
         run = RunInfo(self._run, self._is_resumed, step, self._directory, program)
         self.start(run)
         self._has_started = True
-        self._take("params", step, {"program": program})
+        self._take("program", step, program)
 
     def _request_of(self, graph: Graph) -> SessionRunArgs:
         """Return the request for the numbers of a step."""

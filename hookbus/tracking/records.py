@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 RecordKind: TypeAlias = Literal[
-    "params", "metrics", "evaluation", "checkpoint", "rollback", "outcome"
+    "program", "params", "metrics", "evaluation", "checkpoint", "rollback", "outcome"
 ]
 """The kinds of records."""
 
@@ -21,7 +21,8 @@ class Record:
     """The values of a run at one step.
 
     Attributes:
-        kind: ``params`` (hyperparameters), ``metrics`` (numbers of a step), ``evaluation``
+        kind: ``program`` (as :attr:`RunInfo.program`), ``params`` (hyperparameters),
+            ``metrics`` (numbers of a step), ``evaluation``
             (those of an evaluation), ``checkpoint`` (its ``path``), ``rollback`` (the
             training goes on from *step*) or ``outcome`` (``kind``, ``who`` and ``why``).
         step: the global step.

@@ -18,6 +18,8 @@ CAPACITY = 10_000
 _BATCH = 200
 _FIRST_WAIT_SECS = 0.5
 _LONGEST_WAIT_SECS = 30.0
+_LAST_TRIES = 2
+"""The number of tries at the end: the one before may have failed by chance."""
 
 
 class Place(Protocol):
@@ -96,22 +98,25 @@ class Sender:
             return len(self._queue) + self._left_out, self._why
 
     def _run(self) -> None:
-        wait = _FIRST_WAIT_SECS
+        wait, last_tries = _FIRST_WAIT_SECS, 0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._is_closing)
                 self._changed.wait_for(self._has_gathered, self._gather_secs)
                 batch = [self._queue[n] for n in range(min(len(self._queue), _BATCH))]
-                is_last_try = self._is_closing
+                last_tries += self._is_closing
             if not batch:
                 break
             if self._tries(batch):
-                wait = _FIRST_WAIT_SECS
+                wait, last_tries = _FIRST_WAIT_SECS, 0
                 continue
-            if is_last_try:
+            if last_tries == _LAST_TRIES:
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closing, wait)
+                if last_tries:
+                    self._changed.wait(_FIRST_WAIT_SECS)
+                else:
+                    self._changed.wait_for(lambda: self._is_closing, wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECS)
         self._disconnect()
 

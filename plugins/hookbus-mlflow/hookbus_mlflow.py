@@ -240,14 +240,10 @@ def _tags_in(record: Record) -> dict[str, str]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield hyperparameters as text, those in dicts under names with dots.
-
-    What identifies the program is left out: it is in the tags.
-    """
+    """Yield hyperparameters as text, those in dicts under names with dots."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            if not (key == "program" and "hookbus" in value and not prefix):
-                yield from _flat(value, f"{prefix}{key}.")
+            yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", _text(value)
 

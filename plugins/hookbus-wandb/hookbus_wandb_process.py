@@ -96,15 +96,10 @@ class Board:
                 self._run.log(row, step=self._step, commit=True)
                 self._step += 1
             elif kind == "params":
-                self._configure(values)
-            else:
+                self._run.config.update(values, allow_val_change=True)
+            elif kind != "program":  # the config has that
                 self._summarize(kind, values, step)
         self._wait()
-
-    def _configure(self, values: Mapping[str, Any]) -> None:
-        """Add hyperparameters to the config. What identifies the program is there."""
-        own = {name: v for name, v in values.items() if name != "program"}
-        self._run.config.update(own, allow_val_change=True)
 
     def _summarize(self, kind: str, values: Mapping[str, Any], step: int) -> None:
         told = {f"hookbus/{kind}_{name}": value for name, value in values.items()}

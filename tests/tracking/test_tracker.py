@@ -138,7 +138,7 @@ def test_records_arrive_in_their_order() -> None:
     hook = Place(every_n_steps=5)
     train(hook)
     kinds = [record.kind for record in hook.arrived]
-    assert kinds == ["params", "metrics", "metrics", "metrics", "metrics", "outcome"]
+    assert kinds == ["program", "metrics", "metrics", "metrics", "metrics", "outcome"]
     assert [hook.calls[0], hook.calls[-1]] == ["connect", "disconnect"]
     assert not any(each.name == "place sender" for each in threading.enumerate())
 
