@@ -1,0 +1,1 @@
+"""Shows trainings in the browser, and takes requests from there."""

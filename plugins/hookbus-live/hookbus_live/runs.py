@@ -1,0 +1,270 @@
+"""Finds the trainings below a folder, and shows each as its files tell it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from hookbus.logs import log
+from hookbus_live.series import Numbers, Series
+from hookbus_live.sources import EVENTS, JOURNALS, METRICS, Source, sources_of
+from hookbus_live.stored import checkpoints_of, is_checkpoint
+
+OUTCOME = "outcome.json"
+MOST_RUNS = 500
+"""How many trainings are shown; more are left out, and the page says so."""
+_DEEPEST = 6
+_SILENT_SECS = 60.0
+"""After so long without a change of its files a training is shown as silent."""
+_LATE_SECS = 5.0
+"""So much later than its outcome a finished training may still write its files."""
+_SKIPPED = ("failed", JOURNALS, "__pycache__", "node_modules")
+_REST_SECS = 1.0
+_UNWATCHED_SECS = 15.0
+_RATE_POINTS = 20
+
+
+class Run(Protocol):
+    """A training, as the page shows it.
+
+    Attributes:
+        name: its name, which no other one has.
+        version: how often its values have changed.
+    """
+
+    name: str
+    version: int
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of its checkpoints."""
+
+    def names(self) -> Iterable[str]:
+        """Return the names of its values."""
+
+    def curve(self, name: str, axis: str) -> tuple[Numbers, Numbers] | None:
+        """Return positions and values by name; None if there are none."""
+
+    def about(self) -> dict[str, Any]:
+        """Return what the list of all trainings shows."""
+
+    def details(self) -> dict[str, Any]:
+        """Return what is shown of the training alone."""
+
+
+@attrs.define(eq=False)
+class RunDirectory:
+    """A training that is known from its directory.
+
+    Attributes:
+        directory: the directory.
+        name: its name.
+        version: how often what was read has changed.
+        is_read: whether all its files were read once.
+    """
+
+    directory: Path
+    name: str
+    version: int = 0
+    is_read: bool = False
+    series: Mapping[str, Series] = attrs.field(factory=dict)
+    _sources: list[Source] = attrs.field(init=False)
+    _outcome: dict[str, Any] | None = None
+    _changed_at: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        self._sources = [*sources_of(self.directory)]
+
+    def refresh(self) -> None:
+        """Read what is new in the files."""
+        is_new = False
+        for source in self._sources:
+            if source.refresh():
+                is_new = True
+                self._merge()  # so that the page shows the first while the next is read
+        changed_at, outcome = _newest_change(self.directory), self._read_outcome()
+        if outcome is not None:
+            ended_at = _changed_at(self.directory / OUTCOME)
+            if changed_at > ended_at + _LATE_SECS:
+                outcome = None  # that of an earlier start
+        is_new = is_new or outcome != self._outcome or not self.is_read
+        self._outcome, self._changed_at, self.is_read = outcome, changed_at, True
+        self.version += is_new
+
+    def _merge(self) -> None:
+        merged: dict[str, Series] = {}
+        for source in reversed(self._sources):
+            merged.update(source.values.series)
+        self.series = merged
+        self.version += 1
+
+    def _read_outcome(self) -> dict[str, Any] | None:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self.directory / OUTCOME).read_text("utf-8"))
+            return found if isinstance(found, dict) else None
+        return None
+
+    def names(self) -> Iterable[str]:
+        """Return the names of its values."""
+        return [*self.series]
+
+    def curve(self, name: str, axis: str) -> tuple[Numbers, Numbers] | None:
+        """Return positions and values by name; None if there are none."""
+        series = self.series.get(name)
+        return None if series is None else series.points(axis)
+
+    def about(self) -> dict[str, Any]:
+        """Return what the list of all trainings shows."""
+        outcome, secs = self._outcome, time.time() - self._changed_at
+        state = "silent" if secs > _SILENT_SECS else "running"
+        if not self.is_read:
+            state = "reading"
+        elif outcome is not None:
+            state = str(outcome.get("kind"))
+        newest = [last for each in [*self.series.values()] if (last := each.last)]
+        steps = [step for step, _, _ in newest]
+        if outcome is not None and isinstance(outcome.get("step"), int):
+            steps.append(outcome["step"])
+        return {
+            "name": self.name,
+            "version": self.version,
+            "state": state,
+            "silent_secs": None if outcome is not None else round(max(secs, 0)),
+            "step": max(steps, default=None),
+            "last_step": None,
+            "rate": self._rate() if state == "running" else None,
+            "secs_left": None,
+            "values": {n: s.last[2] for n, s in [*self.series.items()][:3] if s.last},
+            "is_live": False,
+        }
+
+    def _rate(self) -> float | None:
+        """Return steps per second, from the value with the most points."""
+        longest = max(self.series.values(), key=len, default=None)
+        if longest is None or len(longest) < 2:
+            return None
+        steps = longest.points()[0][-_RATE_POINTS:]
+        times = longest.points("time")[0][-_RATE_POINTS:]
+        secs = float(times[-1] - times[0])
+        return float(steps[-1] - steps[0]) / secs if secs > 0 else None
+
+    def details(self) -> dict[str, Any]:
+        """Return what is shown of the training alone."""
+        params: dict[str, Any] = {}
+        problems: list[str] = []
+        outcome: Mapping[str, Any] | None = self._outcome
+        for source in reversed(self._sources):
+            params.update(source.values.params)
+            problems += source.values.problems
+            outcome = outcome or source.values.outcome
+        if outcome is not None:
+            params = {**params, **(outcome.get("params") or {})}
+        stored, problem = checkpoints_of(self.directory)
+        return {
+            "name": self.name,
+            "directory": str(self.directory),
+            "params": params,
+            "outcome": outcome,
+            "problems": problems + ([problem] if problem else []),
+            "checkpoints": stored,
+        }
+
+
+class Library:
+    """The trainings below a folder, which a thread reads while somebody looks.
+
+    Args:
+        root: the folder.
+
+    Attributes:
+        runs: the trainings, by name.
+        left_out: how many there are beyond the most that are shown.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs: dict[str, RunDirectory] = {}
+        self.left_out = 0
+        self._asked_at = time.monotonic()
+        self._wake = threading.Event()
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        threading.Thread(target=self._run, name="view reader", daemon=True).start()
+
+    def stop(self) -> None:
+        """End reading."""
+        self._is_over = True
+        self._wake.set()
+
+    def watched(self) -> None:
+        """Note that somebody looks."""
+        self._asked_at = time.monotonic()
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """Look for trainings, and read what is new of each."""
+        found = list(directories_below(self.root))
+        self.left_out = max(0, len(found) - MOST_RUNS)
+        runs = {}
+        for directory in found[:MOST_RUNS]:
+            name = directory.relative_to(self.root).as_posix()
+            name = self.root.name if name == "." else name
+            runs[name] = self.runs.get(name) or RunDirectory(directory, name)
+        self.runs = runs
+        for run in [*runs.values()]:
+            run.refresh()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            try:
+                self.refresh()
+            except Exception as error:  # a disk that is away for a while
+                log.warning("the runs could not be read", why=str(error))
+            time.sleep(_REST_SECS)
+            if time.monotonic() - self._asked_at > _UNWATCHED_SECS:
+                self._wake.clear()
+                self._wake.wait()
+
+
+def directories_below(root: Path) -> Iterator[Path]:
+    """Yield the directories of trainings: with values, an outcome, or checkpoints."""
+    for here, folders, files in os.walk(root, followlinks=False):
+        path = Path(here)
+        checkpoints = [name for name in folders if is_checkpoint(name)]
+        depth = len(path.relative_to(root).parts)
+        has_journals = JOURNALS in folders and any((path / JOURNALS).glob("*.jsonl"))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _SKIPPED
+            and not name.startswith(".")
+            and name not in checkpoints
+            and depth < _DEEPEST
+        )
+        named = any(name in (METRICS, OUTCOME) or "tfevents" in name for name in files)
+        if named or checkpoints or has_journals:
+            yield path
+
+
+def _newest_change(directory: Path) -> float:
+    """Return when a training has last written something, in seconds since 1970."""
+    paths = [directory / METRICS, *directory.glob(EVENTS), *directory.glob("ckpt-*")]
+    paths += directory.glob(f"{JOURNALS}/*.jsonl")
+    return max(map(_changed_at, paths), default=_changed_at(directory / OUTCOME))
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
