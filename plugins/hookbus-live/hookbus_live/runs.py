@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,35 +14,39 @@ from typing import Any, Protocol
 
 import attrs
 
+from hookbus import list_checkpoints, verify_checkpoint
+from hookbus.errors import HookbusError, text_of
 from hookbus.logs import log
 from hookbus_live.series import Numbers, Series
 from hookbus_live.sources import EVENTS, JOURNALS, METRICS, Source, sources_of
-from hookbus_live.stored import checkpoints_of, is_checkpoint
 
 OUTCOME = "outcome.json"
 MOST_RUNS = 500
 """How many trainings are shown; more are left out, and the page says so."""
 _DEEPEST = 6
+_NAME = re.compile(r"ckpt-(\d+)(\.old|\.bad)?")
+_MANIFEST = "manifest.json"
+_FAILED = "failed"
 _SILENT_SECS = 60.0
 """After so long without a change of its files a training is shown as silent."""
 _LATE_SECS = 5.0
 """So much later than its outcome a finished training may still write its files."""
-_SKIPPED = ("failed", JOURNALS, "__pycache__", "node_modules")
+_SKIPPED = (_FAILED, JOURNALS, "__pycache__", "node_modules")
 _REST_SECS = 1.0
 _UNWATCHED_SECS = 15.0
 _RATE_POINTS = 20
 
 
 class Run(Protocol):
-    """A training, as the page shows it.
+    """A training, as the page shows it."""
 
-    Attributes:
-        name: its name, which no other one has.
-        version: how often its values have changed.
-    """
+    @property
+    def name(self) -> str:
+        """Its name, which no other one has."""
 
-    name: str
-    version: int
+    @property
+    def version(self) -> int:
+        """How often its values have changed."""
 
     @property
     def directory(self) -> Path | None:
@@ -268,3 +273,68 @@ def _changed_at(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def is_checkpoint(name: str) -> bool:
+    """Return whether a folder is named as a checkpoint is."""
+    return _NAME.fullmatch(name) is not None
+
+
+def checkpoints_of(directory: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """Return what is known of each checkpoint, the oldest step first.
+
+    The files have the sizes that the manifest has, unless a checkpoint is bad. The second
+    result is what is wrong with the whole directory, or None.
+    """
+    try:
+        good = {
+            info.path
+            for folder in (directory, directory / _FAILED)
+            for info in list_checkpoints(folder)
+        }
+    except HookbusError as error:
+        return [], text_of(error)
+    found = [
+        path
+        for folder in (directory, directory / _FAILED)
+        for path in folder.glob("ckpt-*")
+        if is_checkpoint(path.name)
+    ]
+    rows = [_row(directory, path, path in good) for path in found]
+    return sorted(rows, key=lambda row: (row["step"], row["name"])), None
+
+
+def _row(directory: Path, path: Path, is_good: bool) -> dict[str, Any]:
+    matched = _NAME.fullmatch(path.name)
+    step = int(matched[1]) if matched else 0
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text("utf-8"))
+        size = sum(file["bytes"] for file in manifest["files"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest, size = {}, None
+    return {
+        "name": path.relative_to(directory).as_posix(),
+        "step": step,
+        "state": "not verified" if is_good else "bad",
+        "bytes": size,
+        **{
+            key: manifest.get(key)
+            for key in ("saved_by", "why", "saved_at", "kept", "values", "ended")
+        },
+    }
+
+
+def verified(directory: Path, name: str) -> str:
+    """Hash the files of a checkpoint; return ``good``, or what is wrong.
+
+    Args:
+        directory: the directory of the checkpoints.
+        name: the name of the checkpoint in it, as :func:`checkpoints_of` gives it.
+    """
+    if name not in {row["name"] for row in checkpoints_of(directory)[0]}:
+        return f"there is no checkpoint {name}"
+    try:
+        verify_checkpoint(directory / name)
+    except HookbusError as error:
+        return text_of(error)
+    return "good"

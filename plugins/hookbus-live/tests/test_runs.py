@@ -11,8 +11,7 @@ from pathlib import Path
 import hookbus_live.sources as sources
 import numpy as np
 import pytest
-from hookbus_live.runs import Library, RunDirectory, directories_below
-from hookbus_live.stored import verified
+from hookbus_live.runs import Library, RunDirectory, directories_below, verified
 
 import hookbus
 from hookbus import MonitoredTrainingSession
