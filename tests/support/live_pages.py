@@ -113,9 +113,10 @@ class Page:
         """Return what the list of trainings tells of the only one."""
         return self.get("/api/runs")["runs"][0]
 
-    def details(self) -> dict[str, Any]:
-        """Return all that is told of the only training."""
-        return self.get(f"/api/details?run={self.run()['name']}")
+    def details(self, *parts: str) -> dict[str, Any]:
+        """Return what is told of the only training."""
+        query = "".join(f"&part={part}" for part in parts)
+        return self.get(f"/api/details?run={self.run()['name']}{query}")
 
     def points(self, name: str, more: str = "") -> tuple[np.ndarray, np.ndarray]:
         """Return the positions and the values of the only training in a chart."""

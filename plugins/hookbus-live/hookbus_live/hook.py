@@ -29,7 +29,7 @@ from hookbus.validation import number_in, numeric
 from hookbus_live.live import LivePage, LiveRun
 from hookbus_live.requests import Inbox
 from hookbus_live.server import PortTakenError, Server
-from hookbus_live.serving import MOST_VARIABLES, Servant, scalars_of
+from hookbus_live.serving import MOST_VARIABLES, Servant, is_rate, scalars_of
 from hookbus_live.web import application
 
 _LOOK_SECS = 0.1
@@ -74,6 +74,7 @@ class LiveHook(RecordingHook):
     _run_context: SessionRunContext | None = attrs.field(default=None, init=False)
     _next_look: float = attrs.field(default=0.0, init=False)
     _next_variables: float = attrs.field(default=0.0, init=False)
+    _rates: Mapping[str, str] = attrs.field(factory=dict, init=False)
     _looks: int = attrs.field(default=0, init=False)
     _stop_observing: Callable[[], None] | None = attrs.field(default=None, init=False)
 
@@ -117,6 +118,7 @@ class LiveHook(RecordingHook):
         super().before_training(session)
         if self._live is not None:
             names = scalars_of(session)[:MOST_VARIABLES]
+            self._rates = {name: name for name in names if is_rate(name)}
             self._live.variables = dict.fromkeys(names)
             self._live.at(session.global_step, run_context.last_step, run_context.epoch)
 
@@ -131,32 +133,49 @@ class LiveHook(RecordingHook):
         """Ask for the numbers when they are due, and for variables that are looked at."""
         asked = super().before_run(run_context)
         live, now = self._live, time.monotonic()
-        if live is None or now < self._next_variables or not live.is_open:
+        if live is None:
             return asked
-        self._next_variables = now + _VARIABLES_SECS
-        fetches: dict[str, Any] = {"variables": {name: name for name in live.variables}}
+        fetches: dict[str, Any] = {}
         if asked is not None:
-            fetches["recorded"] = asked.fetches
-        return SessionRunArgs(fetches, missing="skip")
+            fetches = {"recorded": asked.fetches, "rates": self._rates}
+        if now >= self._next_variables and live.is_open:
+            self._next_variables = now + _VARIABLES_SECS
+            fetches["variables"] = {name: name for name in live.variables}
+        return SessionRunArgs(fetches, missing="skip") if fetches else None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Take the numbers, and serve the requests."""
         live, given = self._live, run_values.results
-        if live is not None and given is not None and "variables" in given:
-            for name, value in given["variables"].items():
+        if live is None:
+            super().after_run(run_context, run_values)
+            return
+        if given is not None:
+            for name, value in given.get("variables", {}).items():
                 live.variables[name] = _first_number(value)
-            run_values = attrs.evolve(run_values, results=given.get("recorded"))
+            run_values = SessionRunValues(
+                given.get("recorded"),
+                run_values.options,
+                run_values.run_metadata,
+                run_values.global_step,
+                run_values.skipped,
+            )
+            self._take_rates(given.get("rates", {}), run_values.global_step)
         super().after_run(run_context, run_values)
         now, self._run_context = time.monotonic(), run_context
-        if live is None or (now < self._next_look and not self._servant.wants_each_run):
+        if now < self._next_look and not self._servant.wants_each_run:
             return
         self._next_look = now + _LOOK_SECS
         self._servant.serve(run_context, run_values.global_step)
         live.at(run_values.global_step, run_context.last_step, run_context.epoch)
         live.schedules = {n: str(each) for n, each in self._servant.schedules.items()}
         self._observe(live)
+
+    def _take_rates(self, rates: Mapping[str, Any], step: int) -> None:
+        """Show the learning rates beside the numbers."""
+        found = {name: _first_number(value) for name, value in rates.items()}
+        self.measured({n: rate for n, rate in found.items() if rate is not None}, step)
 
     def _observe(self, live: LiveRun) -> None:
         """Observe the hooks for a short time now and then, while somebody looks."""

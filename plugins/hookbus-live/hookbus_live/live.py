@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -233,26 +233,29 @@ class LiveRun:
         (began, first), (ended, last) = marks[0], marks[-1]
         return (last - first) / (ended - began) if ended > began else None
 
-    def details(self) -> dict[str, Any]:
+    def details(self, parts: Collection[str]) -> dict[str, Any]:
         """Return what is shown of the training alone."""
-        self._hooks_looked_at = time.monotonic()
-        stored, problem = ([], None) if self.folder is None else checkpoints_of(self.folder)
-        problems = [] if problem is None else [problem]
-        if self.earlier is not None:
-            problems += self.earlier.details()["problems"]
-        return {
+        found: dict[str, Any] = {
             "name": self.name,
             "directory": None if self.folder is None else str(self.folder),
             "params": self.params,
             "outcome": self.outcome,
-            "problems": problems,
-            "checkpoints": stored,
+            "problems": [],
             "variables": self.variables,
             "schedules": self.schedules,
             "requests": self.inbox.documents(),
-            "hooks": self.times.document(),
-            "lines": [*reversed(self._lines)],
         }
+        if self.earlier is not None:
+            found["problems"] += self.earlier.details(())["problems"]
+        if "checkpoints" in parts and self.folder is not None:
+            found["checkpoints"], problem = checkpoints_of(self.folder)
+            found["problems"] += [problem] if problem else []
+        if "hooks" in parts:
+            self._hooks_looked_at = time.monotonic()
+            found["hooks"] = self.times.document()
+        if "log" in parts:
+            found["log"] = [*reversed(self._lines)]
+        return found
 
     def wait_until_seen(self, secs: float) -> None:
         """Wait until an open page has got the newest state, for a limited time."""

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,8 +61,13 @@ class Run(Protocol):
     def about(self) -> dict[str, Any]:
         """Return what the list of all trainings shows."""
 
-    def details(self) -> dict[str, Any]:
-        """Return what is shown of the training alone."""
+    def details(self, parts: Collection[str]) -> dict[str, Any]:
+        """Return what is shown of the training alone.
+
+        Args:
+            parts: which parts are looked at that cost something: ``checkpoints``,
+                ``hooks``, ``log``.
+        """
 
 
 @attrs.define(eq=False)
@@ -161,7 +166,7 @@ class RunDirectory:
         secs = float(times[-1] - times[0])
         return float(steps[-1] - steps[0]) / secs if secs > 0 else None
 
-    def details(self) -> dict[str, Any]:
+    def details(self, parts: Collection[str]) -> dict[str, Any]:
         """Return what is shown of the training alone."""
         params: dict[str, Any] = {}
         problems: list[str] = []
@@ -172,15 +177,17 @@ class RunDirectory:
             outcome = outcome or source.values.outcome
         if outcome is not None:
             params = {**params, **(outcome.get("params") or {})}
-        stored, problem = checkpoints_of(self.directory)
-        return {
+        found: dict[str, Any] = {
             "name": self.name,
             "directory": str(self.directory),
             "params": params,
             "outcome": outcome,
-            "problems": problems + ([problem] if problem else []),
-            "checkpoints": stored,
+            "problems": problems,
         }
+        if "checkpoints" in parts:
+            found["checkpoints"], problem = checkpoints_of(self.directory)
+            problems += [problem] if problem else []
+        return found
 
 
 class Library:

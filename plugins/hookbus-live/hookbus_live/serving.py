@@ -224,12 +224,13 @@ def scalars_of(session: Session) -> list[str]:
     found = [
         name
         for name, record in session.describe().items()
-        if record.shape == () or (_is_rate(name) and record.shape < (_MOST_GROUPS,))
+        if record.shape == () or (is_rate(name) and record.shape < (_MOST_GROUPS,))
     ]
-    return sorted(found, key=lambda name: (not _is_rate(name), name))
+    return sorted(found, key=lambda name: (not is_rate(name), name))
 
 
-def _is_rate(name: str) -> bool:
+def is_rate(name: str) -> bool:
+    """Return whether a variable is named as learning rates are."""
     return name.rpartition(".")[2] in _RATES
 
 

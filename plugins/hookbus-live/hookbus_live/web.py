@@ -143,7 +143,9 @@ class _Pages:
     async def details(self, request: Request) -> Response:
         """Answer with what is known of one training alone."""
         run = self._run(request.query_params.get("run"))
-        return _unless_known(request, _json(run.details()))
+        return _unless_known(
+            request, _json(run.details(request.query_params.getlist("part")))
+        )
 
     async def series(self, request: Request) -> Response:
         """Answer with the points of some charts, over a common range of positions.

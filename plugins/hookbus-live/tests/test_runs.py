@@ -53,7 +53,7 @@ def test_metrics_are_read_as_they_come():
     assert math.isnan(values_of(run, "loss")[1])
     assert values_of(run, "val/a") == [2.0]
     assert "note" not in run.names()
-    assert run.details()["problems"] == []
+    assert run.details(())["problems"] == []
 
 
 def test_an_unfinished_line_is_read_when_it_is_whole():
@@ -64,7 +64,7 @@ def test_an_unfinished_line_is_read_when_it_is_whole():
     run = read()
 
     assert values_of(run, "loss") == [1.0]
-    assert run.details()["problems"] == []
+    assert run.details(())["problems"] == []
     with path.open("a") as file:
         file.write('ss": 0.5}\n')
     run.refresh()
@@ -80,7 +80,7 @@ def test_a_line_that_a_kill_has_cut_is_left_out():
 
     run = read()
     assert values_of(run, "loss") == [1.0, 0.5]
-    assert run.details()["problems"] == [
+    assert run.details(())["problems"] == [
         "metrics.jsonl: 3 lines could not be read and were left out"
     ]
 
@@ -114,8 +114,8 @@ def test_journals_of_trackers_are_read():
 
     assert values_of(run, "loss") == [1.0, 3.0]
     assert values_of(run, "val/accuracy") == [0.5]
-    assert run.details()["params"] == {"rate": 0.5}
-    assert run.details()["outcome"]["kind"] == "completed"
+    assert run.details(())["params"] == {"rate": 0.5}
+    assert run.details(())["outcome"]["kind"] == "completed"
 
 
 def test_a_value_that_two_files_have_is_shown_once():
@@ -168,7 +168,7 @@ def test_a_file_that_only_has_the_name_of_an_event_file_is_a_problem():
     run = read()
 
     assert values_of(run, "loss") == [1.0]
-    (problem,) = run.details()["problems"]
+    (problem,) = run.details(())["problems"]
     assert problem.startswith("events.out.tfevents.1 ")
 
 
@@ -182,7 +182,7 @@ def test_a_real_training_is_found_with_its_checkpoints_and_outcome():
                 model["w"] += batch
     (directory,) = directories_below(Path("runs"))
     run = read(directory)
-    about, details = run.about(), run.details()
+    about, details = run.about(), run.details(["checkpoints"])
 
     assert (about["state"], about["step"]) == ("completed", 3)
     assert details["params"] == {"rate": 0.5}
