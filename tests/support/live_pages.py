@@ -32,7 +32,7 @@ directory = sys.argv[4] if len(sys.argv) > 4 else None
 draw = np.random.default_rng(1)
 with MonitoredTrainingSession(checkpoint_dir=directory) as session:
     session.record({"layers": [4, 2], "seed": 1})
-    state = {"w": draw.normal(size=8), "lr": 0.05, "rates": np.full(2, 0.5)}
+    state = {"w": draw.normal(size=8), "lr": 0.05}
     model = session.track(model=state)
     noise = session.track(noise=np.random.default_rng(2))
     for epoch in session.epochs(EPOCHS):
@@ -41,7 +41,7 @@ with MonitoredTrainingSession(checkpoint_dir=directory) as session:
                 time.sleep(SECS)
                 model["w"] -= model["lr"] * 0.1 * (model["w"] - 0.1 * noise.normal(size=8))
                 loss = float((model["w"] ** 2).mean())
-                step.report(loss=loss, accuracy=1 / (1 + loss), lr=model["lr"])
+                step.report(loss=loss, accuracy=1 / (1 + loss))
         with session.evaluation("val") as evaluation:
             evaluation.report(loss=loss * 1.1)
 print("trained", session.global_step, flush=True)

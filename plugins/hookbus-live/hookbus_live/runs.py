@@ -77,44 +77,43 @@ class RunDirectory:
     Attributes:
         directory: the directory.
         name: its name.
-        version: how often what was read has changed.
         is_read: whether all its files were read once.
     """
 
     directory: Path
     name: str
-    version: int = 0
     is_read: bool = False
-    series: Mapping[str, Series] = attrs.field(factory=dict)
     _sources: list[Source] = attrs.field(init=False)
     _outcome: dict[str, Any] | None = None
     _changed_at: float = 0.0
+    _changes: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._sources = [*sources_of(self.directory)]
 
+    @property
+    def series(self) -> dict[str, Series]:
+        """The points of each value; those that were read so far."""
+        merged: dict[str, Series] = {}
+        for source in reversed(self._sources):
+            merged.update(source.values.series)
+        return merged
+
+    @property
+    def version(self) -> int:
+        """A number that changes with the values."""
+        return self._changes + sum(source.values.count for source in self._sources)
+
     def refresh(self) -> None:
         """Read what is new in the files."""
-        is_new = False
         for source in self._sources:
-            if source.refresh():
-                is_new = True
-                self._merge()  # so that the page shows the first while the next is read
+            self._changes += source.refresh()
         changed_at, outcome = _newest_change(self.directory), self._read_outcome()
         if outcome is not None:
             ended_at = _changed_at(self.directory / OUTCOME)
             if changed_at > ended_at + _LATE_SECS:
                 outcome = None  # that of an earlier start
-        is_new = is_new or outcome != self._outcome or not self.is_read
         self._outcome, self._changed_at, self.is_read = outcome, changed_at, True
-        self.version += is_new
-
-    def _merge(self) -> None:
-        merged: dict[str, Series] = {}
-        for source in reversed(self._sources):
-            merged.update(source.values.series)
-        self.series = merged
-        self.version += 1
 
     def _read_outcome(self) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
@@ -139,7 +138,8 @@ class RunDirectory:
             state = "reading"
         elif outcome is not None:
             state = str(outcome.get("kind"))
-        newest = [last for each in [*self.series.values()] if (last := each.last)]
+        series = self.series
+        newest = [last for each in series.values() if (last := each.last)]
         steps = [step for step, _, _ in newest]
         if outcome is not None and isinstance(outcome.get("step"), int):
             steps.append(outcome["step"])
@@ -152,7 +152,7 @@ class RunDirectory:
             "last_step": None,
             "rate": self._rate() if state == "running" else None,
             "secs_left": None,
-            "values": {n: s.last[2] for n, s in [*self.series.items()][:3] if s.last},
+            "values": {n: s.last[2] for n, s in [*series.items()][:3] if s.last},
             "is_live": False,
         }
 

@@ -5,11 +5,12 @@ Each reader goes on where it was, so reading again costs what is new.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from hookbus_live.series import Series
 METRICS = "metrics.jsonl"
 JOURNALS = "tracking"
 EVENTS = "*tfevents*"
-_CHUNK = 2**22
+_CHUNK = 2**18
 _PLAIN = ("step", "time")
 
 
@@ -36,19 +37,23 @@ class Values:
         params: the hyperparameters.
         outcome: how the training has ended; None if it has not, or goes on.
         problems: what is wrong with the files, in words.
+        count: how many points were read.
     """
 
     series: dict[str, Series] = attrs.field(factory=dict)
     params: dict[str, Any] = attrs.field(factory=dict)
     outcome: Mapping[str, Any] | None = None
     problems: list[str] = attrs.field(factory=list)
+    count: int = 0
 
     def add(self, name: str, step: float, time: float, value: float) -> None:
         """Add a point."""
         series = self.series.get(name)
         if series is None:
-            series = self.series[name] = Series()
+            series = Series()
+            self.series = {**self.series, name: series}  # a thread may be reading it
         series.add(step, time, value)
+        self.count += 1
 
 
 class Source(Protocol):
@@ -109,15 +114,27 @@ class Lines:
             while chunk := file.read(_CHUNK):
                 whole, end, rest = (rest + chunk).rpartition(b"\n")
                 self._offset += len(whole) + len(end)
-                self._read(whole.splitlines())
+                self._read(whole)
         return self._offset > before
 
-    def _read(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
+    def _read(self, data: bytes) -> None:
+        lines = [line for line in data.decode(errors="replace").split("\n") if line.strip()]
+        try:
+            found = json.loads(f"[{','.join(lines)}]")  # all at once takes half the time
+        except ValueError:
+            found = [*map(_parsed, lines)]
+        for each in found:
             try:
-                self._take(json.loads(line))
+                self._take(each)
             except (ValueError, KeyError, TypeError, AttributeError):
-                self._bad += bool(line.strip())
+                self._bad += 1
+
+
+def _parsed(line: str) -> Any:
+    """Return the object of a line; None if it is no JSON, which no reader takes."""
+    with contextlib.suppress(ValueError):
+        return json.loads(line)
+    return None
 
 
 class MetricsFile:

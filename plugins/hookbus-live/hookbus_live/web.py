@@ -33,7 +33,7 @@ _TYPES = {
     ".LICENSE": "text/plain; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-MOST_POINTS = 60_000
+MOST_POINTS = 30_000
 """The most points of one chart, which a browser draws in one frame."""
 _FEWEST_BUCKETS, _WIDEST = 50, 4000
 _MOST_CHARTS = 64

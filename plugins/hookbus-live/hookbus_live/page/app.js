@@ -9,11 +9,13 @@ import { listen, showRequests } from "./requests.js";
 const EVERY_MS = 1000;
 const AFTER_ERROR_MS = 3000;
 const MOST_SHOWN = 50;
+const BUDGET_MS = 4; // of drawing in a frame; putting it on the screen takes as long again
 const FIRST = ["loss", "val/loss", "accuracy", "val/accuracy"];
 
 const state = { list: null, shown: new Map(), focus: null, colours: new Map(), isOver: false };
 const board = new Board($("charts"), () => soon());
 let pending = false;
+let drawing = 0;
 
 function soon() {
   if (pending) return;
@@ -133,8 +135,8 @@ async function drawCharts() {
   const charts = board.visible;
   const runs = state.list.runs.map((run) => run.name).filter((name) => state.shown.get(name));
   if (!charts.length || !runs.length) return;
-  const options = { axis: $("axis").value, log: $("log").checked, colours: state.colours };
-  const query = new URLSearchParams({ axis: options.axis, smooth: $("smooth").value, width: charts[0].width });
+  const options = { axis: $("axis").value, log: $("log").checked, colours: state.colours, ...board.look };
+  const query = new URLSearchParams({ axis: options.axis, smooth: $("smooth").value, width: options.width });
   for (const run of runs) query.append("run", run);
   for (const chart of charts) query.append("name", chart.name);
   if (board.low !== null) {
@@ -142,13 +144,20 @@ async function drawCharts() {
     query.set("high", board.high);
   }
   const drawn = await points(`/api/series?${query}`);
-  drawn.forEach((data) => {
+  const asked = String(query);
+  const current = ++drawing;
+  let began = performance.now();
+  for (const data of drawn) {
     const chart = board.charts.get(data.name);
-    if (chart && (chart.data !== data || chart.stale !== String(query))) {
-      chart.stale = String(query);
-      chart.show(data, options);
+    if (!chart || (chart.data === data && chart.asked === asked)) continue;
+    if (performance.now() - began > BUDGET_MS) {
+      await new Promise(requestAnimationFrame);
+      if (current !== drawing) return; // newer points are there
+      began = performance.now();
     }
-  });
+    chart.asked = asked;
+    chart.show(data, options);
+  }
   performance.mark("charts-drawn");
 }
 

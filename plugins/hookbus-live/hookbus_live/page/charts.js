@@ -16,8 +16,6 @@ export function colour(at) {
 }
 
 const told = (_, values) => values.map((value) => (value === null ? "" : number(value, 4, 2)));
-const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
 export class Chart {
   constructor(name, board) {
     this.name = name;
@@ -35,21 +33,17 @@ export class Chart {
     this.figure.chart = this;
   }
 
-  get width() {
-    return Math.max(120, Math.floor(this.place.clientWidth));
-  }
-
   show(data, options) {
     this.data = data;
-    const { axis, log, colours } = options;
-    const key = JSON.stringify([data.runs, axis, log, this.width, styleOf("--front")]);
+    const { axis, log, width, faint } = options;
+    const key = JSON.stringify([data.runs, axis, log, width, faint]);
     const tables = [data.x, ...data.lines];
     const plain = tables.map((numbers, at) => Array.from(numbers, (v) =>
       Number.isNaN(v) || (at && log && v <= 0) ? null : v));
     if (key !== this.key) {
       this.plot?.destroy();
       this.place.classList.toggle("legend", data.runs.length <= MOST_IN_LEGEND);
-      this.plot = new uPlot(this.optionsOf(data, axis, log, colours), plain, this.place);
+      this.plot = new uPlot(this.optionsOf(data, options), plain, this.place);
       this.key = key;
     } else {
       this.plot.setData(plain);
@@ -58,18 +52,17 @@ export class Chart {
     this.showRows();
   }
 
-  optionsOf(data, axis, log, colours) {
-    const [front, grid] = [styleOf("--faint"), styleOf("--grid")];
-    const line = { stroke: front, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+  optionsOf(data, { axis, log, width, colours, faint, grid }) {
+    const isFew = data.runs.length <= MOST_IN_LEGEND; // what follows the pointer costs with many
+    const line = { stroke: faint, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
     const name = { step: "step", hours: "hours", time: "time" }[axis];
     return {
-      width: this.width,
+      width,
       height: HEIGHT,
-      legend: { show: data.runs.length <= MOST_IN_LEGEND },
+      legend: { show: isFew },
       cursor: {
-        sync: { key: "hookbus" },
+        ...(isFew ? { sync: { key: "hookbus" }, focus: { prox: 24 } } : { points: { show: false } }),
         drag: { setScale: false, x: true, y: false },
-        focus: { prox: 24 },
         bind: { dblclick: () => () => this.board.zoom(null, null) },
       },
       focus: { alpha: 0.25 },
@@ -86,7 +79,7 @@ export class Chart {
         ...data.runs.map((run) => ({
           label: run,
           stroke: colours.get(run),
-          width: 1.5,
+          width: isFew ? 1.5 : 1,
           spanGaps: true,
           points: { show: data.x.length <= 40, size: 5 },
           value: (_, v) => number(v),
@@ -204,6 +197,17 @@ export class Board {
       this.charts.delete(name);
     }
     this.place.replaceChildren(...parts);
+  }
+
+  // What all charts have in common; reading it has the browser lay the page out.
+  get look() {
+    const style = getComputedStyle(document.documentElement);
+    const [first] = this.charts.values();
+    return {
+      width: Math.max(120, Math.floor(first?.place.clientWidth ?? 0)),
+      faint: style.getPropertyValue("--faint").trim(),
+      grid: style.getPropertyValue("--grid").trim(),
+    };
   }
 
   get visible() {
