@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Thread
 from typing import Any, ClassVar
 
@@ -74,7 +74,7 @@ class LiveHook(RecordingHook):
     _run_context: SessionRunContext | None = attrs.field(default=None, init=False)
     _next_look: float = attrs.field(default=0.0, init=False)
     _next_variables: float = attrs.field(default=0.0, init=False)
-    _rates: Mapping[str, str] = attrs.field(factory=dict, init=False)
+    _rates: Sequence[str] = attrs.field(default=(), init=False)
     _looks: int = attrs.field(default=0, init=False)
     _stop_observing: Callable[[], None] | None = attrs.field(default=None, init=False)
 
@@ -118,7 +118,7 @@ class LiveHook(RecordingHook):
         super().before_training(session)
         if self._live is not None:
             names = scalars_of(session)[:MOST_VARIABLES]
-            self._rates = {name: name for name in names if is_rate(name)}
+            self._rates = [name for name in names if is_rate(name)]
             self._live.variables = dict.fromkeys(names)
             self._live.at(session.global_step, run_context.last_step, run_context.epoch)
 
@@ -133,15 +133,16 @@ class LiveHook(RecordingHook):
         """Ask for the numbers when they are due, and for variables that are looked at."""
         asked = super().before_run(run_context)
         live, now = self._live, time.monotonic()
-        if live is None:
+        if live is None or now < self._next_variables:
             return asked
-        fetches: dict[str, Any] = {}
+        self._next_variables = now + _VARIABLES_SECS
+        names: Iterable[str] = live.variables if live.is_open else self._rates
+        fetches: dict[str, Any] = {"variables": {name: name for name in names}}
+        if not fetches["variables"]:
+            return asked
         if asked is not None:
-            fetches = {"recorded": asked.fetches, "rates": self._rates}
-        if now >= self._next_variables and live.is_open:
-            self._next_variables = now + _VARIABLES_SECS
-            fetches["variables"] = {name: name for name in live.variables}
-        return SessionRunArgs(fetches, missing="skip") if fetches else None
+            fetches["recorded"] = asked.fetches
+        return SessionRunArgs(fetches, missing="skip")
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -151,9 +152,8 @@ class LiveHook(RecordingHook):
         if live is None:
             super().after_run(run_context, run_values)
             return
-        if given is not None:
-            for name, value in given.get("variables", {}).items():
-                live.variables[name] = _first_number(value)
+        if given is not None and "variables" in given:
+            self._take_variables(live, given["variables"], run_values.global_step)
             run_values = SessionRunValues(
                 given.get("recorded"),
                 run_values.options,
@@ -161,7 +161,6 @@ class LiveHook(RecordingHook):
                 run_values.global_step,
                 run_values.skipped,
             )
-            self._take_rates(given.get("rates", {}), run_values.global_step)
         super().after_run(run_context, run_values)
         now, self._run_context = time.monotonic(), run_context
         if now < self._next_look and not self._servant.wants_each_run:
@@ -172,10 +171,16 @@ class LiveHook(RecordingHook):
         live.schedules = {n: str(each) for n, each in self._servant.schedules.items()}
         self._observe(live)
 
-    def _take_rates(self, rates: Mapping[str, Any], step: int) -> None:
-        """Show the learning rates beside the numbers."""
-        found = {name: _first_number(value) for name, value in rates.items()}
-        self.measured({n: rate for n, rate in found.items() if rate is not None}, step)
+    def _take_variables(self, live: LiveRun, values: Mapping[str, Any], step: int) -> None:
+        """Show the values of variables, and those of learning rates in charts.
+
+        They are no records: when they are read depends on the clock, and the state of the
+        hook does not. Reading inside tracked objects takes too long for each record.
+        """
+        found = {name: _first_number(value) for name, value in values.items()}
+        live.variables.update(found)
+        rates = {name: found[name] for name in self._rates if name in found}
+        live.add(step, {name: rate for name, rate in rates.items() if rate is not None})
 
     def _observe(self, live: LiveRun) -> None:
         """Observe the hooks for a short time now and then, while somebody looks."""
