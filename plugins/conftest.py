@@ -22,6 +22,7 @@ heed_signals()
 TRAINERS = ("ignite", "keras", "lightning", "transformers")
 NEEDED = {name: name for name in ("jax", "tensorflow", "torch", *TRAINERS)}
 NEEDED["sklearn"] = "hookbus_sklearn"
+NEEDED["live"] = "starlette"
 collect_ignore = [
     f"hookbus-{library}"
     for library, module in NEEDED.items()

@@ -1,4 +1,4 @@
-"""Shows trainings in the browser, and takes requests from there."""
+"""Shows runs in the browser, and takes requests from there."""
 
 from hookbus_live.hook import LiveHook as LiveHook
 

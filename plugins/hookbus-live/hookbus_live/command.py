@@ -1,4 +1,4 @@
-"""Runs ``hookbus view``: shows the trainings below a folder in the browser."""
+"""Runs ``hookbus view``: shows the runs below a folder in the browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWITCHES = ("--open",)
 HELP = """\
 usage: hookbus view [flags] DIRECTORY
 
-Show the trainings in a directory and below it, side by side, in the browser:
+Show the runs in a directory and below it, side by side, in the browser:
 finished ones, and those that are running. Only files are read: metrics.jsonl,
 the journals of trackers, TensorBoard's event files, checkpoints and outcomes.
 Ctrl-C ends it.
@@ -42,7 +42,7 @@ class LibraryPage:
     """What the page of a folder shows.
 
     Attributes:
-        library: the trainings.
+        library: the runs.
     """
 
     library: Library
@@ -54,7 +54,7 @@ class LibraryPage:
 
     @property
     def left_out(self) -> int:
-        """How many trainings are not shown."""
+        """How many runs are not shown."""
         return self.library.left_out
 
     @property
@@ -68,13 +68,13 @@ class LibraryPage:
         return None
 
     def all(self) -> Mapping[str, Run]:
-        """Return the trainings by name, and keep them up to date."""
+        """Return the runs by name, and keep them up to date."""
         self.library.watched()
         return self.library.runs
 
 
 def view(words: Sequence[str]) -> int:
-    """Show the trainings of a directory until Ctrl-C; return the exit code.
+    """Show the runs of a directory until Ctrl-C; return the exit code.
 
     Args:
         words: the words after ``hookbus view``.

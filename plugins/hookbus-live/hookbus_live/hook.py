@@ -21,9 +21,9 @@ from hookbus import (
     SessionRunValues,
     UsageError,
     hookimpl,
+    log,
 )
 from hookbus.errors import text_of
-from hookbus.logs import log
 from hookbus.tracking import Record, RecordingHook, RunInfo
 from hookbus.validation import number_in, numeric
 from hookbus_live.live import LivePage, LiveRun
@@ -38,7 +38,7 @@ _REST_LOOKS = 10
 """Of so many looks at the requests, the hooks are observed between one and the next."""
 _END_SECS = 2.0
 _ended: list[Server] = []
-"""The pages of trainings of this process that are over, which still can be read."""
+"""The pages of runs of this process that are over, which still can be read."""
 
 
 @attrs.define(eq=False)

@@ -205,7 +205,7 @@ class LiveRun:
         return joined(before, own, axis)
 
     def about(self) -> dict[str, Any]:
-        """Return what the list of all trainings shows."""
+        """Return what the list of all runs shows."""
         self._looked_at, self.seen_version = time.monotonic(), self.version
         rate = self._rate()
         left = None
@@ -268,13 +268,13 @@ class LiveRun:
 
 @attrs.frozen(eq=False)
 class LivePage:
-    """What the page of a live training shows.
+    """What the page of a live run shows.
 
     Attributes:
         run: the training.
         is_read_only: whether the page may ask for nothing.
         title: the title of the page.
-        left_out: how many trainings are not shown.
+        left_out: how many runs are not shown.
     """
 
     run: LiveRun
@@ -283,7 +283,7 @@ class LivePage:
     left_out: int = 0
 
     def all(self) -> Mapping[str, Run]:
-        """Return the trainings by name."""
+        """Return the runs by name."""
         return {self.run.name: self.run}
 
     @property

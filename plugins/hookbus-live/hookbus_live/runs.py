@@ -1,4 +1,4 @@
-"""Finds the trainings below a folder, and shows each as its files tell it."""
+"""Finds the runs below a folder, and shows each as its files tell it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus import list_checkpoints, verify_checkpoint
+from hookbus import list_checkpoints, log, verify_checkpoint
 from hookbus.errors import HookbusError, text_of
-from hookbus.logs import log
 from hookbus_live.series import Numbers, Series
 from hookbus_live.sources import EVENTS, JOURNALS, METRICS, Source, sources_of
 
 OUTCOME = "outcome.json"
 MOST_RUNS = 500
-"""How many trainings are shown; more are left out, and the page says so."""
+"""How many runs are shown; more are left out, and the page says so."""
 _DEEPEST = 6
 _NAME = re.compile(r"ckpt-(\d+)(\.old|\.bad)?")
 _MANIFEST = "manifest.json"
 _FAILED = "failed"
 _SILENT_SECS = 60.0
-"""After so long without a change of its files a training is shown as silent."""
+"""After so long without a change of its files a run is shown as silent."""
 _LATE_SECS = 5.0
 """So much later than its outcome a finished training may still write its files."""
 _SKIPPED = (_FAILED, JOURNALS, "__pycache__", "node_modules")
@@ -38,7 +37,7 @@ _RATE_POINTS = 20
 
 
 class Run(Protocol):
-    """A training, as the page shows it."""
+    """A run, as the page shows it."""
 
     @property
     def name(self) -> str:
@@ -59,7 +58,7 @@ class Run(Protocol):
         """Return positions and values by name; None if there are none."""
 
     def about(self) -> dict[str, Any]:
-        """Return what the list of all trainings shows."""
+        """Return what the list of all runs shows."""
 
     def details(self, parts: Collection[str]) -> dict[str, Any]:
         """Return what is shown of the training alone.
@@ -72,7 +71,7 @@ class Run(Protocol):
 
 @attrs.define(eq=False)
 class RunDirectory:
-    """A training that is known from its directory.
+    """A run that is known from its directory.
 
     Attributes:
         directory: the directory.
@@ -131,7 +130,7 @@ class RunDirectory:
         return None if series is None else series.points(axis)
 
     def about(self) -> dict[str, Any]:
-        """Return what the list of all trainings shows."""
+        """Return what the list of all runs shows."""
         outcome, secs = self._outcome, time.time() - self._changed_at
         state = "silent" if secs > _SILENT_SECS else "running"
         if not self.is_read:
@@ -191,13 +190,13 @@ class RunDirectory:
 
 
 class Library:
-    """The trainings below a folder, which a thread reads while somebody looks.
+    """The runs below a folder, which a thread reads while somebody looks.
 
     Args:
         root: the folder.
 
     Attributes:
-        runs: the trainings, by name.
+        runs: the runs, by name.
         left_out: how many there are beyond the most that are shown.
     """
 
@@ -224,7 +223,7 @@ class Library:
         self._wake.set()
 
     def refresh(self) -> None:
-        """Look for trainings, and read what is new of each."""
+        """Look for runs, and read what is new of each."""
         found = list(directories_below(self.root))
         self.left_out = max(0, len(found) - MOST_RUNS)
         runs = {}
@@ -249,7 +248,7 @@ class Library:
 
 
 def directories_below(root: Path) -> Iterator[Path]:
-    """Yield the directories of trainings: with values, an outcome, or checkpoints."""
+    """Yield the directories of runs: with values, an outcome, or checkpoints."""
     for here, folders, files in os.walk(root, followlinks=False):
         path = Path(here)
         checkpoints = [name for name in folders if is_checkpoint(name)]
@@ -269,7 +268,7 @@ def directories_below(root: Path) -> Iterator[Path]:
 
 
 def _newest_change(directory: Path) -> float:
-    """Return when a training has last written something, in seconds since 1970."""
+    """Return when a run has last written something, in seconds since 1970."""
     paths = [directory / METRICS, *directory.glob(EVENTS), *directory.glob("ckpt-*")]
     paths += directory.glob(f"{JOURNALS}/*.jsonl")
     return max(map(_changed_at, paths), default=_changed_at(directory / OUTCOME))

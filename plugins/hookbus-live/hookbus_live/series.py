@@ -52,7 +52,7 @@ class Series:
     def add(self, step: float, time: float, value: float) -> None:
         """Add a point. It replaces those of its step, and of later ones.
 
-        A training that was killed, or rolled back, does these steps again.
+        A run that was killed, or rolled back, does these steps again.
         """
         block, size = self._state
         if step <= self._last:

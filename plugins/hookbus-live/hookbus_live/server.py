@@ -16,8 +16,7 @@ import attrs
 import uvicorn
 from starlette.types import ASGIApp
 
-from hookbus import UsageError
-from hookbus.logs import log
+from hookbus import UsageError, log
 from hookbus_live.guard import Guard, is_loopback
 
 _TOKEN_BYTES = 24
@@ -107,7 +106,7 @@ def _listener(host: str, port: int, who: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # else a port stays taken for a minute after a training
+        if os.name == "posix":  # else a port stays taken for a minute after a run
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(64)

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from hookbus import Checkpoints, Session, SessionRunContext
+from hookbus import Checkpoints, Session, SessionRunContext, log
 from hookbus.errors import HookbusError, summary_of, text_of
-from hookbus.logs import log
 from hookbus_live.requests import (
     Asked,
     Assign,

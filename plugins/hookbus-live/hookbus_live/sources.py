@@ -1,4 +1,4 @@
-"""Reads the files in which a training tells its values, also while it writes them.
+"""Reads the files in which a run tells its values, also while it writes them.
 
 Each reader goes on where it was, so reading again costs what is new.
 """
@@ -57,7 +57,7 @@ class Values:
 
 
 class Source(Protocol):
-    """Reads one kind of files of a training."""
+    """Reads one kind of files of a run."""
 
     values: Values
 

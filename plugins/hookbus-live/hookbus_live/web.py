@@ -1,4 +1,4 @@
-"""Answers the requests of the page: lists of trainings, points of charts, and actions."""
+"""Answers the requests of the page: lists of runs, points of charts, and actions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WAIT_SECS, _LOOK_SECS = 2.0, 0.02
 
 
 class Shown(Protocol):
-    """The trainings that a page shows."""
+    """The runs that a page shows."""
 
     @property
     def title(self) -> str:
@@ -51,14 +51,14 @@ class Shown(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many trainings are not shown."""
+        """How many runs are not shown."""
 
     @property
     def is_read_only(self) -> bool:
         """Whether the page may ask for nothing."""
 
     def all(self) -> Mapping[str, Run]:
-        """Return the trainings by name. Somebody looks at them."""
+        """Return the runs by name. Somebody looks at them."""
 
     @property
     def submit(self) -> Callable[[Any], Asked] | None:
@@ -125,7 +125,7 @@ class _Pages:
         return Response(data, media_type=kind)
 
     async def runs(self, request: Request) -> Response:
-        """Answer with the list of trainings, and who has which values."""
+        """Answer with the list of runs, and who has which values."""
         runs = [*self.shown.all().values()]
         series: dict[str, list[int]] = {}
         for number, run in enumerate(runs):

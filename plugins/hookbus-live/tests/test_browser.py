@@ -13,6 +13,7 @@ from tests.support.browsers import PICTURES, browser, needs_browser, take_pictur
 from tests.support.live_pages import page_of, training, until
 
 pytestmark = needs_browser
+ROOT = Path(__file__).parents[3]
 FAST = {"epochs": 10, "steps": 1500, "secs": 0.002}
 FLAGS = ("-o", "live.every_n_steps=5", "--checkpoint-saver-save-steps", "500")
 LOSS = "figure:first-of-type .plot"
@@ -231,3 +232,17 @@ def test_trainings_are_compared(driver):
         until(lambda: not driver.find_elements("css selector", "figure"))
         click(driver, "#all-runs")
         until(lambda: "and 2 more" in label(driver))
+
+
+def test_the_guide_leads_to_a_moving_chart(driver):
+    """Its script and its command, as a newcomer types them."""
+    guide = (ROOT / "docs" / "how-to" / "live.md").read_text("utf-8")
+    script = re.search(r'^```python title="train.py"\n(.*?)^```', guide, re.M | re.S)
+    command = re.search(r"^\$ hookbus (run -p live train\.py)$", guide, re.M)
+    assert script and command
+    Path("train.py").write_text(script[1])
+    with page_of(command[1].split()) as page:
+        driver.get(page.url)
+        until(lambda: "line chart" in label(driver))
+        end = span(driver)[1]
+        until(lambda: span(driver)[1] > end)

@@ -13,6 +13,7 @@ MAKES_ENVIRONMENT = "makes a whole environment; the continuous run does it"
 INSTALLS = "installs from an index; tests/wheels/test_following.py does it"
 MEASURES = "installs all peers and measures for minutes"
 SERVES = "serves a browser until somebody stops it"
+LASTS = "trains for minutes; plugins/hookbus-live/tests/test_browser.py does it"
 OF_A_CLONE = "pip install -r plugins/requirements.txt -e plugins/hookbus-torch scikit-learn"
 EXEMPT = {
     "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
@@ -24,6 +25,7 @@ EXEMPT = {
     OF_A_CLONE: INSTALLS,
     'pip install "hookbus[all]" hookbus-sklearn': INSTALLS,
     "pip install hookbus-lightning": INSTALLS,
+    'pip install "hookbus[all]" hookbus-live': INSTALLS,
     "pip install hookbus-ignite": INSTALLS,
     'pip install "hookbus[all]" hookbus-keras': INSTALLS,
     "pip install hookbus-tensorflow": INSTALLS,
@@ -33,6 +35,8 @@ EXEMPT = {
     "python benchmarks/peers.py": MEASURES,
     "tensorboard --logdir runs/line": SERVES,
     "tensorboard --logdir runs/digits": SERVES,
+    "hookbus view runs": SERVES,
+    "hookbus run -p live train.py": LASTS,
 }
 
 
