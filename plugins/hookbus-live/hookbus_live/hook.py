@@ -37,8 +37,6 @@ _VARIABLES_SECS = 1.0
 _REST_LOOKS = 10
 """Of so many looks at the requests, the hooks are observed between one and the next."""
 _END_SECS = 2.0
-_ended: list[Server] = []
-"""The pages of runs of this process that are over, which still can be read."""
 
 
 @attrs.define(eq=False)
@@ -89,8 +87,6 @@ class LiveHook(RecordingHook):
         name = run.directory.name if run.directory is not None else "training"
         live = LiveRun(name, self._servant.inbox, run.directory, step=run.step)
         page = LivePage(live, self.read_only, f"{name} - hookbus")
-        while _ended:
-            _ended.pop().stop()
         self._live = live
         try:
             self._server = self._started(page)
@@ -221,18 +217,17 @@ class LiveHook(RecordingHook):
 
     def stop(self) -> None:
         """Refuse further requests, and give an open page the time to show the end."""
-        live, server = self._live, self._server
+        live, server, self._server = self._live, self._server, None
         self._servant.inbox.close("the training has ended")
         if self._stop_observing is not None:
             self._stop_observing()
             self._stop_observing = None
         if live is None or server is None:
             return
-        _ended.append(server)
-        self._server = None
         outcome = live.outcome or {}
         if outcome.get("kind") not in ("preempted", "interrupted"):  # there is no time
             live.wait_until_seen(_END_SECS)
+        server.stop()
 
     state_form: ClassVar[Any] = {
         **RecordingHook.state_form,

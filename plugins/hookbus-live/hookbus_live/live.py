@@ -134,7 +134,7 @@ class LiveRun:
     schedules: Mapping[str, str] = attrs.field(factory=dict)
     outcome: Mapping[str, Any] | None = None
     times: HookTimes = attrs.field(factory=HookTimes)
-    seen_version: int = 0
+    _seen_version: int = 0
     _lines: deque[dict[str, Any]] = attrs.field(factory=lambda: deque(maxlen=_MOST_LINES))
     _marks: deque[tuple[float, int]] = attrs.field(factory=lambda: deque(maxlen=20))
     _looked_at: float = 0.0
@@ -206,7 +206,7 @@ class LiveRun:
 
     def about(self) -> dict[str, Any]:
         """Return what the list of all runs shows."""
-        self._looked_at, self.seen_version = time.monotonic(), self.version
+        self._looked_at = time.monotonic()
         rate = self._rate()
         left = None
         if rate and self.last_step is not None:
@@ -235,6 +235,7 @@ class LiveRun:
 
     def details(self, parts: Collection[str]) -> dict[str, Any]:
         """Return what is shown of the training alone."""
+        self._seen_version = self.version  # the page has got the rest before
         found: dict[str, Any] = {
             "name": self.name,
             "directory": None if self.folder is None else str(self.folder),
@@ -260,7 +261,7 @@ class LiveRun:
     def wait_until_seen(self, secs: float) -> None:
         """Wait until an open page has got the newest state, for a limited time."""
         deadline = time.monotonic() + secs
-        while self.is_open and self.seen_version < self.version:
+        while self.is_open and self._seen_version < self.version:
             if time.monotonic() > deadline:
                 return
             time.sleep(0.02)

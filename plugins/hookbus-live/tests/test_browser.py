@@ -239,7 +239,8 @@ def test_the_guide_leads_to_a_moving_chart(driver):
     guide = (ROOT / "docs" / "how-to" / "live.md").read_text("utf-8")
     script = re.search(r'^```python title="train.py"\n(.*?)^```', guide, re.M | re.S)
     command = re.search(r"^\$ hookbus (run -p live train\.py)$", guide, re.M)
-    assert script and command
+    assert script
+    assert command
     Path("train.py").write_text(script[1])
     with page_of(command[1].split()) as page:
         driver.get(page.url)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hookbus_live import LiveHook
 from hookbus_live.command import view
-from hookbus_live.hook import _ended
 from hookbus_live.requests import action_of
 
 import hookbus
@@ -25,14 +24,6 @@ from tests.support.watching import lines as lines
 
 QUIET = Config(autoload=False, header=False)
 STOP = action_of({"action": "stop-after-epoch"})
-
-
-@pytest.fixture(autouse=True)
-def _pages_are_closed():
-    """Close the pages of trainings of this process, which outlive these."""
-    yield
-    while _ended:
-        _ended.pop().stop()
 
 
 def test_a_running_training_is_told():
@@ -276,11 +267,14 @@ def test_the_page_changes_nothing_in_the_training(capsys):
 
 
 def test_the_thread_of_the_page_does_not_hold_the_program():
-    """It is a daemon."""
-    trained(LiveHook())
-
-    (page,) = [each for each in threading.enumerate() if each.name == "live page"]
-    assert page.daemon
+    """It is a daemon, and ends with the session."""
+    before = {*threading.enumerate()}
+    with MonitoredSession(hooks=[LiveHook()], config=QUIET) as session:
+        for _ in session.iterate(range(1)):
+            with session.step():
+                (thread,) = {*threading.enumerate()} - before
+                assert thread.daemon
+    assert {*threading.enumerate()} - before == set()
 
 
 def test_a_training_of_several_processes_changes_no_variable():
