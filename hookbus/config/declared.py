@@ -14,7 +14,8 @@ from hookbus.discovery import Catalog, Installed, installed_plugins, spec_of
 from hookbus.errors import PluginError
 
 _MAKERS = ("define", "mutable", "frozen", "dataclass")
-_PLAIN_BASES = ("SessionRunHook", "object", "ABC")
+PLAIN_BASES = ("SessionRunHook", "object", "ABC")
+"""Base classes that add no setting and no event."""
 _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set)
 
 
@@ -52,8 +53,7 @@ def declared_settings(plugin: Installed) -> DeclaredSettings | None:
         return None
     if tree is None:
         return None
-    packages = (plugin.module.partition(".")[0], "hookbus")
-    found = _Source(tree, packages).find(plugin.attribute)
+    found = Source.of(plugin, tree).find(plugin.attribute)
     try:
         return None if found is None else _of_class(*found)
     except RecursionError:  # an expression that is too deep for ast.unparse
@@ -138,7 +138,7 @@ def _parsed(module: str, ending: str = "") -> ast.Module | None:
 
 
 @attrs.frozen(eq=False)
-class _Source:
+class Source:
     """The source of a module.
 
     Attributes:
@@ -149,9 +149,14 @@ class _Source:
     tree: ast.Module
     packages: Collection[str]
 
-    def find(self, name: str) -> tuple[ast.ClassDef, _Source] | None:
+    @classmethod
+    def of(cls, plugin: Installed, tree: ast.Module) -> Source:
+        """Return the source of a plugin's module, with bases from its package and ours."""
+        return cls(tree, (plugin.module.partition(".")[0], "hookbus"))
+
+    def find(self, name: str) -> tuple[ast.ClassDef, Source] | None:
         """Return a class by its name here, and the source that defines it."""
-        for node in self.tree.body:
+        for node in reversed(self.tree.body):  # the last one of a name counts
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return node, self
             if isinstance(node, ast.ImportFrom) and not node.level and node.module:
@@ -160,29 +165,29 @@ class _Source:
                         return self._imported(node.module, each.name)
         return None
 
-    def _imported(self, module: str, name: str) -> tuple[ast.ClassDef, _Source] | None:
+    def _imported(self, module: str, name: str) -> tuple[ast.ClassDef, Source] | None:
         if module.partition(".")[0] not in self.packages:
             return None
         for ending in ("i", ""):  # a package that imports late lists its names in a stub
             with contextlib.suppress(PluginError):
                 tree = _parsed(module, ending)
                 if tree is not None:
-                    return _Source(tree, self.packages).find(name)
+                    return Source(tree, self.packages).find(name)
         return None
 
 
-def _of_class(cls: ast.ClassDef, source: _Source) -> DeclaredSettings | None:
+def _of_class(cls: ast.ClassDef, source: Source) -> DeclaredSettings | None:
     """Collect the settings of a class and of its bases."""
     fields: dict[str, str] = {}
     main = ""
     for base in reversed(cls.bases):
         name = _last_word(base)
-        found = None if name in (*_PLAIN_BASES, cls.name) else source.find(name)
+        found = None if name in (*PLAIN_BASES, cls.name) else source.find(name)
         inherited = None if found is None else _of_class(*found)
         if inherited is not None:
             fields |= inherited.fields
             main = inherited.main
-        elif name not in _PLAIN_BASES:
+        elif name not in PLAIN_BASES:
             return None
     own = _of_constructor(cls)
     if own is None and cls.decorator_list:

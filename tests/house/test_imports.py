@@ -15,6 +15,7 @@ import pytest
 
 import hookbus
 import hookbus.backend
+import hookbus.tracking
 from hookbus import testing
 from hookbus.testing import scenarios
 
@@ -34,6 +35,7 @@ PUBLIC = {
     "hookbus.backend": hookbus.backend.__all__,
     "hookbus.errors": ERRORS,
     "hookbus.evaluating": hookbus.evaluating.__all__,
+    "hookbus.tracking": dir(hookbus.tracking),
     "hookbus.validation": hookbus.validation.__all__,
 }
 """The names that plugins may use, by module."""

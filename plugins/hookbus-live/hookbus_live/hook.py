@@ -41,10 +41,11 @@ _END_SECS = 2.0
 
 @attrs.define(eq=False)
 class LiveHook(RecordingHook):
-    """Opens a page for the training: charts, checkpoints, log lines, and requests.
+    """Shows and steers training in the browser.
 
-    The address is logged once. Only this machine can reach the page, and only with the
-    token in the address. Without a page in a browser the hook costs what recording costs.
+    The page has charts, checkpoints and log lines. Its address is logged once. Only this
+    machine can reach the page, and only with the token in the address. Without a page in a
+    browser the hook costs what recording costs.
 
     On the page, people have the training save, stop, or change a scalar variable. Each is a
     request of this plugin: it is logged, and refused with a reason where the session
@@ -186,6 +187,14 @@ class LiveHook(RecordingHook):
             self._stop_observing = None
         elif live.are_hooks_watched and self._bus and self._looks % _REST_LOOKS == 0:
             self._stop_observing = self._bus.observe(live.times.take)
+
+    @hookimpl
+    def after_save(self) -> None:  # type: ignore[override]
+        """Record nothing: the page lists what is in the directory.
+
+        A record would change the state of the hook, so that the last save of a session
+        would write once more what is saved already.
+        """
 
     @hookimpl
     def epoch_ended(self) -> None:
