@@ -24,6 +24,7 @@ NEEDED = {name: name for name in ("jax", "tensorflow", "torch", *TRAINERS)}
 NEEDED["sklearn"] = "hookbus_sklearn"
 NEEDED |= {"opentelemetry": "opentelemetry", "optuna": "optuna"}
 NEEDED["prometheus"] = "prometheus_client"
+NEEDED["live"] = "starlette"
 collect_ignore = [
     f"hookbus-{library}"
     for library, module in NEEDED.items()

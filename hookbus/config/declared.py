@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -13,7 +14,8 @@ from hookbus.discovery import Catalog, Installed, installed_plugins, spec_of
 from hookbus.errors import PluginError
 
 _MAKERS = ("define", "mutable", "frozen", "dataclass")
-_PLAIN_BASES = ("SessionRunHook", "object")
+PLAIN_BASES = ("SessionRunHook", "object", "ABC")
+"""Base classes that add no setting and no event."""
 _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set)
 
 
@@ -42,7 +44,8 @@ class DeclaredSettings:
 def declared_settings(plugin: Installed) -> DeclaredSettings | None:
     """Return the settings of a plugin; None if its source does not show all of them.
 
-    A module declares its settings when it runs, and a base class may be in another module.
+    A module declares its settings when it runs, and a base class may be in a module of
+    another distribution.
     """
     try:
         tree = parse_source(plugin)
@@ -50,10 +53,9 @@ def declared_settings(plugin: Installed) -> DeclaredSettings | None:
         return None
     if tree is None:
         return None
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    cls = classes.get(plugin.attribute)
+    found = Source.of(plugin, tree).find(plugin.attribute)
     try:
-        return None if cls is None else _of_class(cls, classes)
+        return None if found is None else _of_class(*found)
     except RecursionError:  # an expression that is too deep for ast.unparse
         return None
 
@@ -114,14 +116,19 @@ def parse_source(plugin: Installed) -> ast.Module | None:
     Raises:
         PluginError: there is no such module, or it is not valid Python.
     """
-    spec = spec_of(plugin.module)
+    return _parsed(plugin.module)
+
+
+def _parsed(module: str, ending: str = "") -> ast.Module | None:
+    """Parse a module, or with the ending ``i`` its stub."""
+    spec = spec_of(module)
     if spec is None:
-        raise PluginError(f"there is no module {plugin.module!r}")
+        raise PluginError(f"there is no module {module!r}")
     read = getattr(spec.loader, "get_data", None)
     if read is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     try:
-        tree: ast.Module = ast.parse(read(spec.origin))
+        tree: ast.Module = ast.parse(read(spec.origin + ending))
     except SyntaxError as error:
         where = f"{spec.origin}{f':{error.lineno}' if error.lineno else ''}"
         raise PluginError(f"SyntaxError: {error.msg} ({where})") from None
@@ -130,20 +137,57 @@ def parse_source(plugin: Installed) -> ast.Module | None:
     return tree
 
 
-def _of_class(
-    cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef]
-) -> DeclaredSettings | None:
-    """Collect the settings of a class and of its bases in the same module."""
+@attrs.frozen(eq=False)
+class Source:
+    """The source of a module.
+
+    Attributes:
+        tree: the module.
+        packages: the packages in which a class that it imports is looked up.
+    """
+
+    tree: ast.Module
+    packages: Collection[str]
+
+    @classmethod
+    def of(cls, plugin: Installed, tree: ast.Module) -> Source:
+        """Return the source of a plugin's module, with bases from its package and ours."""
+        return cls(tree, (plugin.module.partition(".")[0], "hookbus"))
+
+    def find(self, name: str) -> tuple[ast.ClassDef, Source] | None:
+        """Return a class by its name here, and the source that defines it."""
+        for node in reversed(self.tree.body):  # the last one of a name counts
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return node, self
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                for each in node.names:
+                    if (each.asname or each.name) == name:
+                        return self._imported(node.module, each.name)
+        return None
+
+    def _imported(self, module: str, name: str) -> tuple[ast.ClassDef, Source] | None:
+        if module.partition(".")[0] not in self.packages:
+            return None
+        for ending in ("i", ""):  # a package that imports late lists its names in a stub
+            with contextlib.suppress(PluginError):
+                tree = _parsed(module, ending)
+                if tree is not None:
+                    return Source(tree, self.packages).find(name)
+        return None
+
+
+def _of_class(cls: ast.ClassDef, source: Source) -> DeclaredSettings | None:
+    """Collect the settings of a class and of its bases."""
     fields: dict[str, str] = {}
     main = ""
-    others = {name: other for name, other in classes.items() if other is not cls}
     for base in reversed(cls.bases):
         name = _last_word(base)
-        inherited = _of_class(others[name], others) if name in others else None
+        found = None if name in (*PLAIN_BASES, cls.name) else source.find(name)
+        inherited = None if found is None else _of_class(*found)
         if inherited is not None:
             fields |= inherited.fields
             main = inherited.main
-        elif name not in _PLAIN_BASES:
+        elif name not in PLAIN_BASES:
             return None
     own = _of_constructor(cls)
     if own is None and cls.decorator_list:

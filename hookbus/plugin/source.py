@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 
 import attrs
 
-from hookbus.bus.registry import MARK
-from hookbus.config.declared import parse_source
+from hookbus.config.declared import PLAIN_BASES, Source, parse_source
 from hookbus.discovery import Installed
 from hookbus.errors import PluginError
-from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hookspecs import LIFECYCLE
 
 MARKER = "hookimpl"
-BASES = ("RecordingHook", "Tracker")
-"""The base classes of hooks whose events are known, by name."""
-_BASES_IN = "hookbus.tracking"
 
 
 @attrs.frozen
@@ -53,14 +47,13 @@ def scan_source(plugin: Installed) -> SourceScan:
 
 
 def _of_module(tree: ast.Module, plugin: Installed) -> SourceScan:
-    markers = _markers(tree)
     if not plugin.is_class:
-        return SourceScan(tuple(_marked(tree, markers)), summary=_summary(tree))
+        marked = _marked(tree, _markers(tree))
+        return SourceScan(tuple(marked), summary=_summary(tree))
     name = plugin.attribute.split(".")[0]
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if name in classes:
-        scan = _of_class(classes[name], classes, markers)
-        return attrs.evolve(scan, summary=_summary(classes[name]))
+    found = Source.of(plugin, tree).find(name)
+    if found is not None:
+        return attrs.evolve(_of_class(*found), summary=_summary(found[0]))
     # A module may also have names that its text does not show.
     if not _names(tree) & {name, "*", "__getattr__", "globals", "setattr", "exec"}:
         raise PluginError(f"the module {plugin.module} has no {name!r}")
@@ -72,33 +65,23 @@ def _summary(node: ast.Module | ast.ClassDef) -> str:
 
 
 def _of_class(
-    cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef], markers: Container[str]
+    cls: ast.ClassDef, source: Source, below: tuple[ast.ClassDef, ...] = ()
 ) -> SourceScan:
-    """Collect the events of a class and of its bases in the same module."""
+    """Collect the events of a class and of its bases, as far as their source is found."""
     lifecycle = (f.name for f in _functions(cls) if f.name in LIFECYCLE)
-    events, whole = [*_marked(cls, markers), *lifecycle], True
-    others = {name: found for name, found in classes.items() if found is not cls}
+    events, whole = [*_marked(cls, _markers(source.tree)), *lifecycle], True
     for base in cls.bases:
         name = ast.unparse(base).rsplit(".", 1)[-1]
-        if name in others:
-            inherited = _of_class(others[name], others, markers)
-            events += inherited.events
-            whole = whole and inherited.whole
-        elif name in BASES:
-            events += _of_base(name)
-        elif name not in ("SessionRunHook", "object"):
+        if name in PLAIN_BASES:
+            continue
+        found = source.find(name)
+        if found is None or found[0] in (cls, *below):
             whole = False
+            continue
+        inherited = _of_class(*found, (cls, *below))
+        events += inherited.events
+        whole = whole and inherited.whole
     return SourceScan(tuple(dict.fromkeys(events)), whole)
-
-
-def _of_base(name: str) -> Iterator[str]:
-    """Yield the events of a base class for hooks that hookbus itself provides."""
-    base = getattr(importlib.import_module(_BASES_IN), name)
-    for each in dir(base):
-        function = getattr(base, each)
-        is_own = each in LIFECYCLE and function is not getattr(SessionRunHook, each)
-        if is_own or hasattr(function, MARK):
-            yield each
 
 
 def _markers(tree: ast.Module) -> set[str]:

@@ -68,6 +68,19 @@ def test_the_settings_of_every_shipped_plugin_are_seen(name):
             "a",
         ),
         (
+            "from hookbus.tracking import Tracker as Base\n"
+            "@attrs.define(eq=False)\nclass Hook(Base):\n"
+            "    options = attrs.evolve(Base.options, main_setting='b')\n"
+            "    b: bool = False\n",
+            {
+                "every_n_steps": "int",
+                "names": "Sequence[str] | str",
+                "wait_secs": "float",
+                "b": "bool",
+            },
+            "b",
+        ),
+        (
             "@dataclasses.dataclass(eq=False)\nclass Hook:\n    a: bool = False\n",
             {"a": "bool"},
             "a",
@@ -119,6 +132,8 @@ def test_the_main_setting_is_that_of_the_options(body, main, declared):
     "source",
     [
         "from far import Base\nclass Hook(Base): ...",
+        "from hookbus.tracking import Far\nclass Hook(Far): ...",
+        "from declared_plugin import Hook as Base\nclass Hook(Base): ...",
         "@made\nclass Hook(SessionRunHook): ...",
         "@attrs.define\nclass Hook:\n    a: int = attrs.field(alias='b')",
         "@attrs.define\nclass Hook:\n    a = attrs.field()",

@@ -15,6 +15,7 @@ import pytest
 
 import hookbus
 import hookbus.backend
+import hookbus.tracking
 from hookbus import testing
 from hookbus.testing import scenarios
 

@@ -88,6 +88,12 @@ def entries_of(setup: configparser.ConfigParser) -> dict[str, str]:
     return dict(re.split(r"\s*=\s*", line) for line in lines)
 
 
+def modules_of(setup: configparser.ConfigParser) -> list[str]:
+    """Return the modules of a plugin, or the packages of one that has many modules."""
+    options = setup["options"]
+    return (options.get("py_modules") or options["packages"]).split()
+
+
 def blocks(folder: Path, language: str) -> list[str]:
     """Return the code blocks of a language in the README of a folder."""
     text = (folder / "README.md").read_text("utf-8")
@@ -109,14 +115,14 @@ def test_the_top_level_is_fixed():
 def test_the_requirements_name_every_distribution():
     """plugins/requirements.txt installs the core and exactly the plugins that there are."""
     lines = (ROOT / "plugins" / "requirements.txt").read_text("utf-8").splitlines()
-    plugins = [f"-e plugins/{folder.name}" for folder in sorted([*FOLDERS, *COMMANDS])]
+    plugins = [f"-e plugins/{folder.name}" for folder in sorted({*FOLDERS, *COMMANDS})]
     assert lines == ["-e .", *plugins]
 
 
 def test_the_extra_all_names_every_plugin():
     """``pip install "hookbus[all]"`` installs exactly the plugins that there are."""
     extra = read(ROOT / "setup.cfg")["options.extras_require"]["all"].split()
-    every = sorted([*FOLDERS, *COMMANDS])
+    every = sorted({*FOLDERS, *COMMANDS})
     assert extra == [f"{folder.name}>=0.1,<0.2" for folder in every]
 
 
@@ -178,6 +184,7 @@ def test_pyproject_names_the_build_backend_only(place):
 
 def test_all_plugins_are_described_in_one_shape(setup):
     """Sections and keys come in the same order in every setup.cfg."""
+    modules = "py_modules" if "py_modules" in setup["options"] else "packages"
     assert {section: list(setup[section]) for section in setup.sections()[:2]} == {
         "metadata": [
             "name",
@@ -189,9 +196,11 @@ def test_all_plugins_are_described_in_one_shape(setup):
             "license_files",
             "classifiers",
         ],
-        "options": ["py_modules", "python_requires", "install_requires"],
+        "options": [modules, "python_requires", "install_requires"],
     }
-    assert setup.sections()[2:] == ["options.entry_points"]
+    of_packages = ["options.extras_require", "options.package_data"]
+    also = [] if modules == "py_modules" else of_packages
+    assert setup.sections()[2:] == [*also, "options.entry_points"]
 
 
 def test_all_plugins_share_version_licence_and_python(any_folder):
@@ -218,22 +227,22 @@ def test_names_follow_from_the_folder(folder, setup):
     assert setup["metadata"]["name"] == folder.name
     assert entry[0] == plugin
     assert entry[1].partition(":")[0] == module
-    assert setup["options"]["py_modules"].split()[0] == module
+    assert modules_of(setup)[0] == module
 
 
 def test_every_module_of_a_plugin_is_shipped(folder, setup):
-    """py_modules lists the modules in the folder, all and no other."""
-    modules = {path.stem for path in folder.glob("*.py")}
-    assert set(setup["options"]["py_modules"].split()) == modules
+    """setup.cfg lists the modules and packages in the folder, all and no other."""
+    found = [*folder.glob("*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
+    assert set(modules_of(setup)) == {path.stem for path in found}
 
 
 def test_entry_points_lead_to_modules_that_are_shipped(setup):
-    """Every entry point of every group names something in py_modules."""
-    shipped = set(setup["options"]["py_modules"].split())
+    """Every entry point of every group names something in setup.cfg."""
+    shipped = set(modules_of(setup))
     for group, text in setup["options.entry_points"].items():
         for line in text.strip().splitlines():
             module, _, attribute = line.partition("=")[2].strip().partition(":")
-            assert module in shipped, group
+            assert module.partition(".")[0] in shipped, group
             assert not attribute or hasattr(import_module(module), attribute)
 
 
@@ -270,8 +279,9 @@ def test_a_plugin_requires_what_it_imports(folder, setup):
     """Every top-level import is the standard library's, the plugin's own or required."""
     required = re.findall(r"^[A-Za-z0-9_-]+", setup["options"]["install_requires"], re.M)
     imports = [IMPORTED_AS.get(name, name) for name in required]
-    known = {*sys.stdlib_module_names, *setup["options"]["py_modules"].split(), *imports}
-    for path in folder.glob("*.py"):
+    known = {*sys.stdlib_module_names, *modules_of(setup), *imports}
+    known.add("tensorboard")  # reads event files, where it is installed
+    for path in [*folder.glob("*.py"), *folder.glob("hookbus_*/*.py")]:
         text = path.read_text("utf-8")
         imported = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.M))
         assert imported <= known, path.name

@@ -25,6 +25,7 @@ from hookbus_global_step_waiter import GlobalStepWaiterHook
 from hookbus_gradient_accumulation import GradientAccumulationHook
 from hookbus_gradient_clipping import GradientClippingHook
 from hookbus_in_memory_evaluator import InMemoryEvaluatorHook
+from hookbus_live import LiveHook
 from hookbus_logging_tensor import LoggingTensorHook
 from hookbus_lr_finder import LRFinderHook
 from hookbus_metrics_writer import MetricsWriterHook
@@ -220,6 +221,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
         FinalOpsHook(["loss", "accuracy"], fed or None),
         GlobalStepWaiterHook(STEPS, "others"),
         InMemoryEvaluatorHook(evaluate, 30),
+        LiveHook(),
         LoggingTensorHook(every_n_iter=25, at_end=True),
         MetricsWriterHook(directory="shown"),
         MonitorHook("los?", every_n_steps=20),

@@ -18,6 +18,7 @@ SETTINGS = {
     "gradient-accumulation": ["runs=2", "gradients=x"],
     "gradient-clipping": ["norm=1.0", "gradients=x"],
     "in-memory-evaluator": ["evaluate=metrics:weight", "every_n_iter=2"],
+    "live": ["every_n_steps=2"],
     "logging-tensor": ["every_n_iter=2"],
     "lr-finder": ["variable=w", "steps=2", "output_dir=found"],
     "metrics-writer": ["directory=written", "every_n_steps=2"],

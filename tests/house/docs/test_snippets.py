@@ -14,6 +14,7 @@ INSTALLS = "installs from an index; tests/wheels/test_following.py does it"
 MEASURES = "installs all peers and measures for minutes"
 SERVES = "serves a browser until somebody stops it"
 SENDS = "needs an account"
+LASTS = "trains for minutes; plugins/hookbus-live/tests/test_browser.py does it"
 OF_A_CLONE = "pip install -r plugins/requirements.txt -e plugins/hookbus-torch scikit-learn"
 EXEMPT = {
     "python3 .ci/tox.py -e demo": MAKES_ENVIRONMENT,
@@ -29,6 +30,7 @@ EXEMPT = {
     "pip install hookbus-wandb": INSTALLS,
     "mlflow ui --backend-store-uri sqlite:///mlflow.db": SERVES,
     "wandb sync wandb/offline-run-*": SENDS,
+    'pip install "hookbus[all]" hookbus-live': INSTALLS,
     "pip install hookbus-ignite": INSTALLS,
     "pip install hookbus-opentelemetry": INSTALLS,
     "pip install hookbus-optuna": INSTALLS,
@@ -41,6 +43,8 @@ EXEMPT = {
     "python benchmarks/peers.py": MEASURES,
     "tensorboard --logdir runs/line": SERVES,
     "tensorboard --logdir runs/digits": SERVES,
+    "hookbus view runs": SERVES,
+    "hookbus run -p live train.py": LASTS,
 }
 
 
