@@ -80,7 +80,7 @@ def test_a_training_moves_is_saved_slowed_and_stopped(driver):
         until(lambda: step(driver) > first and span(driver)[1] > end)
 
         click(driver, "#save")
-        until(lambda: "is being saved" in text(driver, "#answer"))
+        until(lambda: "is saved" in text(driver, "#answer"))
         click(driver, "[data-part=checkpoints] summary")
         until(lambda: "live (asked for on the page)" in text(driver, "#checkpoints"))
         click(driver, "#checkpoints button")

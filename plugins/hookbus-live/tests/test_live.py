@@ -32,7 +32,7 @@ def test_a_running_training_is_told():
         until(lambda: page.run()["step"] > 200)
         run = page.run()
         assert (run["state"], run["is_live"], run["epoch"]) == ("running", True, 0)
-        assert run["last_step"] == 1000
+        assert run["last_step"] == 1_000_000
         assert run["rate"] > 0
         assert run["secs_left"] > 0
         x, y = page.points("loss")
@@ -57,7 +57,7 @@ def test_the_page_asks_and_the_training_does():
     """Each request is answered, logged, and told in the outcome."""
     with training() as page:
         until(lambda: page.run()["step"] > 20)
-        assert "is being saved" in page.ask(action="save", keep=True)["told"]
+        assert "is saved" in page.ask(action="save", keep=True)["told"]
         saved = until(
             lambda: [c for c in page.details("checkpoints")["checkpoints"] if c["kept"]]
         )
@@ -281,8 +281,8 @@ def test_a_training_of_several_processes_changes_no_variable():
     """The others would not."""
 
     class Serving(LiveHook):
-        def begin(self, graph, checkpoints):
-            super().begin(graph, checkpoints, ranks=2)
+        def begin(self, graph, checkpoints, requests):
+            super().begin(graph, checkpoints, 2, requests)
 
     hook = Serving()
     action = action_of({"action": "assign", "name": "model.lr", "value": 1.0})
