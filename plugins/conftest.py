@@ -22,7 +22,7 @@ heed_signals()
 TRAINERS = ("ignite", "keras", "lightning", "transformers")
 NEEDED = {name: name for name in ("jax", "tensorflow", "torch", *TRAINERS)}
 NEEDED["sklearn"] = "hookbus_sklearn"
-NEEDED |= {"opentelemetry": "opentelemetry", "optuna": "optuna"}
+NEEDED |= {name: name for name in ("mlflow", "opentelemetry", "optuna", "wandb")}
 NEEDED["prometheus"] = "prometheus_client"
 NEEDED["live"] = "starlette"
 collect_ignore = [

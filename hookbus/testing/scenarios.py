@@ -44,6 +44,11 @@ class _Heard(SessionRunHook):
     logged_: list[tuple[int, dict[str, float]]] = attrs.field(factory=list)
     measured_: list[tuple[int, set[str]]] = attrs.field(factory=list)
     evaluated_: list[tuple[int, dict[str, float]]] = attrs.field(factory=list)
+    lines_: list[str] = attrs.field(factory=list)
+
+    @hookimpl
+    def line_logged(self, event: str) -> None:
+        self.lines_.append(event)
 
     @hookimpl
     def logged(self, values: Mapping[str, Any], global_step: int) -> None:
@@ -221,6 +226,13 @@ def scenario_logging_tensor(kind: Kind, _: Path) -> None:
         train(kind, built_in("logging-tensor", ["loss", "w"], at_end=True))
     (line,) = [line for line in lines if line["event"] == "logged"]
     assert (line["step"], plain(line["values"])) == (6, {"loss": 0.5, "w": 21})
+
+
+def scenario_live(kind: Kind, _: Path) -> None:
+    """It has a page while the session lasts, whose address it logs."""
+    heard = _Heard()
+    train(kind, built_in("live", every_n_steps=2), heard)
+    assert "the training can be watched" in heard.lines_
 
 
 def scenario_lr_finder(kind: Kind, folder: Path) -> None:

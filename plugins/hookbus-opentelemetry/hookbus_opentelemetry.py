@@ -1,4 +1,4 @@
-"""Sends spans and metrics of a training to a collector of OpenTelemetry."""
+"""Sends spans and metrics of a session to a collector of OpenTelemetry."""
 
 from __future__ import annotations
 

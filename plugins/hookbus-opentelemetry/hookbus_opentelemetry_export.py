@@ -1,7 +1,7 @@
 """Sends spans and metrics to a collector, from threads that hold no step.
 
 The exporters of OpenTelemetry draw from Python's global generator when they try again, so a
-collector that is out of reach would change a training that draws from it. These do not.
+collector that is out of reach would change training that draws from it. These do not.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Exports:
 
 
 def _resource() -> Resource:
-    """Return what describes the program; its variables come first."""
+    """Return the attributes of the program; its variables come first."""
     given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     is_named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in given
     return Resource.create({} if is_named else {"service.name": "hookbus"})

@@ -20,7 +20,7 @@ from hookbus import (
 from hookbus.validation import number_in, numeric
 
 PRUNED = "pruned"
-"""The label of the outcome of a training that was pruned."""
+"""The label of the outcome of training that was pruned."""
 _KEY = "hookbus"
 
 
@@ -28,7 +28,7 @@ _KEY = "hookbus"
 class OptunaHook(SessionRunHook):
     """Reports a value to a trial, and asks to stop when its pruner says so.
 
-    The outcome then has the label ``pruned``. A training that is killed and resumed with
+    The outcome then has the label ``pruned``. A run that is killed and resumed with
     the same trial reports each step once, and is pruned at the same step.
 
     Args:

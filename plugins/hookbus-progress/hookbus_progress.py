@@ -236,8 +236,13 @@ def _watch_prompts() -> None:
     sys.addaudithook(_pause_at_prompts)
 
 
+_found: list[Any] = []
+
+
 def _pause_at_prompts(event: str, _: Any) -> None:
     if event in _PROMPTS:
+        # input() goes on with the streams that it has found, and does not keep them alive.
+        _found[:] = sys.stdin, sys.stdout, sys.stderr
         for bar in [*_drawn]:
             bar.stop()
 

@@ -1,4 +1,4 @@
-"""Serves the newest values of a training to Prometheus."""
+"""Serves the newest values of a session to Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class PrometheusHook(RecordingHook):
-    """Serves the newest values of a training over HTTP, in the format of Prometheus.
+    """Serves the newest values over HTTP, in the format of Prometheus.
 
     The port is open from the first step to the end of the session.
 

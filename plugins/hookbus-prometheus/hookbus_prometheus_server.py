@@ -1,4 +1,4 @@
-"""Answers Prometheus over HTTP, with the values that a training has at that moment."""
+"""Answers Prometheus over HTTP, with the values of that moment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMMIT = ("commit", "is_changed")
 
 @attrs.define(eq=False)
 class Collector:
-    """Holds the newest values of a training; each answer is made from them.
+    """Holds the newest values; each answer is made from them.
 
     Answers are made in threads of the server, and records come from the training's.
 
@@ -71,7 +71,7 @@ class Collector:
             self._steps = max(self._steps, record.step - self._base)
 
     def went_back(self, step: int) -> None:
-        """Go on counting steps where the training goes on: the ones before count, too."""
+        """Go on counting steps where the training goes on: the ones before also count."""
         with self._lock:
             self._base = step - self._steps
 
@@ -83,7 +83,7 @@ class Collector:
             return found
 
     def _state(self) -> Iterator[Any]:
-        """Yield what the training does: its run, its progress, its end."""
+        """Yield the run, its progress and its end."""
         step = self.global_step()
         # A counter never falls, also while the training goes back to a checkpoint.
         self._steps = max(self._steps, step - self._base)

@@ -15,7 +15,7 @@ from hookbus.testing import BackendModel
 from hookbus.testing._backend.kinds import of_graphs, train
 from hookbus.testing.scenarios import SCENARIOS, all_at_once
 from tests.support import naive_backend
-from tests.support.distributions import COMMANDS, EVERY, HOOKS
+from tests.support.distributions import COMMANDS, EVERY, HOOKS, TRACKERS
 from tests.support.kinds import custom_loop
 from tests.support.pages import ROOT, blocks_of
 
@@ -95,7 +95,7 @@ def test_a_run_in_which_no_hook_asks_transfers_nothing():
 
 
 def test_every_other_distribution_is_for_a_library_or_a_trainer():
-    others = {folder.name for folder in {*EVERY} - {*HOOKS} - {*COMMANDS}}
+    others = {folder.name for folder in {*EVERY} - {*HOOKS} - {*COMMANDS} - {*TRACKERS}}
     assert others == {
         "hookbus-ignite",  # this one and the next three are for a trainer
         "hookbus-keras",

@@ -421,7 +421,8 @@ def test_the_built_in_hooks_that_can_wait():
         if entry.attr and entry.dist.name.startswith("hookbus-")
         if options_of(entry.load()).can_wait
     }
-    assert found == {"logging-tensor", "progress", "step-counter", "summary-saver"}
+    watching = {"logging-tensor", "progress", "step-counter", "summary-saver"}
+    assert found == watching | {"live", "metrics-writer"}
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 2, float("nan")])

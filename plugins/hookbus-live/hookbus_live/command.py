@@ -39,7 +39,7 @@ flags:
 
 @attrs.frozen(eq=False)
 class LibraryPage:
-    """What the page of a folder shows.
+    """The runs that the page of a folder shows.
 
     Attributes:
         library: the runs.

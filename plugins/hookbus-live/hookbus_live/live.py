@@ -27,7 +27,7 @@ _OPEN_SECS = 3.0
 
 @attrs.define
 class Spent:
-    """What one plugin has done in the steps that were watched.
+    """The calls of one plugin in the steps that were watched.
 
     Attributes:
         seconds: the time.
@@ -183,7 +183,7 @@ class LiveRun:
         )
 
     def read_earlier(self) -> None:
-        """Read what the files in the directory tell of earlier starts."""
+        """Read the files in the directory, which tell of earlier starts."""
         if self.folder is not None:
             earlier = RunDirectory(self.folder, self.name)
             earlier.refresh()
@@ -196,7 +196,7 @@ class LiveRun:
         return [*dict.fromkeys([*self.series, *earlier])]
 
     def curve(self, name: str, axis: str) -> tuple[Numbers, Numbers] | None:
-        """Return positions and values by name; None if there are none."""
+        """Return positions and values by name; None without any."""
         own = self.series.get(name)
         before = None if self.earlier is None else self.earlier.series.get(name)
         if before is None or own is None:
@@ -205,7 +205,7 @@ class LiveRun:
         return joined(before, own, axis)
 
     def about(self) -> dict[str, Any]:
-        """Return what the list of all runs shows."""
+        """Return its entry for the list of all runs."""
         self._looked_at = time.monotonic()
         rate = self._rate()
         left = None
@@ -234,7 +234,7 @@ class LiveRun:
         return (last - first) / (ended - began) if ended > began else None
 
     def details(self, parts: Collection[str]) -> dict[str, Any]:
-        """Return what is shown of the training alone."""
+        """Return the details that are shown of the training alone."""
         self._seen_version = self.version  # the page has got the rest before
         found: dict[str, Any] = {
             "name": self.name,
@@ -269,7 +269,7 @@ class LiveRun:
 
 @attrs.frozen(eq=False)
 class LivePage:
-    """What the page of a live run shows.
+    """The state that the page of a live run shows.
 
     Attributes:
         run: the training.

@@ -55,13 +55,13 @@ class Run(Protocol):
         """Return the names of its values."""
 
     def curve(self, name: str, axis: str) -> tuple[Numbers, Numbers] | None:
-        """Return positions and values by name; None if there are none."""
+        """Return positions and values by name; None without any."""
 
     def about(self) -> dict[str, Any]:
-        """Return what the list of all runs shows."""
+        """Return its entry for the list of all runs."""
 
     def details(self, parts: Collection[str]) -> dict[str, Any]:
-        """Return what is shown of the training alone.
+        """Return the details that are shown of the training alone.
 
         Args:
             parts: which parts are looked at that cost something: ``checkpoints``,
@@ -104,7 +104,7 @@ class RunDirectory:
         return self._changes + sum(source.values.count for source in self._sources)
 
     def refresh(self) -> None:
-        """Read what is new in the files."""
+        """Read new lines and records of the files."""
         for source in self._sources:
             self._changes += source.refresh()
         changed_at, outcome = _newest_change(self.directory), self._read_outcome()
@@ -125,12 +125,12 @@ class RunDirectory:
         return [*self.series]
 
     def curve(self, name: str, axis: str) -> tuple[Numbers, Numbers] | None:
-        """Return positions and values by name; None if there are none."""
+        """Return positions and values by name; None without any."""
         series = self.series.get(name)
         return None if series is None else series.points(axis)
 
     def about(self) -> dict[str, Any]:
-        """Return what the list of all runs shows."""
+        """Return its entry for the list of all runs."""
         outcome, secs = self._outcome, time.time() - self._changed_at
         state = "silent" if secs > _SILENT_SECS else "running"
         if not self.is_read:
@@ -166,7 +166,7 @@ class RunDirectory:
         return float(steps[-1] - steps[0]) / secs if secs > 0 else None
 
     def details(self, parts: Collection[str]) -> dict[str, Any]:
-        """Return what is shown of the training alone."""
+        """Return the details that are shown of the training alone."""
         params: dict[str, Any] = {}
         problems: list[str] = []
         outcome: Mapping[str, Any] | None = self._outcome
@@ -287,7 +287,7 @@ def is_checkpoint(name: str) -> bool:
 
 
 def checkpoints_of(directory: Path) -> tuple[list[dict[str, Any]], str | None]:
-    """Return what is known of each checkpoint, the oldest step first.
+    """Return the facts about each checkpoint, the oldest step first.
 
     The files have the sizes that the manifest has, unless a checkpoint is bad. The second
     result is what is wrong with the whole directory, or None.

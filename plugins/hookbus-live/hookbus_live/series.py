@@ -156,7 +156,7 @@ class Aligned:
 def aligned(
     curves: Sequence[tuple[Numbers, Numbers]], low: float, high: float, buckets: int
 ) -> Aligned:
-    """Return what a chart has to draw of some curves.
+    """Return the parts of some curves that a chart has to draw.
 
     Args:
         curves: the positions and values of each.

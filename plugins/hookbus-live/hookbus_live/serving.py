@@ -137,7 +137,7 @@ class Servant:
         asked.future.set_exception(RefusedError(why))
 
     def _do(self, asked: Asked, run: SessionRunContext, step: int) -> str | None:
-        """Return what was done; None if the request is answered later."""
+        """Do it, and return how in words; None if the request is answered later."""
         action = asked.action
         if isinstance(action, Save):
             self._save(asked, action)

@@ -30,12 +30,12 @@ _PLAIN = ("step", "time")
 
 @attrs.define(eq=False)
 class Values:
-    """What was read: points by name, hyperparameters, and what could not be read.
+    """The contents of files: points by name, hyperparameters, and faults.
 
     Attributes:
         series: the points of each value.
         params: the hyperparameters.
-        outcome: how the training has ended; None if it has not, or goes on.
+        outcome: how the training has ended; None while it goes on.
         problems: what is wrong with the files, in words.
         count: how many points were read.
     """
@@ -62,7 +62,7 @@ class Source(Protocol):
     values: Values
 
     def refresh(self) -> bool:
-        """Read what is new; return whether there was something."""
+        """Read new contents; return whether there were any."""
 
 
 class Lines:
@@ -88,7 +88,7 @@ class Lines:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the file, or None."""
+        """The fault of the file, or None."""
         if not self._bad:
             return None
         lines = "1 line" if self._bad == 1 else f"{self._bad} lines"
@@ -145,7 +145,7 @@ class MetricsFile:
         self._lines = Lines(directory / METRICS, self._take, self._forget)
 
     def refresh(self) -> bool:
-        """Read what is new; return whether there was something."""
+        """Read new contents; return whether there were any."""
         is_new = self._lines.refresh()
         self.values.problems = [p for p in [self._lines.problem] if p]
         return is_new
@@ -172,7 +172,7 @@ class Journals:
         self._lines: Lines | None = None
 
     def refresh(self) -> bool:
-        """Read what is new; return whether there was something."""
+        """Read new contents; return whether there were any."""
         if self._lines is None:
             # All journals of a run tell the same, and those put aside are of other runs.
             newest = max(self._folder.glob("*.jsonl"), key=_age, default=None)
@@ -211,7 +211,7 @@ class EventFiles:
         self._counts: Counter[Path] = Counter()
 
     def refresh(self) -> bool:
-        """Read what is new; return whether there was something."""
+        """Read new contents; return whether there were any."""
         is_new, problems = False, []
         for path in sorted(self._directory.glob(EVENTS)):
             try:

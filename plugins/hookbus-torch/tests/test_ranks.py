@@ -244,7 +244,8 @@ WITH_OTHERS = """
 --gradient-clipping 1.0
 --in-memory-evaluator given:evaluate --in-memory-evaluator-every-n-iter 5
 --live 0 --logging-tensor loss --logging-tensor-reduce mean
---metrics-writer-every-n-steps 5 --metrics-writer-directory written --monitor-names los? --nan-tensor loss
+--metrics-writer-every-n-steps 5 --metrics-writer-directory written
+--monitor-names los? --nan-tensor loss
 --prediction-writer loss
 --profiler-save-steps 5 --profiler-output-dir timelines --progress-every-secs 0.01
 --reduce-lr-on-plateau loss --spike-rollback loss --step-counter 5

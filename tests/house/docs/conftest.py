@@ -37,15 +37,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         "jax",
         "keras",
         "lightning",
-        "mlflow",
         "tensorflow",
         "torch",
         "transformers",
-        "wandb",
         "xgboost",
     ):
         if item.get_closest_marker(library) and find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
+    if item.get_closest_marker("trackers"):
+        for package in ("mlflow", "opentelemetry", "optuna", "prometheus_client", "wandb"):
+            if find_spec(package) is None:
+                pytest.skip(f"{package} is not installed")
 
 
 @pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))

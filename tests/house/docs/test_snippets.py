@@ -70,19 +70,18 @@ NEEDS = {
     "docs/how-to/jax.md": pytest.mark.jax,
     "docs/how-to/lightning.md": pytest.mark.lightning,
     "docs/how-to/keras.md": pytest.mark.keras,
-    "docs/how-to/mlflow.md": pytest.mark.mlflow,
     "docs/how-to/many-processes.md": pytest.mark.torch,
     "docs/how-to/pytorch.md": pytest.mark.torch,
     "docs/how-to/scikit-learn.md": pytest.mark.xgboost,
     "docs/how-to/tensorflow-hooks.md": pytest.mark.tensorflow,
     "docs/how-to/transformers.md": pytest.mark.transformers,
     "docs/how-to/use-the-trained-model.md": pytest.mark.torch,
-    "docs/how-to/wandb.md": pytest.mark.wandb,
     "docs/how-to/watch-a-script.md": pytest.mark.torch,
     "docs/tutorial/find-the-batch.md": pytest.mark.torch,
-    "plugins/hookbus-mlflow/README.md": pytest.mark.mlflow,
-    "plugins/hookbus-wandb/README.md": pytest.mark.wandb,
 }
+TRACKERS = ("mlflow", "opentelemetry", "optuna", "prometheus", "wandb")
+OF_TRACKERS = ("docs/how-to/{}.md", "plugins/hookbus-{}/README.md")
+NEEDS |= {p.format(n): pytest.mark.trackers for n in TRACKERS for p in OF_TRACKERS}
 """Pages that are followed where a library is installed: tox -e torch, and so on."""
 
 
