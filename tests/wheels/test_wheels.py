@@ -87,6 +87,10 @@ ACTS: dict[str, tuple[list[str], Callable[[Ran], bool]]] = {
         ["--in-memory-evaluator", "metrics:weight"],
         lambda ran: "evaluated step=0" in ran.stderr,
     ),
+    "live": (
+        ["--live", "0"],
+        lambda ran: "the training can be watched" in ran.stderr,
+    ),
     "logging-tensor": (
         ["--logging-tensor", "loss"],
         lambda ran: "logged step=1" in ran.stderr,
@@ -219,9 +223,10 @@ def tops(wheel: zipfile.ZipFile) -> set[str]:
 
 def test_the_wheel_of_a_plugin_holds_its_modules_only(plugin, wheelhouse):
     """No tests, no README, no strays: the modules that setup.cfg lists, and the licence."""
-    modules = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]["py_modules"]
+    options = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]
+    modules = {f"{module}.py" for module in options.get("py_modules", "").split()}
     wheel = wheel_of(f"hookbus-{plugin}", wheelhouse)
-    assert tops(wheel) == {f"{module}.py" for module in modules.split()}
+    assert tops(wheel) == modules | {*options.get("packages", "").split()}
     assert any(name.endswith("/LICENSE") for name in wheel.namelist())
 
 
