@@ -16,6 +16,7 @@ import pytest
 
 import hookbus
 from hookbus.testing import run_steps
+from tests.support.distributions import TRACKERS
 
 pytestmark = pytest.mark.wheels
 
