@@ -123,7 +123,9 @@ class RecordingHook(SessionRunHook):
         if self.names:
             names = [self.names] if isinstance(self.names, str) else self.names
             return SessionRunArgs({name: name for name in names}, missing="skip")
-        wanted = {"metrics": self._metrics, "declared": graph.summaries}
+        # Computing summaries takes care of the random generators, which costs time.
+        declared = graph.summaries if graph.declared else None
+        wanted = {"metrics": self._metrics, "declared": declared}
         return SessionRunArgs(
             {key: each for key, each in wanted.items() if each is not None}
         )

@@ -81,6 +81,23 @@ def test_all_numbers_that_a_step_reports_are_taken() -> None:
     ]
 
 
+class Declaring(SessionRunHook):
+    """Declares a summary, as a hook of a custom loop."""
+
+    def begin(self, graph: Any) -> None:
+        graph.summary.scalar("double", graph.op(lambda loss: 2 * loss, name="twice"))
+
+
+def test_summaries_that_hooks_declare_are_taken() -> None:
+    """They are computed in the steps that are recorded."""
+    hook = Taken(every_n_steps=2)
+    train(Declaring(), hook, steps=3)
+    assert hook.of("metrics") == [
+        (1, {"loss": 1.0, "double": 2.0}),
+        (3, {"loss": 3.0, "double": 6.0}),
+    ]
+
+
 def test_names_choose_the_numbers() -> None:
     """A pattern stands for all that match it, and a step may lack a name."""
     hook = Taken(every_n_steps=1, names=["lo*", "count", "later"])
