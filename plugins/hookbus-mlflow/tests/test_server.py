@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.server
 import signal
 import subprocess
-import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -119,7 +121,7 @@ def test_a_server_that_dies_and_comes_back_gets_every_record_once(server, whole,
 
 def test_a_server_that_hangs_holds_no_step(server, whole, tmp_path):
     """The steps end before it answers; then it gets every record once."""
-    flags = ["--mlflow", server.uri, "--mlflow-experiment", "slow"]
+    flags = ["--mlflow", server.uri, "--mlflow-experiment", "hanging"]
     process = start([STEPS, 0, tmp_path], *flags)
     output = until(process, "step 5\n")
     server.signal(signal.SIGSTOP)
@@ -130,32 +132,48 @@ def test_a_server_that_hangs_holds_no_step(server, whole, tmp_path):
     output += process.communicate()[0]
     assert process.returncode == 0, output
     assert weights_in(output) == weights_in(whole[1])
-    assert run_in(server, "slow").points == whole[0].points
+    assert run_in(server, "hanging").points == whole[0].points
+
+
+@pytest.fixture
+def slow(server: Server) -> Iterator[str]:
+    """Return where the server is reached with answers that come after five seconds."""
+
+    class Delays(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            time.sleep(5)
+            asked = urllib.request.Request(
+                server.uri + self.path, body or None, method=self.command
+            )
+            asked.add_header("Content-Type", "application/json")
+            try:
+                with urllib.request.urlopen(asked) as answer:
+                    status, text = answer.status, answer.read()
+            except urllib.error.HTTPError as error:  # an experiment that is not there
+                status, text = error.code, error.read()
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Be quiet."""
+
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Delays)
+    thread_of(proxy.serve_forever)
+    yield f"http://127.0.0.1:{proxy.server_port}"
+    proxy.shutdown()
+    proxy.server_close()
 
 
 @pytest.mark.slow
-def test_a_slow_server_holds_no_step(server, whole, tmp_path):
-    """It stands still for seconds, again and again."""
-    flags = ["--mlflow", server.uri, "--mlflow-experiment", "slower"]
-    ended = threading.Event()
-
-    def hinder() -> None:
-        while not ended.wait(0.2):
-            server.signal(signal.SIGSTOP)
-            ended.wait(5)
-            server.signal(signal.SIGCONT)
-
-    process = start([STEPS, 0, tmp_path], *flags, "--mlflow-wait-secs", "100")
-    output = until(process, "step 0\n")
-    hinders = thread_of(hinder)
-    try:
-        output += process.communicate()[0]
-    finally:
-        ended.set()
-        hinders.join()
-    assert process.returncode == 0, output
+def test_a_slow_server_holds_no_step(slow, server, whole, tmp_path):
+    """It gets every record once; the end waits for it as long as it is told to."""
+    output = train(slow, "slow", tmp_path, "--mlflow-wait-secs", "200")
     assert weights_in(output) == weights_in(whole[1])
-    assert run_in(server, "slower").points == whole[0].points
+    assert run_in(server, "slow").points == whole[0].points
 
 
 @pytest.fixture
