@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from hookbus.errors import summary_of
 from hookbus.logs import log
 from hookbus.tracking.journal import Journal
-from hookbus.tracking.records import Record
+from hookbus.tracking.records import Record, RunInfo
 
 CAPACITY = 10_000
 """The most records that wait to be sent. Further ones are left out."""
@@ -23,9 +23,9 @@ _LAST_TRIES = 2
 
 
 class Place(Protocol):
-    """Where records go. Its methods are called in the thread of the sender."""
+    """The place to which records go. The thread of the sender calls its methods."""
 
-    def open(self) -> None:
+    def connect(self, run: RunInfo) -> None:
         """Connect; an error means that it is tried again."""
 
     def send(self, records: Sequence[Record]) -> None:
@@ -34,7 +34,7 @@ class Place(Protocol):
     def has(self, record: Record) -> bool:
         """Return whether a record has arrived already."""
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect, behind the last record."""
 
 
@@ -45,7 +45,8 @@ class Sender:
 
     Args:
         who: the name of the plugin, for messages.
-        place: where they go.
+        place: the place to which they go.
+        run: identifies the run, for the place.
         journal: is told what was sent; None without one.
         first: records that wait from the start on.
         doubtful: how many of the next records may have arrived before; with ``math.inf``,
@@ -57,12 +58,14 @@ class Sender:
         self,
         who: str,
         place: Place,
+        run: RunInfo,
         journal: Journal | None,
         first: Iterable[Record] = (),
         doubtful: float = 0,
         gather_secs: float = 0.0,
     ) -> None:
-        self._who, self._place, self._journal = who, place, journal
+        self._who, self._place, self._about = who, place, run
+        self._journal = journal
         self._queue = deque(first)
         self._doubtful, self._gather_secs = doubtful, gather_secs
         self._changed = threading.Condition()
@@ -127,7 +130,7 @@ class Sender:
         """Send records; return whether they have arrived."""
         try:
             if not self._is_open:
-                self._place.open()
+                self._place.connect(self._about)
                 self._is_open = True
             new = self._new_in(batch)
             self._mark("sending", len(batch))
@@ -175,7 +178,7 @@ class Sender:
         if not self._is_open:
             return
         try:
-            self._place.close()
+            self._place.disconnect()
         except Exception as error:
             self._note(summary_of(error))
 

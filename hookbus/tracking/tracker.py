@@ -60,7 +60,7 @@ class Tracker(RecordingHook, abc.ABC):
     package: ClassVar[str] = ""
     """The distribution that the tracker is made of, in lower case."""
     gather_secs: ClassVar[float] = 0.0
-    """How long a record waits for others, where each request costs the training time."""
+    """The seconds for which a record waits for others, if each request costs time."""
 
     wait_secs: float = attrs.field(default=10.0, validator=numeric(least=0))
     _sender: Sender | None = attrs.field(default=None, init=False)
@@ -119,9 +119,8 @@ class Tracker(RecordingHook, abc.ABC):
                 self.leave_out(journal.records)
                 waiting, doubtful = journal.unsent, journal.doubtful
                 run = attrs.evolve(run, id=journal.run, is_resumed=True)
-        place = _Place(self, run)
         self._sender = Sender(
-            self.name, place, self._journal, waiting, doubtful, self.gather_secs
+            self.name, self, run, self._journal, waiting, doubtful, self.gather_secs
         )
 
     def _journal_of(self, run: RunInfo, directory: Path) -> Journal:
@@ -154,23 +153,3 @@ class Tracker(RecordingHook, abc.ABC):
             log.warning(
                 "records were not sent", records=lost, by=self.name, why=why, **kept
             )
-
-
-@attrs.frozen(eq=False)
-class _Place:
-    """The methods of a tracker that the thread of its sender calls."""
-
-    tracker: Tracker
-    run: RunInfo
-
-    def open(self) -> None:
-        self.tracker.connect(self.run)
-
-    def send(self, records: Sequence[Record]) -> None:
-        self.tracker.send(records)
-
-    def has(self, record: Record) -> bool:
-        return self.tracker.has(record)
-
-    def close(self) -> None:
-        self.tracker.disconnect()
