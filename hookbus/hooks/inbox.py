@@ -11,7 +11,7 @@ import attrs
 from hookbus.graph.node import Node
 
 StopKind: TypeAlias = Literal["stopped", "preempted"]
-"""How a session may end because a hook asks for it."""
+"""The ways in which a hook may end a session."""
 
 PostedKind: TypeAlias = Literal["stop", "save", "assign"]
 """The requests of threads."""

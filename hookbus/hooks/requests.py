@@ -232,6 +232,11 @@ class Requests:
         with self._lock:
             return self.inbox.take()
 
+    @property
+    def owes_answers(self) -> bool:
+        """Whether threads wait for the answer to a request that is being served."""
+        return bool(self.inbox.taken)
+
     @signals_deferred
     def answer(self, *kinds: PostedKind, result: Any = None) -> None:
         """Tell the threads that have asked for something that it is done.

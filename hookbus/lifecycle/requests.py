@@ -132,7 +132,8 @@ def hold_until_pull(state: SessionState, asked: RunRequests) -> None:
     held.rollback = held.rollback or rollback
     commit(state, asked)
     state.requests.served(asked, is_waiting=True)
-    state.requests.answer("assign")
+    if state.requests.owes_answers:
+        state.requests.answer("assign")
     if steps >= _LONG_BODY and not loop.has_warned and loop.is_holding:
         loop.has_warned = True
         log.warning(
@@ -169,7 +170,8 @@ def _serve(
     requested = requests.take_save(asked) if saving else None
     if requested is not None:
         save(state, requested, context, goes_on and due is None and not ending.is_decided)
-        requests.answer("save", result=_saved(state))
+        if requests.owes_answers:
+            requests.answer("save", result=_saved(state))
         if state.agreement is not None:
             # Hooks of some ranks may have made requests around the save.
             _exchange(state, asked, now=True)
@@ -180,10 +182,12 @@ def _serve(
     stop = None if asked.rollback is not None else ending.take_due(began, asked)
     if stop is not None:
         state.take_stop(stop)
-        requests.answer("stop")
     ending.forget_failed()
     requests.served(asked, state.is_waiting)
-    requests.answer("assign")
+    if requests.owes_answers:
+        requests.answer("assign")
+        if stop is not None:
+            requests.answer("stop")
     ends = ending.is_cut_short or (ending.stop is not None and state.mode.has_passes)
     if requested is not None and ends and state.mode.takes_reports:
         assert state.backend is not None

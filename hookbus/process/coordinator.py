@@ -26,6 +26,10 @@ class Coordinator:
         clean_stop_exception_types: exceptions that count as a clean stop when a thread
             reports them; by default end of input, as in TensorFlow.
 
+    Attributes:
+        joined: whether the threads were joined since the last stop was cleared.
+        is_stopping: whether a stop was requested; each pull of a value reads it.
+
     >>> coord = Coordinator()
     >>> with coord.stop_on_exception():
     ...     raise ValueError("broken sensor")

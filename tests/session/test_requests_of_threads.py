@@ -26,6 +26,7 @@ from hookbus import (
 )
 from hookbus.errors import SessionClosedError
 from hookbus.testing import run_steps
+from tests.support.thread_library import ranked, thread_library
 
 QUIET = Config(autoload=False, header=False)
 RUN = Path("run")
@@ -219,3 +220,24 @@ def test_a_hook_need_not_be_due() -> None:
                     asked = in_thread(lambda: hook.requests.request_stop("enough"))
     assert (session.global_step, session.outcome.who) == (5, "patient")
     assert asked.result(0) is None
+
+
+def test_of_several_ranks_one_may_stop_and_none_may_assign(tmp_path: Path) -> None:
+    """A value that only one rank has would make them differ; a stop, all agree on."""
+
+    def does(rank: int) -> tuple[int, Any]:
+        asked = None
+        with MonitoredSession(config=QUIET) as session:
+            session.track(w={"rate": 0.5})
+            for number in session.iterate(range(60)):
+                with session.step():
+                    if number == 2 and rank == 1:
+                        asked = in_thread(lambda: session.requests.assign({"w.rate": 0.0}))
+                        in_thread(lambda: session.requests.request_stop("enough"))
+        return session.global_step, asked
+
+    with thread_library(tmp_path):
+        (first, _), (second, asked) = ranked(2, does)
+    assert first == second < 60
+    with pytest.raises(UsageError, match="in a training of several ranks"):
+        asked.result(0)
