@@ -120,8 +120,9 @@ def _record_of(line: str) -> Record | None:
 
 
 def _step_of(line: str) -> float:
+    """Return the step of a row; a line of somebody else's comes before all."""
     record = _record_of(line)
-    return math.inf if record is None else record.step
+    return -math.inf if record is None else record.step
 
 
 def _table(records: Iterable[Record]) -> Iterator[str]:

@@ -177,6 +177,16 @@ def test_a_roll_back_removes_the_rows_that_it_undoes():
     assert [step for step, *_ in cells()] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_roll_back_keeps_lines_of_others():
+    """What is no row is nobody's step."""
+    ROWS.parent.mkdir()
+    ROWS.write_text('{"note": "by hand"}\n')
+    train(MetricsWriterHook(every_n_steps=1), Back(), steps=8)
+    first, *others = ROWS.read_text().splitlines()
+    assert first == '{"note": "by hand"}'
+    assert [json.loads(line)["step"] for line in others] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_a_directory_is_needed():
     """The message tells where it comes from."""
     with pytest.raises(UsageError, match="--metrics-writer-directory, or the session a"):
