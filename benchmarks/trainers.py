@@ -212,7 +212,7 @@ TRAINERS: dict[str, Callable[[], Fit]] = {
 
 
 def measured(fit: Fit, rounds: int) -> tuple[float, float, float]:
-    """Return what a step takes bare, without hooks and with five; in microseconds."""
+    """Return the microseconds of a step: bare, without hooks and with five."""
     best = [float("inf")] * 3
     for _ in range(rounds):
         for number, count in enumerate((None, 0, HOOKS)):
