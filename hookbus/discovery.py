@@ -224,6 +224,10 @@ class Catalog:
         """
         return did_you_mean(name_from_class(spelled), self)
 
+    def hint(self, spelled: str) -> str:
+        """Return how to install a plugin of hookbus that is missing, or a close name."""
+        return to_install(canonical_name(spelled)) or self.did_you_mean(spelled)
+
     def of_class(self, cls: type) -> Installed | None:
         """Return the plugin whose entry point leads to a class, or None.
 
@@ -274,6 +278,30 @@ def installed_commands() -> Mapping[str, InstalledCommand]:
                 command = attrs.evolve(other, rivals=(*named, release.label))
             found[entry.name] = command
     return {name: found[name] for name in sorted(found)}
+
+
+def to_install(name: str) -> str:
+    """Return ``"; pip install hookbus-nan-tensor"`` for a distribution of hookbus itself.
+
+    The core's metadata list them as the requirements of its extras. The text is empty for
+    any other name.
+
+    Args:
+        name: the canonical name of a plugin.
+
+    >>> to_install("nan-tensor"), to_install("my-own")
+    ('; pip install hookbus-nan-tensor', '')
+    """
+    return f"; pip install hookbus-{name}" if name in published() else ""
+
+
+@functools.cache
+def published() -> frozenset[str]:
+    """Return the canonical names of the distributions that the extras of hookbus bring."""
+    from importlib.metadata import requires
+
+    named = [re.match(r"hookbus-[\w-]+", text) for text in requires("hookbus") or ()]
+    return frozenset(canonical_name(found[0]) for found in named if found)
 
 
 def _installation() -> tuple[Any, Any]:

@@ -384,12 +384,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     if len(word) > _LONGEST_SLIP:
         return ""
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    bare = {each.lstrip("-"): each for each in known}  # every flag begins with dashes
+    close = difflib.get_close_matches(word.lstrip("-"), bare, n=3, cutoff=0.6)
     if not close:
         return ""
     # Drop words that are much less similar than the most similar one.
-    nearness = [difflib.SequenceMatcher(None, c, word).ratio() for c in close]
-    close = [c for c, near in zip(close, nearness, strict=True) if near > nearness[0] - 0.1]
+    nearness = [difflib.SequenceMatcher(None, c, word.lstrip("-")).ratio() for c in close]
+    pairs = zip(close, nearness, strict=True)
+    close = [bare[c] for c, near in pairs if near > nearness[0] - 0.1]
     return f"; did you mean {' or '.join(map(repr, close))}?"
 
 

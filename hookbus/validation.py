@@ -204,6 +204,17 @@ def check_path(argument: str, path: str | Path) -> None:
         raise ArgumentTypeError(f"{argument} must be a path, given: {path!r}")
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ``~`` replaced by the home directory, as a shell does it.
+
+    A name of a user that does not exist stays as it is.
+
+    >>> expanded("~/runs") == Path.home() / "runs", expanded("runs/~1")
+    (True, PosixPath('runs/~1'))
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (Path's own fails on ~unknown)
+
+
 def check_directory(argument: str, path: str | Path | None) -> None:
     """Check that an argument is a path or None.
 

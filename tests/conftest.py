@@ -16,6 +16,7 @@ from tests.support.handlers import handlers, heed_signals
 from tests.support.profiles import load_profile
 from tests.support.times import pytest_terminal_summary as pytest_terminal_summary
 
+collect_ignore = ["kept"]  # scripts and a plugin of other versions
 load_profile()
 heed_signals()
 

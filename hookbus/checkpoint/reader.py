@@ -29,6 +29,7 @@ from hookbus.errors import (
 )
 from hookbus.logs import log, shown
 from hookbus.peers.protocol import CHIEF
+from hookbus.validation import expanded
 
 T = TypeVar("T")
 OnBad = Callable[[Path, str], None]
@@ -139,7 +140,7 @@ def verify_checkpoint(path: str | Path) -> None:
     Traceback (most recent call last):
     hookbus.errors.NoGoodCheckpointError: no/such/ckpt-1: its manifest.json is missing
     """
-    path = Path(path)
+    path = expanded(path)
     try:
         StoredCheckpoint.at(path).manifest()
     except NoGoodCheckpointError as error:
@@ -333,7 +334,7 @@ def read_checkpoint(path: str | Path) -> Restored:
         NoGoodCheckpointError: it is missing or damaged.
         CheckpointError: it cannot be read.
     """
-    path, reasons = Path(path), dict[Path, str]()
+    path, reasons = expanded(path), dict[Path, str]()
 
     def found() -> list[StoredCheckpoint]:
         both = (path, path.with_name(f"{path.name}.old")) if path.name else (path,)
@@ -356,7 +357,7 @@ def read_source(source: str | Path) -> Restored:
         NoGoodCheckpointError: the checkpoint, or each one in the directory, is damaged.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    path = Path(source)
+    path = expanded(source)
     restored = read_newest(path)
     if restored is None:
         if not any((p / MANIFEST_NAME).is_file() for p in (path, Path(f"{path}.old"))):

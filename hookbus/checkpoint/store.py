@@ -28,6 +28,7 @@ from hookbus.checkpoint.files import (
 from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
+from hookbus.validation import expanded
 
 _STEP = "ckpt-(0|[1-9][0-9]*)"
 _COMPLETE = re.compile(rf"{_STEP}(\.old)?")
@@ -88,7 +89,7 @@ class Store:
         discard: removes a checkpoint that was renamed, and so counts no more.
     """
 
-    directory: Path = attrs.field(converter=Path)
+    directory: Path = attrs.field(converter=expanded)
     discard: Callable[[Path], None] = discard
 
     def prepare(self) -> None:

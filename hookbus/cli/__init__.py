@@ -23,7 +23,7 @@ COMMANDS = {
     "why": "explain why a plugin is on or off, or why a training ended",
     "hooks": "list the hooks that each event calls, in order",
     "new": "write a plugin distribution to start from",
-    "help": "show the help of a command",
+    "help": "show the help of a command or a plugin",
 }
 """The subcommands of the core, each with its description; they win over others."""
 
@@ -60,6 +60,8 @@ def _dispatch(words: list[str]) -> int:
     # Imports only what it needs: `hookbus --version` should not load the rest.
     asked = bool(words)
     while words[:1] == ["help"]:  # `help COMMAND ...` is `COMMAND --help ...`
+        if _names_plugin(words[1:]):
+            return _plugin_help(words[1])
         words = [*words[1:2], "--help", *words[2:]]
     if not words or words[0] in ("-h", "--help"):
         print("\n".join(_help()))
@@ -84,6 +86,27 @@ def _dispatch(words: list[str]) -> int:
     return int(command(words[1:]))
 
 
+def _names_plugin(words: Sequence[str]) -> bool:
+    """Return whether the words are the name of a plugin, and not that of a command."""
+    if len(words) != 1 or words[0].startswith("-") or words[0] in (*COMMANDS, "help"):
+        return False
+    from hookbus.discovery import installed_commands, installed_plugins
+
+    return words[0] not in installed_commands() and (
+        installed_plugins().find(words[0]) is not None
+    )
+
+
+def _plugin_help(name: str) -> int:
+    from hookbus.cli.flags import read
+    from hookbus.cli.help import help_of_plugin
+    from hookbus.plugin.selection import select
+
+    _, config = read("hookbus help", [])
+    print(help_of_plugin(select(config, showing=True).named(name)), end="")
+    return ExitCode.OK
+
+
 def _help() -> list[str]:
     from hookbus.cli.installed import described
 
@@ -101,6 +124,7 @@ def _help() -> list[str]:
         "flags:",
         *columns({"-h, --help": "show this help", "-V, --version": "show the version"}),
         "",
-        "`hookbus help COMMAND` describes a command. `hookbus help run` describes the",
-        "flags that every command but new takes, and the settings of the plugins.",
+        "`hookbus help COMMAND` describes a command, `hookbus help PLUGIN` a plugin and",
+        "its settings. `hookbus help run` describes the flags that every command but new",
+        "takes, and the settings of the plugins that are on.",
     ]

@@ -47,6 +47,17 @@ def help_of(selection: Selection, config: Config, head: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def help_of_plugin(verdict: Verdict) -> str:
+    """Return the help of one plugin; it is imported, guarded."""
+    with contextlib.redirect_stdout(sys.stderr):  # what plugins print is not help
+        settings = [*_settings(verdict)]
+    state = "on" if verdict.on else "off"
+    summary = verdict.installed.summary if verdict.installed else ""
+    lines = [printable(f"{verdict.name}: {summary}" if summary else verdict.name)]
+    lines += [printable(f"  {state}: {verdict.why}"), "", "settings:", *settings]
+    return "\n".join(lines) + "\n"
+
+
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(printable(text), width(), break_on_hyphens=False)
 

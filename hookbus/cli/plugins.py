@@ -22,10 +22,11 @@ from hookbus.plugin.source import SourceScan, scan_source
 
 SCHEMA = 2
 _USAGE = """\
-usage: hookbus plugins [-v] [--json] [--load] [flags of hookbus run]
+usage: hookbus plugins [-v] [--json] [--load] [flags of hookbus run] [NAME ...]
 
-List the installed plugins: whether each is on, and what it does. This reads
-metadata, sources, the environment and the config file; it imports no plugin.
+List the installed plugins: whether each is on, and what it does. With names,
+describe these plugins, as -v does. This reads metadata, sources, the
+environment and the config file; it imports no plugin.
 
 """
 _EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{PROJECT}_spec")]
@@ -58,11 +59,15 @@ def plugins(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: an argument or a setting is wrong.
     """
-    parsed, config = read("hookbus plugins", arguments, ("-v", "--json", "--load"))
+    switches = ("-v", "--json", "--load")
+    parsed, config = read("hookbus plugins", arguments, switches, most=sys.maxsize)
     if wants_help(parsed):
         print(_USAGE + "\n".join(columns(_SWITCHES)))
         return ExitCode.OK
-    verdicts = select(config, showing=True).verdicts.values()
+    selection = select(config, showing=True)
+    verdicts = [selection.named(name) for name in parsed.rest] or [
+        *selection.verdicts.values()
+    ]
     loading = "--load" in parsed.switches
     shipped = Counter(v.installed.distribution for v in verdicts if v.installed)
     with contextlib.redirect_stdout(sys.stderr):  # what plugins print is not the answer
@@ -71,7 +76,8 @@ def plugins(arguments: Sequence[str]) -> int:
         document = {"schema": SCHEMA, "plugins": [attrs.asdict(row) for row in rows]}
         print(json.dumps(document, indent=2))
     elif rows:
-        print("\n".join(_details(rows) if "-v" in parsed.switches else _list(rows)))
+        detailed = parsed.rest or "-v" in parsed.switches
+        print("\n".join(_details(rows) if detailed else _list(rows)))
     else:
         print("no plugins are installed")
     return ExitCode.OK

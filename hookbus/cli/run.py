@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import importlib
 import os
+import pkgutil
 import sys
 import types
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import attrs
 
@@ -26,13 +28,20 @@ from hookbus.logs import log
 from hookbus.plugin.attaching import attached
 from hookbus.plugin.selection import select
 
+if TYPE_CHECKING:
+    from importlib.abc import PathEntryFinder
+
+STDIN = "-"
+"""The script that is read from standard input."""
 _HELP = [
     "usage: hookbus run [flags] SCRIPT [ARGS ...]",
     "       hookbus run [flags] -m MODULE [ARGS ...]",
     "       hookbus run --names [flags] SCRIPT [ARGS ...]",
     "",
-    "Run a training script, or a module, as Python would, with plugins. With --names,",
-    "run one step, and print the names of all values that hooks may fetch in it.",
+    "Run a training script, or a module, as Python would, with plugins. SCRIPT may be",
+    "a folder or a zip file with a __main__.py, or - for standard input.",
+    "With --names, run one step, and print the names of all values that hooks may",
+    "fetch in it.",
 ]
 
 
@@ -48,7 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         split = split_flags("hookbus run", arguments, [FLAG])
         return with_names(run, [*split.flags, *split.program])
     module = parsed.values.get(MODULE)
-    own_folder_first(parsed.rest[0] if parsed.rest and module is None else None)
+    script = parsed.rest[0] if parsed.rest and module is None else STDIN
+    own_folder_first(None if script == STDIN else script)
     config, selection = prepare(parsed)
     if wants_help(parsed):
         print(help_of(selection, config, _HELP), end="")
@@ -81,21 +91,26 @@ class _Program:
         arguments: the words after its name in ``sys.argv``.
         name: its name in ``sys.argv``.
         spec: the origin of a module; None for a script.
+        source: its source if it came through standard input, or None.
     """
 
     path: str
     arguments: Sequence[str]
     name: str
     spec: ModuleSpec | None = None
+    source: bytes | None = None
 
     def run(self) -> None:
         """Run it as Python would; its module stays ``__main__``."""
         module, spec = types.ModuleType("__main__"), self.spec
-        if spec is None:
-            own_folder_first(self.path)
-        elif spec.parent:
-            importlib.import_module(spec.parent)
         loader = SourceFileLoader("__main__", self.path) if spec is None else spec.loader
+        source = self.source
+        if source is None:
+            source = cast("SourceFileLoader", loader).get_data(self.path)
+            if spec is None:
+                own_folder_first(self.path)
+            elif spec.parent:
+                importlib.import_module(spec.parent)
         module.__dict__.update(
             __file__=self.path,
             __cached__=None if spec is None else spec.cached,
@@ -107,7 +122,6 @@ class _Program:
         )
         sys.argv = [self.name, *self.arguments]
         sys.modules["__main__"] = module
-        source = Path(self.path).read_bytes()
         exec(compile(source, self.path, "exec", dont_inherit=True), module.__dict__)
 
 
@@ -122,7 +136,18 @@ def _script(parsed: ParsedFlags) -> _Program:
             f"hookbus run [flags] -m MODULE [ARGS]{hint}"
         )
     name, *arguments = parsed.rest
+    if name == STDIN:
+        return _Program("<stdin>", arguments, name, source=sys.stdin.buffer.read())
     script = Path(name)
+    importer = pkgutil.get_importer(os.path.abspath(script))  # noqa: PTH100 (as below)
+    if importer is not None:
+        spec = cast("PathEntryFinder", importer).find_spec("__main__")
+        if spec is None or not (spec.origin or "").endswith(".py"):
+            raise UsageError(
+                f"{clipped(str(script))} has no __main__.py, which Python runs in a folder "
+                "or a zip file"
+            )
+        return _Program(str(spec.origin), arguments, name, spec)
     what = what_is(script)
     if what != "a file":
         alone = [f.name for f in parsed.flags[-1:] if f.following == (name,)]

@@ -20,11 +20,18 @@ from hookbus.errors import UsageError, clipped, did_you_mean, spelled
 
 
 def own_folder_first(script: str | None = None) -> None:
-    """Put the folder of the script, or else the current one, first on the path."""
+    """Put the folder of the script, or else the current one, first on the path.
+
+    A script that is a folder or a zip file itself is put there, as Python does.
+    """
     if sys.flags.safe_path:
         return
     with contextlib.suppress(OSError):  # the current folder may be gone
-        sys.path[0] = str(Path(script).resolve().parent) if script else str(Path.cwd())
+        if script is None:
+            sys.path[0] = str(Path.cwd())
+        else:
+            here = Path(script).resolve()
+            sys.path[0] = str(here if pkgutil.get_importer(str(here)) else here.parent)
 
 
 @attrs.frozen

@@ -11,8 +11,7 @@ from hookbus.cli.outcome import outcome_lines
 from hookbus.cli.output import printable
 from hookbus.cli.target import what_is
 from hookbus.config.config import Config
-from hookbus.discovery import name_from_class
-from hookbus.errors import ExitCode, PluginError, UsageError, did_you_mean, reason_of
+from hookbus.errors import ExitCode, PluginError, UsageError, reason_of
 from hookbus.plugin.loading import check_loadable
 from hookbus.plugin.selection import Verdict, select
 from hookbus.plugin.source import scan_source
@@ -48,15 +47,11 @@ def why(arguments: Sequence[str]) -> int:
         )
     (word,) = parsed.rest
     selection = select(config, showing=True)
-    verdict = selection.verdicts.get(selection.catalog.name_of(word))
-    if verdict is None and (os.sep in word or what_is(Path(word)) == "is a directory"):
+    is_name = selection.catalog.name_of(word) in selection.verdicts
+    if not is_name and (os.sep in word or what_is(Path(word)) == "is a directory"):
         print("\n".join(map(printable, outcome_lines(Path(word)))))
         return ExitCode.OK
-    if verdict is None:
-        close = did_you_mean(name_from_class(word), selection.verdicts)
-        listed = f"; installed plugins: {', '.join(selection.catalog) or 'none'}"
-        raise UsageError(f"no plugin called {word!r} is installed{close or listed}")
-    print("\n".join(map(printable, _lines(verdict, config))))
+    print("\n".join(map(printable, _lines(selection.named(word), config))))
     return ExitCode.OK
 
 

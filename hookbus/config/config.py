@@ -22,7 +22,7 @@ from hookbus.errors import UsageError, clipped, spelled
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import Outcome
 from hookbus.logs import LEVEL
-from hookbus.validation import check_share
+from hookbus.validation import check_share, expanded
 
 
 @attrs.frozen
@@ -238,10 +238,10 @@ class Config:
         Raises:
             UsageError: this Config replaces it, and has replaced another one before.
         """
-        chosen = self._with_directory()
+        chosen, own = self._with_directory(), expanded(given) if given else None
         if chosen is None:
-            return given
-        chosen.replaced.add(None if given is None else str(Path(given).absolute()))
+            return own
+        chosen.replaced.add(None if own is None else str(own.absolute()))
         if len(chosen.replaced) > 1:
             named = ", ".join(sorted(path or "none" for path in chosen.replaced))
             raise UsageError(
@@ -367,7 +367,7 @@ def _sections(file: ConfigFile | None, catalog: Callable[[], Catalog]) -> Iterat
         if catalog().find(section) is None:
             raise UsageError(
                 f"{source}: a section for {spelled(section)}, and no plugin of that name "
-                f"is installed{catalog().did_you_mean(section)}"
+                f"is installed{catalog().hint(section)}"
             )
     for entry in file.entries:
         if entry.plugin:

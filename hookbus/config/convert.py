@@ -18,6 +18,7 @@ import attrs
 
 from hookbus.config.keys import boolean, listed
 from hookbus.errors import UsageError, spelled
+from hookbus.validation import expanded
 
 
 def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
@@ -41,9 +42,9 @@ def convert(hint: Any, value: str | tuple[str, ...], source: str) -> Any:
             return _form(option).read(value)
         except (ValueError, ImportError, AttributeError):
             continue
-    digits = re.sub("[-+._eE]", "", value.strip())
-    hint = "; it has too many digits" if digits.isdecimal() else ""
-    raise UsageError(f"{source}: {spelled(value)} is not {_spelled(wanted)}{hint}")
+    raise UsageError(
+        f"{source}: {spelled(value)} is not {_spelled(wanted)}{_advice(wanted, value)}"
+    )
 
 
 def takes_boolean(hint: Any) -> bool:
@@ -70,6 +71,18 @@ def metavar(hint: Any) -> str:
         forms.pop("TEXT", None)
     own = [form for form in forms if form != _OBJECT.metavar]
     return "|".join(own or [_OBJECT.metavar])
+
+
+def _advice(wanted: Sequence[Any], text: str) -> str:
+    """Return a hint about a number that a setting does not take; empty for other text."""
+    kinds, text = {_bare(option) for option in wanted}, text.strip()
+    if not kinds & {int, float} or not _NUMBER.fullmatch(text):
+        return ""
+    if float in kinds or re.fullmatch(r"[-+]?[\d_]+", text):
+        return "; it has too many digits"
+    number = float(text)
+    exact = number.is_integer() and abs(number) <= _MOST_EXACT
+    return f"; write {int(number)}" if exact else ""
 
 
 def _several(wanted: Sequence[Any], texts: tuple[str, ...], source: str) -> Any:
@@ -123,7 +136,7 @@ def _form(hint: Any) -> _Form:
         words = f"a list in which each item is {item.words}"
         return _Form(lambda t: _collected(hint, listed(t)), f"{item.metavar},...", words)
     if isinstance(origin, type) and issubclass(origin, PurePath):
-        return _Form(origin, "PATH", "a path")
+        return _Form(lambda text: origin(expanded(text)), "PATH", "a path")
     return next((form for known, form in _PLAIN if hint is known), _OBJECT)
 
 
@@ -171,6 +184,9 @@ def _object(text: str) -> Any:
 
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
+_MOST_EXACT = 2.0**53
+"""Above it, a float may stand for several whole numbers."""
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?")
 
 
 def _whole(text: str) -> int:

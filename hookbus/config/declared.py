@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import attrs
 
 from hookbus.config.settings import ON_ERROR
-from hookbus.discovery import Catalog, Installed, installed_plugins, spec_of
+from hookbus.discovery import Installed, installed_plugins, spec_of
 from hookbus.errors import PluginError
 
 _MAKERS = ("define", "mutable", "frozen", "dataclass")
@@ -86,7 +86,7 @@ def is_switch(flag: str, modules: Iterable[str] = ()) -> bool:
     return declared is not None and declared.is_boolean(field)
 
 
-def owner_of(flag: str, catalog: Catalog) -> tuple[str | None, str, bool]:
+def owner_of(flag: str, names: Iterable[str]) -> tuple[str | None, str, bool]:
     """Return the plugin of a flag or None, its field, and whether the flag is negated.
 
     A flag without a field, which is empty then, is for the main setting.
@@ -94,7 +94,7 @@ def owner_of(flag: str, catalog: Catalog) -> tuple[str | None, str, bool]:
     spelled = re.sub("[_.]", "-", flag.removeprefix("--")).lower()
     for negated in (False, True):
         rest = spelled.removeprefix("no-") if negated else spelled
-        name = longest(rest, catalog)
+        name = longest(rest, names)
         if name is not None:
             return name, rest[len(name) + 1 :].replace("-", "_"), negated
     return None, "", False

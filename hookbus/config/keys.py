@@ -6,12 +6,12 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hookbus.errors import UsageError, did_you_mean, spelled
+from hookbus.validation import expanded
 
 
 @attrs.frozen
@@ -117,7 +117,7 @@ def _directory(text: str) -> str:
     """
     if not text.strip() or "\0" in text:
         raise ValueError("expected the name of a directory")
-    return str(Path(text).absolute())
+    return str(expanded(text).absolute())
 
 
 def _seconds(text: str) -> float:

@@ -18,7 +18,7 @@ from hookbus.config.parser import (
     read_flags,
 )
 from hookbus.config.settings import ON_ERROR, Alone, Setting
-from hookbus.discovery import Catalog
+from hookbus.discovery import Catalog, published, to_install
 from hookbus.errors import UsageError, clipped, did_you_mean, spelled
 
 _PREFIX = "HOOKBUS_"
@@ -96,9 +96,10 @@ def setting_of_flag(
     if name is None:
         known = [*own.switches, *own.valued, *FLAGS, *(f"--{plugin}" for plugin in catalog)]
         where = "" if own.mixed else "flags stand before the script; "
+        missing, _, _ = owner_of(flag.name, published())
+        hint = to_install(missing or "") or did_you_mean(flag.name, known)
         raise UsageError(
-            f"unrecognized flag {flag.bare}{did_you_mean(flag.name, known)} "
-            f"({where}see {own.command} --help)"
+            f"unrecognized flag {flag.bare}{hint} ({where}see {own.command} --help)"
         )
     value: Any = flag.value
     if negated or value is None:
@@ -135,7 +136,7 @@ def setting_of_entry(entry: Entry, place: Precedence, catalog: Catalog) -> Setti
     if catalog.find(entry.plugin) is None:
         raise UsageError(
             f"{entry.source}: no plugin called {spelled(entry.plugin)} is installed"
-            f"{catalog.did_you_mean(entry.plugin)}"
+            f"{catalog.hint(entry.plugin)}"
         )
     name = catalog.name_of(entry.plugin)
     field = entry.key.replace("-", "_")

@@ -11,6 +11,7 @@ import attrs
 from hookbus.errors import ArgumentTypeError, UsageError
 from hookbus.hooks.requests import CurrentHook, ForeignLoop, Requests
 from hookbus.logs import log
+from hookbus.validation import expanded
 
 if TYPE_CHECKING:
     from hookbus.backend.protocol import Session
@@ -126,10 +127,10 @@ class Checkpoints:
             )
         if directory is not None and self._replace is not None:
             if self.directory is None:
-                self.replaced = Path(directory).absolute()
-                self.directory = Path(self._replace(directory) or directory)
+                self.replaced = expanded(directory).absolute()
+                self.directory = expanded(self._replace(directory) or directory)
         elif directory is not None:
-            here = Path(directory).absolute()
+            here = expanded(directory).absolute()
             if self.directory is not None and here != self.directory:
                 raise UsageError(
                     f"{who} would save into {directory}, but the session's "
@@ -161,7 +162,7 @@ class Checkpoints:
         """
         who = self._current_hook.name
         self._check_not_frozen("save_on_exception")
-        here = None if directory is None else Path(directory).absolute()
+        here = None if directory is None else expanded(directory).absolute()
         if self.failed_by is not None and here != self._failed:
             raise UsageError(
                 f"{who} and {self.failed_by} would save the checkpoint of a failed session "

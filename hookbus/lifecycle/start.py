@@ -68,6 +68,7 @@ from hookbus.saving.retention import Retention
 from hookbus.saving.saver import Saver
 from hookbus.step.backend_handle import BackendHandle
 from hookbus.tracked.objects import Tracking
+from hookbus.validation import expanded
 
 T = TypeVar("T")
 Done: TypeAlias = tuple[Any, int]
@@ -155,7 +156,7 @@ def new_session(
         foreign=mode.foreign,
     )
     # Absolute: the script may change the current directory.
-    directory = Path(given).absolute() if given else None
+    directory = expanded(given).absolute() if given else None
     # Without training, a custom loop tracks only some of the objects of a checkpoint.
     saves = kind == "train" or not mode.takes_reports
     checkpoints = Checkpoints(

@@ -207,7 +207,12 @@ def _announce(
     if not config.header:
         return
     blocked = {v.name: v.why for v in selection.verdicts.values() if v.blocked}
-    off = [f"{name} ({why})" for name, why in sorted({**blocked, **idle}.items())]
+    unused = {
+        v.name: f"{v.why}, so its settings have no effect"
+        for v in selection.verdicts.values()
+        if not v.on and config.settings_of(v.name)
+    }
+    off = [f"{name} ({why})" for name, why in sorted({**unused, **blocked, **idle}.items())]
     plugins = ", ".join(_shown(member, selection) for member in taking_part)
     shown = {"plugins": plugins or "none"}
     shown |= {"off": ", ".join(off)} if off else {}
@@ -228,5 +233,6 @@ def _shown(member: Registration, selection: Selection) -> str:
     verdict = selection.verdicts.get(member.name)
     word = verdict.decisive if verdict is not None else None
     silent = verdict is not None and (word is None or word.place is Precedence.CODE)
-    why = "" if silent and member.origin == verdict.why else f" ({member.origin})"  # type: ignore[union-attr]
-    return f"{member.name}{number}{why}"
+    if verdict is None or member.origin != verdict.why:
+        return f"{member.name}{number} ({member.origin})"
+    return f"{member.name}{number}" + ("" if silent else f" ({verdict.given})")

@@ -21,7 +21,7 @@ from hookbus.discovery import (
     installed_plugins,
     version_of,
 )
-from hookbus.errors import UsageError, spelled
+from hookbus.errors import UsageError, clipped, spelled
 from hookbus.logs import log
 from hookbus.plugin.requirements import _counts, _requirement
 
@@ -53,6 +53,15 @@ class Verdict:
         """Whether it is switched off by name; then its objects in code are as well."""
         return self.decisive is not None and not self.on
 
+    @property
+    def given(self) -> str:
+        """Every switch and setting of the deciding place, as the user wrote them."""
+        if self.decisive is None:
+            return self.why
+        place = self.decisive.place
+        every = [word.source for word in self.words if word.place is place]
+        return clipped(" ".join(dict.fromkeys(every)))
+
 
 @attrs.frozen
 class Selection:
@@ -72,6 +81,19 @@ class Selection:
     def on(self) -> list[Verdict]:
         """The verdicts about plugins that are on."""
         return [verdict for verdict in self.verdicts.values() if verdict.on]
+
+    def named(self, word: str) -> Verdict:
+        """Return the verdict about the plugin that a word of the user means.
+
+        Raises:
+            UsageError: no such plugin is installed.
+        """
+        verdict = self.verdicts.get(self.catalog.name_of(word))
+        if verdict is None:
+            every = f"; installed plugins: {_listed(self.catalog)}"
+            hint = self.catalog.hint(word) or every
+            raise UsageError(f"no plugin called {spelled(word)} is installed{hint}")
+        return verdict
 
 
 def decide(
@@ -157,17 +179,20 @@ def _missing(catalog: Catalog, verdict: Verdict, strict: bool) -> list[str]:
 
 
 def _unknown(word: Switch, catalog: Catalog) -> str:
-    close = catalog.did_you_mean(word.plugin)
+    close = catalog.hint(word.plugin)
     if "," in word.plugin and word.source.startswith("-p"):
         close = "; one -p takes one name"
     if word.on:
-        listed = ", ".join(catalog) or "none"
-        hint = close or f"; installed plugins: {listed}"
+        hint = close or f"; installed plugins: {_listed(catalog)}"
         return f"{word.source}: no plugin or module called {spelled(word.plugin)}{hint}"
-    if word.source.startswith("-p"):
+    if word.source.startswith("-p") and "pip" not in close:
         close = close.replace(" '", " '-p no:")
     hint = close or ", and no hook of the program has that name yet"
     return f"{word.source}: no plugin called {spelled(word.plugin)} is installed{hint}"
+
+
+def _listed(catalog: Catalog) -> str:
+    return ", ".join(catalog) or "none"
 
 
 def check_required(

@@ -22,6 +22,7 @@ from hookbus.lifecycle.start import current_config, new_session
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.monitored import MonitoredSession
+from hookbus.validation import expanded
 
 
 class SingularMonitoredSession(MonitoredSession):
@@ -225,8 +226,8 @@ def _automatic(
     output, argument = summary_dir, "summary_dir"
     if output is None:
         output, argument = checkpoint_dir, "checkpoint_dir"
-    if writing:
-        writing = {**writing, "output_dir": (str(output), Precedence.CODE, "")}
+    if writing and output:
+        writing = {**writing, "output_dir": (str(expanded(output)), Precedence.CODE, "")}
     here, there = (argument, output), ("checkpoint_dir", checkpoint_dir)
     return [
         ImpliedPlugin(plugin, f"{name}={str(directory)!r}", settings, required)

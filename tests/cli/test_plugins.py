@@ -414,3 +414,25 @@ def test_two_sessions_of_a_script_have_hooks_of_their_own(hookbus, script):
     """
     done = hookbus("run", "--stop-at-step-num-steps", "3", script(code))
     assert (done.returncode, done.stdout) == (0, "3\n3\n")
+
+
+def test_a_name_describes_one_plugin(hookbus):
+    """``plugins NAME`` is as detailed as -v; ``help NAME`` has the settings."""
+    listed = hookbus("plugins", "nan-tensor").stdout
+    assert listed.startswith("nan-tensor is off: not switched on\n  summary ")
+    assert "stop-at-step" not in listed
+    described = hookbus("help", "nan-tensor").stdout
+    assert "  off: not switched on\n\nsettings:\n" in described
+    assert "--[no-]nan-tensor-fail-on-nan-loss" in described
+    assert "stop-at-step" not in described
+
+
+@pytest.mark.parametrize("command", ["plugins", "why"])
+def test_a_name_that_is_not_installed_is_told(command, hookbus):
+    """With a close name, or the names of all plugins."""
+    close = hookbus(command, "nan-tensr")
+    assert close.returncode == 4
+    told = "ERROR: no plugin called 'nan-tensr' is installed; did you mean 'nan-tensor'?\n"
+    assert close.stderr == told
+    far = hookbus(command, "zzz").stderr
+    assert "'zzz' is installed; installed plugins: batch-size-finder, " in far

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,47 @@ def test_a_module_sees_what_it_sees_under_python(name, hookbus, process, script)
     assert [told, *rest] == ["the package", "at exit True True"]
     expected = json.loads(theirs.stdout.splitlines()[1])
     assert json.loads(first) == expected
+
+
+@pytest.mark.parametrize("name", ["pack", "pack.zip"])
+def test_a_script_may_be_a_folder_or_a_zip_file(name, hookbus, process, script):
+    """Its ``__main__.py`` finds the modules beside it, as under Python."""
+    path = script(ABOUT, "pack/__main__.py", before="")
+    beside = script("WORD = 'beside it'", "pack/helper.py", before="")
+    script("WORD = 'in the current folder'", "helper.py", before="")
+    with zipfile.ZipFile("pack.zip", "w") as packed:
+        packed.write(path, "__main__.py")
+        packed.write(beside, "helper.py")
+    mine, theirs = hookbus("run", name, "--epochs=3"), process(name, "--epochs=3")
+    assert (mine.returncode, mine.stderr) == (0, "")
+    first, *rest = mine.stdout.splitlines()
+    expected, *more = theirs.stdout.splitlines()
+    assert json.loads(first) == json.loads(expected)
+    assert rest == more == ["at exit True True"]
+
+
+def test_a_script_may_come_through_standard_input():
+    """Its name is ``-``, as under Python."""
+    source = "import sys; print(sys.argv, __name__, __file__); 1 / 0"
+    mine, theirs = (
+        subprocess.run(
+            [sys.executable, *words, "-", "--epochs"],
+            input=source,
+            capture_output=True,
+            text=True,
+        )
+        for words in (["-m", "hookbus", "run"], [])
+    )
+    assert mine.stdout == theirs.stdout == "['-', '--epochs'] __main__ <stdin>\n"
+    assert (mine.returncode, mine.stderr) == (theirs.returncode, theirs.stderr)
+
+
+def test_a_folder_without_a_main_is_told(hookbus):
+    """As Python does, with the name of the file that is missing."""
+    Path("empty").mkdir()
+    done = hookbus("run", "empty")
+    assert done.returncode == 4
+    assert "ERROR: empty has no __main__.py, which Python runs in a folder" in done.stderr
 
 
 def test_a_module_trains_with_plugins(hookbus, script):

@@ -98,6 +98,38 @@ def test_a_plugin_for_other_sessions_is_neither_made_nor_forgotten(
     assert "off='judge (serves eval)'" in done.stderr
 
 
+def test_the_first_line_has_all_flags_of_a_plugin(hookbus, script):
+    """Those of the place that decides, once each and in their order."""
+    flags = ["--logging-tensor", "loss", "--logging-tensor-every-n-iter=3"]
+    done = hookbus("run", "-p", "no:progress", *flags, script())
+    assert "(--logging-tensor loss --logging-tensor-every-n-iter 3)" in done.stderr
+
+
+def test_the_first_line_tells_of_settings_without_a_plugin_that_is_on(hookbus, script):
+    """A section of a config file does not switch its plugin on."""
+    Path("hookbus.toml").write_text("[stop-at-step]\nlast_step = 2\n")
+    done = hookbus("run", script())
+    told = "off='stop-at-step (not switched on, so its settings have no effect)'"
+    assert done.stderr.count(told) == 1
+    assert done.stdout == "steps 5\n"
+
+
+def test_a_checkpoint_directory_may_begin_at_home(hookbus, script, tmp_path):
+    """In a flag, as in the argument of the session."""
+    home = tmp_path / "home"
+    home.mkdir()
+    by_flag = ["--checkpoint-dir=~/flag", script()]
+    done = hookbus("run", *by_flag, HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    given = script(
+        "MonitoredTrainingSession(graph, checkpoint_dir='~/code').close()", "c.py"
+    )
+    hookbus("run", given, HOME=str(home))
+    assert (home / "flag/ckpt-5").is_dir()
+    assert (home / "code/ckpt-0").is_dir()
+    assert not Path("~").exists()
+
+
 def test_a_class_that_is_passed_on_by_another_module_is_its_plugins(
     hookbus, install, site, script
 ):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import hookbus
 from hookbus import UsageError
+from hookbus.config.convert import convert
 from hookbus.config.keys import boolean
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.settings import Setting, build, fields_of, flag_of
@@ -100,6 +101,8 @@ def test_text_becomes_what_the_field_is_annotated_with(field, text, value):
         ("rate", "9" * 400, "is not a number; it has too many digits"),
         ("rate", "1e400", "is not a number; it has too many digits"),
         ("number", "9" * 400, "is not a whole number or a number; it has too many"),
+        ("steps", "1e3", "'1e3' is not a whole number; write 1000"),
+        ("maybe", "10.0", "'10.0' is not a whole number; write 10"),
     ],
 )
 def test_text_that_does_not_fit_names_the_flag(field, text, wanted):
@@ -109,6 +112,22 @@ def test_text_that_does_not_fit_names_the_flag(field, text, wanted):
         build(Demo, "demo", [setting])
     assert setting.source in str(caught.value)
     assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"), [("steps", "10.5"), ("steps", "1e400"), ("on", "123")]
+)
+def test_no_advice_is_better_than_a_wrong_one(field, text):
+    """A fraction has no digit too many, and neither has what is no number."""
+    with pytest.raises(UsageError, match=r"is not (a whole number|true or false)$"):
+        build(Demo, "demo", [flag(field, text)])
+
+
+def test_a_path_may_begin_at_home(monkeypatch):
+    """A shell replaces the tilde only at the beginning of a word."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert convert(Path, "~/runs", "--dir=~/runs") == Path("/home/ada/runs")
+    assert convert(Path, "runs/~", "--dir=runs/~") == Path("runs/~")
 
 
 @given(st.sampled_from(TRUE + FALSE), st.data())

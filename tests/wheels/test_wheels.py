@@ -351,6 +351,23 @@ def test_the_core_alone_cannot_save_and_says_what_to_install(core_alone):
     assert not Path("saved").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "-p", "nan-tensor"],
+        ["run", "--nan-tensor-fail-on-nan-loss"],
+        ["run", "-o", "nan-tensor.fail_on_nan_loss=false"],
+        ["why", "nan-tensor"],
+        ["plugins", "nan-tensor"],
+    ],
+)
+def test_the_core_alone_says_how_to_install_a_plugin(words, core_alone, toy):
+    """Its metadata list the plugins that the extra ``all`` brings."""
+    done = core_alone.hookbus(*words, *([toy] if words[0] == "run" else []))
+    assert done.returncode == hookbus.ExitCode.USAGE
+    assert "; pip install hookbus-nan-tensor" in done.stderr
+
+
 SHOUT = '''"""A hook from somewhere else."""
 
 import hookbus
