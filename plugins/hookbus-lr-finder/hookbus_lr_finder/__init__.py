@@ -7,12 +7,12 @@ from pathlib import Path
 
 import attrs
 from attrs import field
-from hookbus_lr_finder_sweep import NAME, Sweep
 
 import hookbus
 from hookbus import Graph, Session, SessionRunArgs, SessionRunHook, UsageError
 from hookbus.evaluating import undisturbed
 from hookbus.validation import numeric
+from hookbus_lr_finder.sweep import NAME, Sweep
 
 _POSITIVE = numeric(above=0)
 

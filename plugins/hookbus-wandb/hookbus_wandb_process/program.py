@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import attrs
-from hookbus_wandb_file import LogFile
+
+from hookbus_wandb_process.file import LogFile
 
 _FLUSH_SECS = 0.05
 _WRITTEN_SECS = 60.0

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from hookbus_lr_finder_picture import write
 
 import hookbus
 from hookbus import Session, UsageError
 from hookbus.validation import number_in
+from hookbus_lr_finder.picture import write
 
 NAME = "lr-finder"
 _SMOOTHING = 0.8

@@ -27,8 +27,8 @@ from hookbus.tracking import Record, RecordingHook, RunInfo
 from hookbus.validation import numeric
 
 if TYPE_CHECKING:
-    from hookbus_opentelemetry_export import Exports
-    from hookbus_opentelemetry_spans import Interval, Spans
+    from hookbus_opentelemetry.export import Exports
+    from hookbus_opentelemetry.spans import Interval, Spans
 
 _VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -96,7 +96,7 @@ class OpenTelemetryHook(RecordingHook):
         self._context = self._step_end = self._save_began = self._error = None
         self._is_due, self._found = False, []
         try:
-            import hookbus_opentelemetry_export  # noqa: F401 (start needs it)
+            import hookbus_opentelemetry.export  # noqa: F401 (start needs it)
         except ImportError as error:
             raise UsageError(
                 f"{self._own} needs packages that cannot be imported ({error}): pip "
@@ -106,8 +106,8 @@ class OpenTelemetryHook(RecordingHook):
 
     def start(self, run: RunInfo) -> None:
         """Begin the span of the session."""
-        from hookbus_opentelemetry_export import Exports
-        from hookbus_opentelemetry_spans import Spans
+        from hookbus_opentelemetry.export import Exports
+        from hookbus_opentelemetry.spans import Spans
 
         endpoint = self.endpoint or os.environ.get(_VARIABLE) or "http://localhost:4318"
         exports = Exports(
@@ -241,7 +241,7 @@ class OpenTelemetryHook(RecordingHook):
 
     def _note(self, call: HookCall) -> None:
         """Keep a call of another hook in the watched step."""
-        from hookbus_opentelemetry_spans import Interval
+        from hookbus_opentelemetry.spans import Interval
 
         run = call.arguments.get("run_context")
         if isinstance(run, SessionRunContext):
@@ -282,7 +282,7 @@ class OpenTelemetryHook(RecordingHook):
         error: BaseException | None = None,
     ) -> None:
         """Add what is over now to the watched step, or else to the session."""
-        from hookbus_opentelemetry_spans import Interval
+        from hookbus_opentelemetry.spans import Interval
 
         interval = Interval(name, began, time.perf_counter(), attributes, error)
         if self._is_due:

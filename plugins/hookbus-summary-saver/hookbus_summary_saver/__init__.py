@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import attrs
-from hookbus_summary_events import EventFile, check_there
 
 import hookbus
 from hookbus import (
@@ -25,6 +24,7 @@ from hookbus import (
     UsageError,
 )
 from hookbus.validation import numeric
+from hookbus_summary_saver.events import EventFile, check_there
 
 _MOST_SEEN = 1024
 """The number of values of evaluations that are not written a second time."""

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import attrs
 from attrs import field
-from hookbus_reduce_lr_on_plateau_rule import NAME, Plateau, metric_in
 
 import hookbus
 from hookbus import Due, Graph, Session, SessionRunArgs, SessionRunHook
 from hookbus.validation import numeric
+from hookbus_reduce_lr_on_plateau.rule import NAME, Plateau, metric_in
 
 _COUNT = numeric(least=0, whole=True)
 _LEAST = 1e-8

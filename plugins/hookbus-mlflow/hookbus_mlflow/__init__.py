@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import attrs
-from hookbus_mlflow_names import Names
 
 import hookbus
 from hookbus import Checkpoints, Graph
 from hookbus.tracking import Record, RunInfo, Tracker
 from hookbus.validation import numeric
+from hookbus_mlflow.names import Names
 
 _ID = "hookbus.id"
 """The tag by which a resumed training finds its run."""

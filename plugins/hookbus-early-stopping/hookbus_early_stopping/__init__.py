@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import attrs
-from hookbus_early_stopping_rules import MODES, Rule, number
 
 import hookbus
 from hookbus import (
@@ -23,6 +22,7 @@ from hookbus import (
 from hookbus.errors import ArgumentTypeError, UnknownNodeError
 from hookbus.evaluating import undisturbed
 from hookbus.validation import numeric
+from hookbus_early_stopping.rules import MODES, Rule, number
 
 NAME = "early-stopping"
 _SETTING = "the setting metric of early-stopping"

@@ -14,7 +14,7 @@ import attrs
 import hookbus
 from hookbus.tracking import Record, RunInfo, Tracker
 
-_PROGRAM = Path(__file__).with_name("hookbus_wandb_process.py")
+_PROGRAM = Path(__file__).parents[1] / "hookbus_wandb_process" / "program.py"
 
 
 @attrs.define(eq=False)

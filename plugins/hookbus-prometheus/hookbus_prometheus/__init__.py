@@ -13,7 +13,7 @@ from hookbus.tracking import Record, RecordingHook, RunInfo
 from hookbus.validation import numeric
 
 if TYPE_CHECKING:
-    from hookbus_prometheus_server import Server
+    from hookbus_prometheus.server import Server
 
 
 @attrs.define(eq=False)
@@ -72,7 +72,7 @@ class PrometheusHook(RecordingHook):
 
     def start(self, run: RunInfo) -> None:
         """Open the port."""
-        from hookbus_prometheus_server import Collector, Server
+        from hookbus_prometheus.server import Collector, Server
 
         assert self._clock is not None
         self._collector = Collector(run, self._global_step, self._clock)

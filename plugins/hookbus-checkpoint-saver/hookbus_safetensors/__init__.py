@@ -19,7 +19,11 @@ from typing import Any, BinaryIO
 
 import attrs
 import numpy as np
-from hookbus_safetensors_file import (
+from safetensors import SafetensorError
+
+from hookbus import CheckpointError, CheckpointFiles, HookbusError, UsageError
+from hookbus.backend import Packed, library_name, library_named, plugin_for, unpacked
+from hookbus_safetensors.file import (
     METADATA,
     ArrayFile,
     StoredArray,
@@ -27,10 +31,6 @@ from hookbus_safetensors_file import (
     pieces_of,
     write_arrays,
 )
-from safetensors import SafetensorError
-
-from hookbus import CheckpointError, CheckpointFiles, HookbusError, UsageError
-from hookbus.backend import Packed, library_name, library_named, plugin_for, unpacked
 
 _ARRAYS = "arrays.safetensors"
 _TREE = "state.json"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
-from hookbus_profiler_timeline import Span, Timeline
 
 import hookbus
 from hookbus import (
@@ -26,6 +25,7 @@ from hookbus import (
     UsageError,
 )
 from hookbus.validation import numeric
+from hookbus_profiler.timeline import Span, Timeline
 
 _TRACED = SessionRunArgs(options=RunOptions(trace_level=RunOptions.FULL_TRACE))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
-from hookbus_checkpoint_saver_rules import MODES, Best, good_reason
 
 import hookbus
 from hookbus import (
@@ -21,6 +20,7 @@ from hookbus import (
     SessionRunValues,
 )
 from hookbus.validation import numeric
+from hookbus_checkpoint_saver.rules import MODES, Best, good_reason
 
 NAME = "checkpoint-saver"
 
