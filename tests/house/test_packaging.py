@@ -28,6 +28,7 @@ TOP_LEVEL = {
     ".ci",
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
@@ -51,6 +52,7 @@ SHARED = {
         "long_description_content_type",
         "license",
         "license_files",
+        "author",
         "classifiers",
     ],
     "options": ["python_requires"],
@@ -204,6 +206,9 @@ def test_all_plugins_are_described_in_one_shape(setup):
             "long_description_content_type",
             "license",
             "license_files",
+            "author",
+            "project_urls",
+            "keywords",
             "classifiers",
         ],
         "options": ["package_dir", "packages", "python_requires", "install_requires"],
@@ -223,9 +228,71 @@ def test_all_plugins_share_version_licence_and_python(any_folder):
     for section, key in [
         ("metadata", "version"),
         ("metadata", "license"),
+        ("metadata", "author"),
         ("options", "python_requires"),
     ]:
         assert setup[section][key] == core[section][key], key
+
+
+REPOSITORY = "https://github.com/hookbus/hookbus"
+SHORT = ("hookbus-certify", "hookbus-live")
+"""Distributions that have an extra of their own, and are in ``hookbus[all]``."""
+
+
+@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
+def test_the_metadata_lead_to_the_repository(place):
+    """Each address names this repository, and what lies there in a file or folder of it."""
+    metadata = read(place / "setup.cfg")["metadata"]
+    lines = metadata["project_urls"].strip().splitlines()
+    urls = dict(re.split(r"\s*=\s*", line) for line in lines)
+    assert list(urls) == ["Documentation", "Source", "Changelog", "Issues"]
+    assert urls["Source"] == REPOSITORY
+    assert urls["Issues"] == f"{REPOSITORY}/issues"
+    shown = urls["Documentation"].removeprefix(f"{REPOSITORY}/tree/main/")
+    assert shown == ("docs" if place == ROOT else f"plugins/{place.name}")
+    assert (ROOT / urls["Changelog"].removeprefix(f"{REPOSITORY}/blob/main/")).is_file()
+    own = "pluggy" if place == ROOT else place.name.removeprefix("hookbus-")
+    assert metadata["keywords"].split(", ")[-1] == own
+
+
+def test_the_whole_repository_names_one_address():
+    """CITATION.cff and the templates for issues lead where the metadata lead."""
+    for name in ("CITATION.cff", ".github/ISSUE_TEMPLATE/config.yml"):
+        found = re.findall(r"https://github\.com/[\w/-]+", (ROOT / name).read_text("utf-8"))
+        assert found
+        assert all(f"{url}/".startswith(f"{REPOSITORY}/") for url in found), name
+
+
+@pytest.mark.parametrize("name", ["bug", "feature", "plugin"])
+def test_a_template_for_issues_is_a_form(name):
+    """It has a name, a description and fields; the first one is required."""
+    path = ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml"
+    form = yaml.safe_load(path.read_text("utf-8"))
+    assert (form["name"], form["labels"]) == (name.capitalize(), [name])
+    assert form["description"]
+    assert form["body"][0]["validations"] == {"required": True}
+    ids = [field["id"] for field in form["body"]]
+    assert len({*ids}) == len(ids)
+
+
+def test_every_distribution_has_an_extra_of_the_core():
+    """``hookbus[NAME]`` installs hookbus-NAME: each that ``hookbus[all]`` leaves out."""
+    extras = dict(read(ROOT / "setup.cfg")["options.extras_require"])
+    assert extras.pop("testing").split() == ["pytest>=8"]
+    every = extras.pop("all").split()
+    for name, required in extras.items():
+        assert required.split() == [f"hookbus-{name}>=0.1,<0.2"]
+    left_out = [path.name for path in EVERY if f"{path.name}>=0.1,<0.2" not in every]
+    assert {f"hookbus-{name}" for name in extras} == {*left_out, *SHORT}
+
+
+@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
+def test_all_distributions_are_released_together(place):
+    """They have one version, which CITATION.cff names."""
+    version = read(ROOT / "setup.cfg")["metadata"]["version"]
+    assert read(place / "setup.cfg")["metadata"]["version"] == version
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == version
 
 
 def test_names_follow_from_the_folder(folder, setup):
