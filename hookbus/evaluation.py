@@ -23,6 +23,7 @@ from hookbus.errors import (
 )
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.hooks.hook import HookObject
 from hookbus.lifecycle.creators import ChiefSessionCreator, Scaffold
 from hookbus.logs import log, shown
 from hookbus.plugin.roster import ImpliedPlugin, as_hooks
@@ -56,7 +57,7 @@ def evaluate_once(
     feed_dict: Feeds = None,
     final_ops: Any = None,
     final_ops_feed_dict: Feeds = None,
-    hooks: Iterable[Any] | None = None,
+    hooks: Iterable[HookObject] | None = None,
     logdir: str | Path | None = None,
     name: str | None = None,
     config: Config | None = None,
@@ -122,7 +123,7 @@ def evaluate_repeatedly(
     final_ops: Any = None,
     final_ops_feed_dict: Feeds = None,
     eval_interval_secs: float = 60,
-    hooks: Iterable[Any] | None = None,
+    hooks: Iterable[HookObject] | None = None,
     max_number_of_evaluations: int | None = None,
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
@@ -187,7 +188,7 @@ def evaluation_loop(
     max_number_of_evaluations: int | None = None,
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
-    hooks: Iterable[Any] | None = None,
+    hooks: Iterable[HookObject] | None = None,
     name: str | None = None,
     config: Config | None = None,
 ) -> Any:
@@ -321,7 +322,7 @@ class _Evaluation:
             return None
 
 
-def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[ImpliedPlugin]:
+def _writers(logdir: str | Path | None, hooks: Iterable[HookObject]) -> list[ImpliedPlugin]:
     """Return the plugins that write the results of an evaluation."""
     given = [hook.log_dir for hook in hooks if isinstance(hook, SummaryAtEndHook)]
     places = {str(place) for place in (logdir, *given) if place is not None}

@@ -18,6 +18,7 @@ from hookbus.discovery import installed_plugins
 from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.outcome import StepFnStop
 from hookbus.lifecycle.creators import Scaffold
 from hookbus.lifecycle.recovery import Recovery
@@ -87,8 +88,8 @@ def train(
     ready_op: Node | str | None = None,
     summary_op: Any = UNSET,
     saver: Sequence[Node | str] | None = None,
-    hooks: Iterable[Any] | None = None,
-    chief_only_hooks: Iterable[Any] | None = None,
+    hooks: Iterable[HookObject] | None = None,
+    chief_only_hooks: Iterable[HookObject] | None = None,
     save_checkpoint_secs: float | Unset | None = UNSET,
     save_checkpoint_steps: int | Unset | None = UNSET,
     save_interval_secs: float | Unset | None = UNSET,

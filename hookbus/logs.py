@@ -336,7 +336,7 @@ def _unconfigured() -> Any:
     return logger.bind()
 
 
-log = Logger()
+log: Logger = Logger()
 
 
 def shown(path: Path) -> str:

@@ -148,7 +148,8 @@ _NUMBERS = frozenset({int, float})
 PROCESS = RandomGenerators()
 """The generators of the process."""
 
-capture, restore = PROCESS.capture, PROCESS.restore
+capture: Callable[[], dict[str, Any]] = PROCESS.capture
+restore: Callable[[Mapping[str, Any]], None] = PROCESS.restore
 
 
 def same(one: Any, other: Any) -> bool:

@@ -54,7 +54,7 @@ class EmbeddedSession(SessionBase):
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.global_step: int = graph.global_step.source
-        self.version = 0
+        self.version: int = 0
         self._closed = False
         self._last: dict[str, Mapping[str, Any]] = {}
         self._compiled: dict[Program, CompiledProgram | None] = {}

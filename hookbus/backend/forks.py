@@ -33,7 +33,7 @@ class ForkedInput(Input):
         if begin == "copy":
             # A copy: an iterator may return the very state that it goes on changing.
             self._position = copy.deepcopy(first.state_dict())
-            self.pulled = first.pulled
+            self.pulled: int = first.pulled
 
     def pull(self) -> Any:
         """Return the next value.

@@ -114,9 +114,10 @@ class Input:
         self._given: _Given | None = None
         self._given_before = self._jump = 0
         self._put_back: list[Any] = []
-        self.pulled = 0
+        self.pulled: int = 0
         self._keeper: str | None = None
-        self._started = self.ended = False
+        self.ended: bool = False
+        self._started = False
         self._checksums = Checksums(state)
         self._next_noted = 1
         self._keeps_last = False

@@ -23,7 +23,7 @@ class Recording:
 
     def __init__(self, fed: Set[str]) -> None:
         self.ops: list[OpRecord] = []
-        self.start = time.perf_counter()
+        self.start: float = time.perf_counter()
         self._fed = fed
 
     @property

@@ -160,7 +160,8 @@ class ReportSession(EmbeddedSession):
 
     def __init__(self, graph: ReportGraph) -> None:
         super().__init__(graph)
-        self.last = self._nothing = Reports()
+        self.last: Reports = Reports()
+        self._nothing = self.last
         self.last.aside = undisturbed
         self._takes_reports = graph.takes_reports
         self._live = graph.live_variables

@@ -64,15 +64,17 @@ class Bus:
         fork_guard: ForkGuard | None = None,
     ) -> None:
         self.kind = kind
-        self.current = CurrentHook()
-        self.clock = TrainingClock()
+        self.current: CurrentHook = CurrentHook()
+        self.clock: TrainingClock = TrainingClock()
         self.evaluation: str | None = None
         """The name of the evaluation that is under way; None without one or its name."""
         self._members: dict[str, Registration] = {}
         self._hints: dict[str, OrderHints] = {}
         self._guards: dict[str, ErrorGuard] = {}
-        self.failures = FailureLog(self.current, self._members)
-        self.costs = None if budget is None else HookCosts(budget, self._members)
+        self.failures: FailureLog = FailureLog(self.current, self._members)
+        self.costs: HookCosts | None = (
+            None if budget is None else HookCosts(budget, self._members)
+        )
         self._registry = Registry()
         self._registry.declare(hookspecs)
         self._observers = Observers()
@@ -80,9 +82,9 @@ class Bus:
         self._compiled: WeakSet[Caller] = WeakSet()
         self._fork_guard = fork_guard or ForkGuard()
         self._followers: WeakSet[Follower] = WeakSet()
-        self.version = 0
+        self.version: int = 0
         """How often its hooks or observers have changed."""
-        self.changes = 0
+        self.changes: int = 0
         """How often something has happened after which hooks may be due earlier."""
         self.changed: dict[str, int] = {}
         """The last of these that reached a hook, by name; none if it is not there."""

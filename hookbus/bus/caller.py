@@ -104,7 +104,7 @@ class Caller:
             if each.guard and not each.wrapper:
                 call = each.guard.around(event, call)
             (self._wrappers if each.wrapper else self.rows).append((each.plugin, call))
-        self.is_plain = not self._wrappers and observers is None
+        self.is_plain: bool = not self._wrappers and observers is None
 
     @property
     def names(self) -> Iterable[str]:

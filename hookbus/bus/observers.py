@@ -21,7 +21,7 @@ class Observers:
 
     def __init__(self) -> None:
         self._callbacks: dict[object, Observer] = {}
-        self.elsewhere = 0.0
+        self.elsewhere: float = 0.0
         """Seconds that the current call spent in events that it sent itself."""
 
     def __bool__(self) -> bool:
@@ -112,9 +112,9 @@ class WrapperProxy:
         resume: Callable[..., Any],
     ) -> None:
         self._next = partial(begin, next, wrapper)
-        self.send = partial(resume, wrapper.send)
-        self.throw = partial(resume, wrapper.throw)
-        self.close = wrapper.close
+        self.send: Callable[[Any], Any] = partial(resume, wrapper.send)
+        self.throw: Callable[[BaseException], Any] = partial(resume, wrapper.throw)
+        self.close: Callable[[], None] = wrapper.close
 
     def __next__(self) -> None:
         self._next()

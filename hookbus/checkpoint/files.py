@@ -121,7 +121,7 @@ class CheckpointFiles:
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self.records: dict[str, FileRecord] = {}
-        self.directory = None if directory is None else Path(directory)
+        self.directory: Path | None = None if directory is None else Path(directory)
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:

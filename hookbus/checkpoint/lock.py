@@ -21,7 +21,7 @@ except ImportError:  # without it, another process cannot be noticed
 
 LOCK_NAME = ".writing"
 
-changing = threading.RLock()
+changing: threading.RLock = threading.RLock()
 """Held while a lock is taken or released, and while the process forks."""
 
 _held: set[Path] = set()

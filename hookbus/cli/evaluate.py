@@ -32,7 +32,7 @@ def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, " ".join(text.split())  # an array takes several lines
 
 
-evaluate = Command(
+evaluate: Command = Command(
     "evaluate",
     "Evaluate the newest checkpoint of an Estimator on the whole input.",
     {

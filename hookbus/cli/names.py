@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import attrs
 
@@ -42,7 +42,7 @@ def with_names(run: Callable[[Sequence[str]], int], arguments: Sequence[str]) ->
 class NamesHook(SessionRunHook):
     """Prints the names of values after the first training step, and stops."""
 
-    options = HookOptions(ranks="all", only_observes=True)
+    options: ClassVar[HookOptions] = HookOptions(ranks="all", only_observes=True)
     _is_chief: bool = attrs.field(default=True, init=False)
     _is_done: bool = attrs.field(default=False, init=False)
 

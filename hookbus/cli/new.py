@@ -43,7 +43,8 @@ _TEMPLATES = {
     "gitignore": ".gitignore",
     "LICENSE": "LICENSE",
     "README.md": "README.md",
-    "$like/hook.txt": "$module.py",
+    "$like/hook.txt": "$module/__init__.py",
+    "py.typed": "$module/py.typed",
     "pyproject.toml": "pyproject.toml",
     "setup.cfg": "setup.cfg",
     "test.txt": "tests/test_$identifier.py",
@@ -87,7 +88,7 @@ class Naming:
 
     @property
     def module(self) -> str:
-        """The name of the module."""
+        """The name of the package."""
         return f"hookbus_{self.identifier}"
 
     @property

@@ -115,7 +115,7 @@ def _refusing(output: str) -> Iterator[None]:
         raise UsageError(f"--output {output}: cannot write it: {error.strerror}") from None
 
 
-predict = Command(
+predict: Command = Command(
     "predict",
     "Write the predictions of an Estimator to a file, one JSON object a line.",
     {

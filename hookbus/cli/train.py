@@ -21,7 +21,7 @@ def _job(parsed: ParsedFlags) -> Job:
     return job
 
 
-train = Command(
+train: Command = Command(
     "train",
     "Train an Estimator from its newest checkpoint until the input ends.",
     {

@@ -43,6 +43,7 @@ from hookbus.estimator.run_config import RunConfig, with_directory
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.hooks.checkpoints import CheckpointSaverListener, check_listeners
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.outcome import resumes
 from hookbus.lifecycle.creators import ChiefSessionCreator, WorkerSessionCreator, warm
 from hookbus.logs import log
@@ -113,7 +114,7 @@ class Estimator:
     def train(
         self,
         input_fn: Callable[..., Iterable[Any]],
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         steps: int | None = None,
         max_steps: int | None = None,
         saving_listeners: Iterable[CheckpointSaverListener] | None = None,
@@ -153,7 +154,7 @@ class Estimator:
         self,
         stop_hook: StopTrainingHook,
         input_fn: Callable[..., Iterable[Any]],
-        hooks: Iterable[Any] | None,
+        hooks: Iterable[HookObject] | None,
         saving_listeners: Iterable[CheckpointSaverListener] | None,
     ) -> None:
         """Train until *stop_hook* stops, for :meth:`train` and ``train_and_evaluate``.
@@ -192,7 +193,7 @@ class Estimator:
         self,
         input_fn: Callable[..., Iterable[Any]],
         steps: int | None = None,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         checkpoint_path: str | Path | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
@@ -235,7 +236,7 @@ class Estimator:
         path: str | Path | NewestIn,
         input_fn: Callable[..., Iterable[Any]],
         steps: int | None,
-        hooks: Iterable[Any] | None,
+        hooks: Iterable[HookObject] | None,
         name: str | None,
         automatic: Sequence[ImpliedPlugin] = (),
         around: Callable[[Session], AbstractContextManager[Any]] = nullcontext,
@@ -281,7 +282,7 @@ class Estimator:
         self,
         input_fn: Callable[..., Iterable[Any]],
         predict_keys: Sequence[str] | str | None = None,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         checkpoint_path: str | Path | None = None,
         yield_single_examples: bool = True,
     ) -> Generator[Any, None, None]:
@@ -359,7 +360,7 @@ class Estimator:
         self,
         input_fn: Callable[..., Iterable[Any]],
         keys: Sequence[str] | str | None,
-        hooks: Iterable[Any] | None,
+        hooks: Iterable[HookObject] | None,
         checkpoint_path: str | Path | None,
     ) -> Generator[Any, None, None]:
         """Yield the predictions of each batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
@@ -12,6 +12,7 @@ from hookbus.estimator.inputs import BatchedInput
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, op_behind, ops_of
+from hookbus.hooks.hook import HookObject
 from hookbus.lifecycle.creators import Scaffold
 from hookbus.metrics import Metric
 from hookbus.plugin.roster import as_hooks
@@ -75,11 +76,11 @@ class EstimatorSpec:
     train_op: NodeOrName | None = None
     eval_metric_ops: Mapping[str, Any] = attrs.field(default=None, converter=_or_empty)
     export_outputs: Mapping[str, Any] | None = None
-    training_chief_hooks: tuple[Any, ...] = hooks_field("training_chief_hooks")
-    training_hooks: tuple[Any, ...] = hooks_field("training_hooks")
+    training_chief_hooks: Sequence[HookObject] = hooks_field("training_chief_hooks")
+    training_hooks: Sequence[HookObject] = hooks_field("training_hooks")
     scaffold: Scaffold | None = None
-    evaluation_hooks: tuple[Any, ...] = hooks_field("evaluation_hooks")
-    prediction_hooks: tuple[Any, ...] = hooks_field("prediction_hooks")
+    evaluation_hooks: Sequence[HookObject] = hooks_field("evaluation_hooks")
+    prediction_hooks: Sequence[HookObject] = hooks_field("prediction_hooks")
 
     def __attrs_post_init__(self) -> None:
         if self.mode not in _MODES:

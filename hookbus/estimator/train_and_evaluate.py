@@ -18,6 +18,7 @@ from hookbus.estimator.exporter import Exporter
 from hookbus.estimator.hooks import StopTrainingHook
 from hookbus.estimator.model_fn import hooks_field
 from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.outcome import resumes
 from hookbus.logs import log
 from hookbus.slim.hooks import EvaluationEmitter
@@ -66,7 +67,7 @@ class TrainSpec:
 
     input_fn: Callable[..., Iterable[Any]]
     max_steps: int | None = None
-    hooks: tuple[Any, ...] = hooks_field("hooks")
+    hooks: Sequence[HookObject] = hooks_field("hooks")
     saving_listeners: tuple[CheckpointSaverListener, ...] = attrs.field(
         default=(), converter=check_listeners
     )
@@ -98,7 +99,7 @@ class EvalSpec:
     input_fn: Callable[..., Iterable[Any]]
     steps: int | None = 100
     name: str | None = None
-    hooks: tuple[Any, ...] = hooks_field("hooks")
+    hooks: Sequence[HookObject] = hooks_field("hooks")
     exporters: tuple[Exporter, ...] = attrs.field(default=(), converter=_exporters)
     start_delay_secs: float = 0.0
     throttle_secs: float = 600.0

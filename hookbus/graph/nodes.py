@@ -32,7 +32,7 @@ class NodeTable:
         self._nodes: dict[str, Node] = {}
         self._finalized = False
         self._owner: Callable[[], str | None] = lambda: None
-        self.global_step = self._add(GLOBAL_STEP, "variable", 0)
+        self.global_step: Node = self._add(GLOBAL_STEP, "variable", 0)
 
     @property
     def nodes(self) -> Mapping[str, Node]:

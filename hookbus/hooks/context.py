@@ -393,8 +393,8 @@ class UsualRunValues(SessionRunValues):
 
     __slots__ = ()
     __init__ = object.__init__
-    options = RunOptions()
-    run_metadata = RunMetadata()
+    options: RunOptions = RunOptions()
+    run_metadata: RunMetadata = RunMetadata()
     skipped = False
 
 

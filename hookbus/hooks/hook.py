@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from types import ModuleType
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
@@ -95,3 +96,11 @@ class SessionRunHook:
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
         """``on_exception(session, exception, outcome)``: finish after an error."""
+
+
+HookObject: TypeAlias = SessionRunHook | ModuleType
+"""The types of hooks for type checkers.
+
+At run time, any object with a method for an event is a hook. No type describes these and
+leaves out classes, which are a frequent mistake.
+"""

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 PROJECT = "hookbus"
 """The project name of hookbus' markers, and its entry-point group."""
 
-hookspec = pluggy.HookspecMarker(PROJECT)
+hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
 """Declares an event; for plugins that add events of their own."""
 
-hookimpl = pluggy.HookimplMarker(PROJECT)
+hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
 """Marks a method or function as an implementation of the event of its name.
 
 Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``, ``optionalhook`` and

@@ -188,7 +188,7 @@ class _GraphSessionCreator:
         if scaffold is not None and scaffold.graph is not graph:
             raise UsageError("the scaffold belongs to another graph than the session")
         self.graph = graph
-        self.scaffold = scaffold or Scaffold(graph)
+        self.scaffold: Scaffold = scaffold or Scaffold(graph)
         self._backend = backend or create_session
 
     def create_session(self) -> Session:

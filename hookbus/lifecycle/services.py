@@ -10,6 +10,7 @@ from hookbus.errors import UsageError
 from hookbus.graph.node import Node
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import NOBODY
+from hookbus.hooks.requests import CurrentHook, Requests
 from hookbus.lifecycle.state import SessionState
 from hookbus.logs import log
 from hookbus.swaps import swaps_of
@@ -28,7 +29,8 @@ class Services:
 
     def __init__(self, state: SessionState, session: Session) -> None:
         self._state, self._session = state, session
-        self.requests, self.current_hook = state.requests, state.bus.current
+        self.requests: Requests = state.requests
+        self.current_hook: CurrentHook = state.bus.current
 
     def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones."""

@@ -44,7 +44,8 @@ class Evaluation:
 
     def __init__(self, state: SessionState, name: str | None, reduce: str) -> None:
         check_reduction(reduce, ("none", "mean"))
-        self.name, self._reduce = name, reduce
+        self.name: str | None = name
+        self._reduce = reduce
         self.metrics: dict[str, float] = {}
         self._state = state
         self._sums: dict[str, tuple[float, float]] = {}
@@ -228,7 +229,8 @@ class EvaluationStep(Step):
         opened = self._ask() if self._evaluation.begin_step() else _UNHEARD
         reports = self._reports = Reports()
         reports.aside = self._aside
-        self._open, self.feeds, self._cancelled = opened, opened.feeds, False
+        self._open, self._cancelled = opened, False
+        self.feeds: Mapping[str, Any] = opened.feeds
         self._state.loop.block = "step"
         return self
 

@@ -123,7 +123,7 @@ class Passes:
     def __init__(self, state: SessionState, should_stop: Callable[[], bool]) -> None:
         self._state, self._should_stop = state, should_stop
         self._requests, self._signals = state.requests, state.ending.signals
-        self.keeps_values = state.loop.kept is not None
+        self.keeps_values: bool = state.loop.kept is not None
 
     def begins(self) -> None:
         """Serve what waits before a pass begins.

@@ -64,7 +64,8 @@ class Step:
         self._counts = kind == state.kind
         self._reports: Reports
         self._open: OpenStep | None = None
-        self._cancelled = self.is_undone = False
+        self._cancelled = False
+        self.is_undone: bool = False
 
     def report(self, /, **values: Any) -> None:
         """Make values of this step available to hooks.
@@ -315,7 +316,7 @@ class SeveralSteps(Step):
 
     def __init__(self, state: SessionState, kind: Kind, increment: int) -> None:
         super().__init__(state, kind)
-        self.increment = increment
+        self.increment: int = increment
 
     def __enter__(self) -> Step:
         super().__enter__()

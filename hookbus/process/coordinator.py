@@ -49,7 +49,8 @@ class Coordinator:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
-        self.joined = self.is_stopping = False
+        self.joined: bool = False
+        self.is_stopping: bool = False
 
     @property
     def exception(self) -> BaseException | None:

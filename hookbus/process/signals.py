@@ -50,7 +50,7 @@ class SignalWatch:
 
     def __init__(self, saves: Callable[[], bool] | None = None) -> None:
         self.received: int | None = None
-        self.received_at = 0.0
+        self.received_at: float = 0.0
         self.noted: int | None = None
         self.notes_only = False
         self.saves = saves

@@ -14,6 +14,7 @@ from hookbus.config.config import Config
 from hookbus.errors import ArgumentTypeError, TrainingError, UsageError
 from hookbus.graph.node import METRICS, REPORTED
 from hookbus.graph.report_graph import ReportGraph
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
 from hookbus.hooks.requests import ForeignLoop, Served
 from hookbus.logs import log
@@ -62,7 +63,7 @@ class TrainerAdapter:
 
     def __init__(
         self,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         *,
         config: Config | None = None,
         summary_dir: str | Path | None = None,

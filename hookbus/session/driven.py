@@ -15,6 +15,7 @@ from hookbus.config.config import Config
 from hookbus.errors import UsageError, summary_of
 from hookbus.graph.graph import Graph
 from hookbus.graph.report_graph import ReportGraph
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.inbox import SessionRequests
 from hookbus.hooks.outcome import NOBODY, Outcome, StopReason, is_swallowed
@@ -172,7 +173,7 @@ class DrivenSession(TrainerEvents):
     def __init__(
         self,
         graph: Graph | None = None,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         checkpoint_dir: str | Path | None = None,
         stop_grace_period_secs: float = 120.0,
         *,

@@ -21,6 +21,7 @@ from hookbus.errors import (
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.traversal import inputs_of, loop_ops
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.hooks.inbox import SessionRequests
 from hookbus.hooks.outcome import NOBODY, Outcome, is_swallowed
@@ -114,7 +115,7 @@ class MonitoredSession(CustomLoop):
         self,
         graph: Graph | None = None,
         session_creator: SessionCreator | None = None,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         stop_grace_period_secs: float = 120.0,
         *,
         checkpoint_dir: str | Path | None = None,

@@ -14,6 +14,7 @@ from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.report_graph import ReportGraph
+from hookbus.hooks.hook import HookObject
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.lifecycle.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
 from hookbus.lifecycle.modes import mode_of
@@ -48,7 +49,7 @@ class SingularMonitoredSession(MonitoredSession):
     def __init__(
         self,
         graph: Graph | None = None,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
         scaffold: Scaffold | None = None,
         checkpoint_dir: str | Path | None = None,
         stop_grace_period_secs: float = 120.0,
@@ -144,8 +145,8 @@ class MonitoredTrainingSession(MonitoredSession):
         is_chief: bool = True,
         checkpoint_dir: str | Path | None = None,
         scaffold: Scaffold | None = None,
-        hooks: Iterable[Any] | None = None,
-        chief_only_hooks: Iterable[Any] | None = None,
+        hooks: Iterable[HookObject] | None = None,
+        chief_only_hooks: Iterable[HookObject] | None = None,
         save_checkpoint_secs: float | Unset | None = UNSET,
         save_checkpoint_steps: int | Unset | None = UNSET,
         save_summaries_steps: int | Unset | None = UNSET,

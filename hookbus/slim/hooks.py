@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -47,7 +47,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         UsageError: *num_evals* is not above 0.
     """
 
-    options = HookOptions(kinds=("eval",), only_observes=True)
+    options: ClassVar[HookOptions] = HookOptions(kinds=("eval",), only_observes=True)
 
     num_evals: int | None = attrs.field(validator=numeric(above=0))
     log_progress: bool = True
@@ -108,7 +108,7 @@ class SummaryAtEndHook(EvaluationEmitter):
         UnknownNodeError: the graph has no node of a given name.
     """
 
-    options = HookOptions(kinds=("eval",))
+    options: ClassVar[HookOptions] = HookOptions(kinds=("eval",))
 
     log_dir: str | Path | None = None
     summary_op: Any = None
@@ -174,7 +174,8 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
         outcome: how the session ended.
     """
 
-    options = HookOptions(kinds=("eval",))  # it observes: the final ops may read an input
+    # It observes: the final ops may read an input.
+    options: ClassVar[HookOptions] = HookOptions(kinds=("eval",))
 
     eval_ops: Any = None
     final_ops: Any = None

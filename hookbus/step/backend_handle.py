@@ -33,8 +33,8 @@ class BackendHandle:
         is_driven: bool = False,
     ) -> None:
         self.session = session
-        self.coord = Coordinator(clean_stop_exception_types=())
-        self.stepper = Stepper(session, services, bus, agreement, is_driven)
+        self.coord: Coordinator = Coordinator(clean_stop_exception_types=())
+        self.stepper: Stepper = Stepper(session, services, bus, agreement, is_driven)
         swaps_of(session).asker = bus.current.spelled
         note_stepper(session, self.stepper)
 

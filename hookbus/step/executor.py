@@ -31,7 +31,8 @@ class Executor:
     """
 
     def __init__(self, session: Session, planner: Planner, is_measured: bool) -> None:
-        self.session, self.planner = session, planner
+        self.session: Session = session
+        self.planner: Planner = planner
         self._is_measured = is_measured
 
     def plan(self, asked: Unplanned, given: Any) -> RunPlan:

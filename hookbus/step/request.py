@@ -41,10 +41,10 @@ class RunRequest(tuple[Any, ...]):
     """
 
     __slots__ = ()
-    fetches = property(itemgetter(0))
-    hooks = property(itemgetter(1))
-    feeds = property(itemgetter(2))
-    skipping = property(itemgetter(3))
+    fetches: property = property(itemgetter(0))
+    hooks: property = property(itemgetter(1))
+    feeds: property = property(itemgetter(2))
+    skipping: property = property(itemgetter(3))
 
 
 @attrs.frozen(eq=False)

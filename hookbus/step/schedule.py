@@ -61,9 +61,11 @@ class Schedule:
     """
 
     def __init__(self, bus: Bus, frame: RunFrame) -> None:
-        self.bus, self._frame, self.kind = bus, frame, frame.kind
+        self.bus: Bus = bus
+        self.kind: Kind = frame.kind
+        self._frame = frame
         self._waiting: dict[str, Waiting] = {}
-        self.position = Position()
+        self.position: Position = Position()
         self._next_step = 0.0
         self._orders: dict[str, list[Implementation]] = {}
         self._sets: dict[frozenset[str], DueSet] = {}
@@ -257,7 +259,8 @@ class Schedules(dict[Kind, Schedule]):
 
     def __init__(self, bus: Bus, services: RunServices, session: Session) -> None:
         super().__init__()
-        self.bus, self._services, self._session = bus, services, session
+        self.bus: Bus = bus
+        self._services, self._session = services, session
 
     def __missing__(self, kind: Kind) -> Schedule:
         frame = RunFrame(self._services, self._session, kind)

@@ -15,7 +15,7 @@ from hookbus.errors import NoValueYetError, UsageError
 from hookbus.graph.traversal import inputs_of
 from hookbus.hooks.context import RunServices, SessionRunContext
 from hookbus.hooks.hook_options import Kind
-from hookbus.hooks.requests import RunRequests
+from hookbus.hooks.requests import Requests, RunRequests
 from hookbus.logs import log
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.reduction import reductions_of
@@ -74,13 +74,13 @@ class Stepper:
     ) -> None:
         self._services, self._bus, self._agreement = services, bus, agreement
         self._session = session
-        self.requests = services.requests
-        self.schedules = Schedules(bus, services, session)
+        self.requests: Requests = services.requests
+        self.schedules: Schedules = Schedules(bus, services, session)
         self._schedule = self.schedules[bus.kind]
         everywhere = None if agreement is None else bus.is_everywhere
         self._planner = planner = Planner(self._session, bus.costs, everywhere)
         is_measured = bus.costs is not None
-        self.takes_reports = session.graph.takes_reports
+        self.takes_reports: bool = session.graph.takes_reports
         self._executor: Executor
         if self.takes_reports:
             self._executor = ReportExecutor(session, planner, is_measured)
@@ -88,7 +88,7 @@ class Stepper:
             self._executor = GivenExecutor(session, planner, is_measured)
         else:
             self._executor = Executor(session, planner, is_measured)
-        self.runs_graph = type(self._executor) is Executor
+        self.runs_graph: bool = type(self._executor) is Executor
         self.captured_for: Trace | None = None
         self._captured: Sequence[str] | None = None
         self._captures_anew = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -72,7 +72,7 @@ class Recorder(CallLog, SessionRunHook):
     ['after_run', 'after_run']
     """
 
-    options = HookOptions(only_observes=True)
+    options: ClassVar[HookOptions] = HookOptions(only_observes=True)
 
     calls: list[HookCall] = attrs.field(factory=list, init=False)
     session: Session | None = attrs.field(default=None, init=False)

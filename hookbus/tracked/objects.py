@@ -77,10 +77,13 @@ class Tracking:
 
     def __init__(self, keeps_states: bool = True) -> None:
         self._keeps_states = keeps_states
-        self.generators = RandomGenerators(self._all_sources, self._drawn_with)
+        self.generators: RandomGenerators = RandomGenerators(
+            self._all_sources, self._drawn_with
+        )
         self._tracked: dict[str, Tracked] = {}
         self._saved: TrackedStates | None = None
-        self.is_complete = self._restores_again = False
+        self.is_complete: bool = False
+        self._restores_again = False
         self._restores_generators = self._restores_all = True
         self.starts: dict[str, Any] = {}
         self._forms: dict[str, Forms] = {}

@@ -86,12 +86,14 @@ class Journal:
     """
 
     def __init__(self, path: Path, run: str) -> None:
-        self.path, self.run = path, run
+        self.path: Path = path
+        self.run: str = run
         self._lines, self._marks = LineFile(path), LineFile(path.with_suffix(".sent"))
-        self.is_new = not self._lines.found
-        self.records = self._read(self._lines.found)
+        self.is_new: bool = not self._lines.found
+        self.records: list[Record] = self._read(self._lines.found)
+        self.doubtful: int
         self._sent, self.doubtful = _marks_in(self._marks.found)
-        self.unsent = self.records[self._sent :]
+        self.unsent: list[Record] = self.records[self._sent :]
         if self.is_new:
             self._lines.add(json.dumps({"journal": _FORMAT, "run": run}))
 

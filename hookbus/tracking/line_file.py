@@ -39,7 +39,7 @@ class LineFile:
         self._size = data.rfind(b"\n") + 1
         if self._size < len(data):
             os.truncate(path, self._size)
-        self.found = data[: self._size].decode(errors="replace").splitlines()
+        self.found: list[str] = data[: self._size].decode(errors="replace").splitlines()
 
     def add(self, line: str) -> None:
         """Append a line.

@@ -25,7 +25,8 @@ FILES = [
     ".gitignore",
     "LICENSE",
     "README.md",
-    "hookbus_demo_hook.py",
+    "hookbus_demo_hook/__init__.py",
+    "hookbus_demo_hook/py.typed",
     "pyproject.toml",
     "setup.cfg",
     "tests/test_demo_hook.py",
@@ -109,7 +110,7 @@ def test_one_name_becomes_all_names(spelled, hookbus, process):
     module = f"hookbus_{name.replace('-', '_')}"
     setup = setup_of(spelled)
     assert setup["metadata"]["name"] == f"hookbus-{name}"
-    assert setup["options"]["py_modules"].split() == [module]
+    assert setup["options"]["packages"].split() == [module]
     entry = setup["options.entry_points"]["hookbus"].strip()
     assert entry == f"{name} = {module}:{hook}"
     lint = [sys.executable, "-m", "ruff"]
@@ -153,8 +154,8 @@ def test_it_has_the_licence_and_the_build_backend_of_the_core(demo):
 
 @pytest.mark.page
 def test_its_types_are_complete(each):
-    """The module passes the strict type checker."""
-    command = [sys.executable, "-m", "mypy", "--strict", "hookbus_demo_hook.py"]
+    """The package passes the strict type checker."""
+    command = [sys.executable, "-m", "mypy", "--strict", "hookbus_demo_hook"]
     variables = os.environ | {"MYPYPATH": str(ROOT)}
     done = subprocess.run(command, cwd=each, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -231,7 +232,7 @@ def test_switched_on_it_takes_part(demo, borrowed):
 
 
 @pytest.mark.wheels
-def test_its_wheel_holds_the_module_and_the_licence(demo):
+def test_its_wheel_holds_the_package_and_the_licence(demo):
     """Neither tests nor anything else of the folder goes into it."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--wheel-dir", "house", str(demo)]
@@ -240,7 +241,7 @@ def test_its_wheel_holds_the_module_and_the_licence(demo):
     assert wheel.name == "hookbus_demo_hook-0.1.0-py3-none-any.whl"
     shutil.unpack_archive(wheel, "wheel", "zip")
     own = [path for path in tree("wheel") if ".dist-info/" not in path]
-    assert own == ["hookbus_demo_hook.py"]
+    assert own == ["hookbus_demo_hook/__init__.py", "hookbus_demo_hook/py.typed"]
     assert any(path.endswith("/LICENSE") for path in tree("wheel"))
 
 

@@ -28,6 +28,7 @@ TOP_LEVEL = {
     ".ci",
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
@@ -51,6 +52,7 @@ SHARED = {
         "long_description_content_type",
         "license",
         "license_files",
+        "author",
         "classifiers",
     ],
     "options": ["python_requires"],
@@ -88,10 +90,9 @@ def entries_of(setup: configparser.ConfigParser) -> dict[str, str]:
     return dict(re.split(r"\s*=\s*", line) for line in lines)
 
 
-def modules_of(setup: configparser.ConfigParser) -> list[str]:
-    """Return the modules of a plugin, or the packages of one that has many modules."""
-    options = setup["options"]
-    return (options.get("py_modules") or options["packages"]).split()
+def packages_of(setup: configparser.ConfigParser) -> list[str]:
+    """Return the packages that setup.cfg lists."""
+    return setup["options"]["packages"].split()
 
 
 def blocks(folder: Path, language: str) -> list[str]:
@@ -165,9 +166,21 @@ def test_a_plugin_is_under_the_licence_of_the_core(any_folder):
     assert (any_folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_a_plugin_does_not_claim_to_be_typed(setup):
-    """A single module cannot carry the marker that type checkers look for."""
-    assert "Typed" not in setup["metadata"]["classifiers"]
+def test_every_package_of_a_plugin_has_types(any_folder):
+    """Type checkers read the types of packages that ship py.typed, and of no others."""
+    setup = read(any_folder / "setup.cfg")
+    assert "Typing :: Typed" in setup["metadata"]["classifiers"]
+    packages = packages_of(setup)
+    assert dict(setup["options.package_data"]).keys() >= set(packages)
+    for package in packages:
+        assert "py.typed" in setup["options.package_data"][package]
+        assert (any_folder / package / "py.typed").read_bytes() == b""
+
+
+@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
+def test_an_editable_install_is_a_folder_on_the_path(place):
+    """With package_dir, setuptools writes a path. A finder would hide types."""
+    assert read(place / "setup.cfg")["options"]["package_dir"].split() == ["=."]
 
 
 @pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
@@ -184,7 +197,6 @@ def test_pyproject_names_the_build_backend_only(place):
 
 def test_all_plugins_are_described_in_one_shape(setup):
     """Sections and keys come in the same order in every setup.cfg."""
-    modules = "py_modules" if "py_modules" in setup["options"] else "packages"
     assert {section: list(setup[section]) for section in setup.sections()[:2]} == {
         "metadata": [
             "name",
@@ -194,13 +206,15 @@ def test_all_plugins_are_described_in_one_shape(setup):
             "long_description_content_type",
             "license",
             "license_files",
+            "author",
+            "project_urls",
+            "keywords",
             "classifiers",
         ],
-        "options": [modules, "python_requires", "install_requires"],
+        "options": ["package_dir", "packages", "python_requires", "install_requires"],
     }
-    of_packages = ["options.extras_require", "options.package_data"]
-    also = [] if modules == "py_modules" else of_packages
-    assert setup.sections()[2:] == [*also, "options.entry_points"]
+    rest = [name for name in setup.sections()[2:] if name != "options.extras_require"]
+    assert rest == ["options.package_data", "options.entry_points"]
 
 
 def test_all_plugins_share_version_licence_and_python(any_folder):
@@ -214,9 +228,71 @@ def test_all_plugins_share_version_licence_and_python(any_folder):
     for section, key in [
         ("metadata", "version"),
         ("metadata", "license"),
+        ("metadata", "author"),
         ("options", "python_requires"),
     ]:
         assert setup[section][key] == core[section][key], key
+
+
+REPOSITORY = "https://github.com/hookbus/hookbus"
+SHORT = ("hookbus-certify", "hookbus-live")
+"""Distributions that have an extra of their own, and are in ``hookbus[all]``."""
+
+
+@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
+def test_the_metadata_lead_to_the_repository(place):
+    """Each address names this repository, and what lies there in a file or folder of it."""
+    metadata = read(place / "setup.cfg")["metadata"]
+    lines = metadata["project_urls"].strip().splitlines()
+    urls = dict(re.split(r"\s*=\s*", line) for line in lines)
+    assert list(urls) == ["Documentation", "Source", "Changelog", "Issues"]
+    assert urls["Source"] == REPOSITORY
+    assert urls["Issues"] == f"{REPOSITORY}/issues"
+    shown = urls["Documentation"].removeprefix(f"{REPOSITORY}/tree/main/")
+    assert shown == ("docs" if place == ROOT else f"plugins/{place.name}")
+    assert (ROOT / urls["Changelog"].removeprefix(f"{REPOSITORY}/blob/main/")).is_file()
+    own = "pluggy" if place == ROOT else place.name.removeprefix("hookbus-")
+    assert metadata["keywords"].split(", ")[-1] == own
+
+
+def test_the_whole_repository_names_one_address():
+    """CITATION.cff and the templates for issues lead where the metadata lead."""
+    for name in ("CITATION.cff", ".github/ISSUE_TEMPLATE/config.yml"):
+        found = re.findall(r"https://github\.com/[\w/-]+", (ROOT / name).read_text("utf-8"))
+        assert found
+        assert all(f"{url}/".startswith(f"{REPOSITORY}/") for url in found), name
+
+
+@pytest.mark.parametrize("name", ["bug", "feature", "plugin"])
+def test_a_template_for_issues_is_a_form(name):
+    """It has a name, a description and fields; the first one is required."""
+    path = ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml"
+    form = yaml.safe_load(path.read_text("utf-8"))
+    assert (form["name"], form["labels"]) == (name.capitalize(), [name])
+    assert form["description"]
+    assert form["body"][0]["validations"] == {"required": True}
+    ids = [field["id"] for field in form["body"]]
+    assert len({*ids}) == len(ids)
+
+
+def test_every_distribution_has_an_extra_of_the_core():
+    """``hookbus[NAME]`` installs hookbus-NAME: each that ``hookbus[all]`` leaves out."""
+    extras = dict(read(ROOT / "setup.cfg")["options.extras_require"])
+    assert extras.pop("testing").split() == ["pytest>=8"]
+    every = extras.pop("all").split()
+    for name, required in extras.items():
+        assert required.split() == [f"hookbus-{name}>=0.1,<0.2"]
+    left_out = [path.name for path in EVERY if f"{path.name}>=0.1,<0.2" not in every]
+    assert {f"hookbus-{name}" for name in extras} == {*left_out, *SHORT}
+
+
+@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
+def test_all_distributions_are_released_together(place):
+    """They have one version, which CITATION.cff names."""
+    version = read(ROOT / "setup.cfg")["metadata"]["version"]
+    assert read(place / "setup.cfg")["metadata"]["version"] == version
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == version
 
 
 def test_names_follow_from_the_folder(folder, setup):
@@ -227,18 +303,19 @@ def test_names_follow_from_the_folder(folder, setup):
     assert setup["metadata"]["name"] == folder.name
     assert entry[0] == plugin
     assert entry[1].partition(":")[0] == module
-    assert modules_of(setup)[0] == module
+    assert packages_of(setup)[0] == module
 
 
-def test_every_module_of_a_plugin_is_shipped(folder, setup):
-    """setup.cfg lists the modules and packages in the folder, all and no other."""
-    found = [*folder.glob("*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
-    assert set(modules_of(setup)) == {path.stem for path in found}
+def test_every_package_of_a_plugin_is_shipped(any_folder):
+    """setup.cfg lists the packages in the folder, all and no other; a module is in one."""
+    found = {path.parent.name for path in any_folder.glob("*/__init__.py")}
+    assert set(packages_of(read(any_folder / "setup.cfg"))) == found
+    assert {path.name for path in any_folder.glob("*.py")} <= {"conftest.py"}
 
 
 def test_entry_points_lead_to_modules_that_are_shipped(setup):
     """Every entry point of every group names something in setup.cfg."""
-    shipped = set(modules_of(setup))
+    shipped = set(packages_of(setup))
     for group, text in setup["options.entry_points"].items():
         for line in text.strip().splitlines():
             module, _, attribute = line.partition("=")[2].strip().partition(":")
@@ -279,7 +356,7 @@ def test_a_plugin_requires_what_it_imports(folder, setup):
     """Every top-level import is the standard library's, the plugin's own or required."""
     required = re.findall(r"^[A-Za-z0-9_-]+", setup["options"]["install_requires"], re.M)
     imports = [IMPORTED_AS.get(name, name) for name in required]
-    known = {*sys.stdlib_module_names, *modules_of(setup), *imports}
+    known = {*sys.stdlib_module_names, *packages_of(setup), *imports}
     known.add("tensorboard")  # reads event files, where it is installed
     for path in [*folder.glob("*.py"), *folder.glob("hookbus_*/*.py")]:
         text = path.read_text("utf-8")

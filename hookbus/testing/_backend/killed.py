@@ -12,6 +12,7 @@ from typing import Any
 
 from hookbus.backend.protocol import Execution
 from hookbus.hooks.context import SessionRunContext
+from hookbus.hooks.hook import SessionRunHook
 from hookbus.session.training import MonitoredTrainingSession
 from hookbus.testing._backend.candidate import Backend
 from hookbus.testing._backend.kinds import session_arguments
@@ -57,7 +58,7 @@ def main() -> None:
     train(Backend.named(spelled).model, Path(directory), _Killer())
 
 
-class _Killer:
+class _Killer(SessionRunHook):
     """Kills the process."""
 
     def after_run(self, run_context: SessionRunContext) -> None:
@@ -65,7 +66,7 @@ class _Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Bits:
+class _Bits(SessionRunHook):
     """Reads the bits of all variables at the end."""
 
     def __init__(self) -> None:

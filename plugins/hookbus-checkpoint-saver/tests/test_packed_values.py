@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import hookbus_safetensors_file
+import hookbus_safetensors.file
 import ml_dtypes
 import numpy as np
 import pytest
@@ -150,8 +150,8 @@ def test_an_array_in_any_layout_is_written_in_pieces(array: Any, data: Any) -> N
     array = array.transpose(data.draw(st.permutations(range(array.ndim))))
     array = array[(..., *(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))),))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hookbus_safetensors_file, "_PIECE", 8)
-        pieces = list(hookbus_safetensors_file.pieces_of(array))
+        patch.setattr(hookbus_safetensors.file, "_PIECE", 8)
+        pieces = list(hookbus_safetensors.file.pieces_of(array))
     assert b"".join(map(bytes, pieces)) == array.tobytes()
     assert all(p.nbytes <= 8 or np.shares_memory(p, array) for p in pieces)
 

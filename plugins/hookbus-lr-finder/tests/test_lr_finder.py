@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_lr_finder import LRFinderHook
-from hookbus_lr_finder_sweep import Sweep
+from hookbus_lr_finder.sweep import Sweep
 
 from hookbus import (
     Config,

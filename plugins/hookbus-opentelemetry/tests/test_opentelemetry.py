@@ -260,7 +260,7 @@ def test_an_address_without_a_scheme_is_an_error():
 
 def test_a_missing_package_is_named(monkeypatch):
     """The error says how to get it."""
-    monkeypatch.setitem(sys.modules, "hookbus_opentelemetry_export", None)
+    monkeypatch.setitem(sys.modules, "hookbus_opentelemetry.export", None)
     with pytest.raises(UsageError, match=r"opentelemetry needs packages that cannot be"):
         run_steps(OpenTelemetryHook())
 

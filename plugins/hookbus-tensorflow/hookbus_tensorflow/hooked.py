@@ -250,7 +250,7 @@ class _RunHook(RunEvents):
         )
 
 
-def _hooks_on(runs: _PlainSession, hooks: Iterable[Any]) -> list[_RunHook]:
+def _hooks_on(runs: _PlainSession, hooks: Iterable[Any]) -> list[Any]:
     """Return hooks of hookbus for those of TensorFlow.
 
     A session names a hook by its class in the notes on its errors.

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("wandb.proto")
 
 from hookbus_wandb import WandbHook
-from hookbus_wandb_file import LogFile
+from hookbus_wandb_process.file import LogFile
 
 from hookbus import Config, MonitoredTrainingSession, SessionRunHook
 from hookbus.testing import run_steps
