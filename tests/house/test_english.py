@@ -30,10 +30,10 @@ FOLDERS = ("benchmarks", "docs", "examples", "hookbus", "plugins", "tests")
 GAP = r"""(?:[\s#"'>]|(?<=\s)f(?="))+"""
 """Between two words: a space, or a line's end in a comment, a quotation or a string."""
 
-# What shows that "training" is the noun here, and not a part of "training loop" or the like.
+# What shows that "training" is a noun here, and not a part of "training loop" or the like.
 _ALONE = (
-    r"training(?=[.,;:)\"`]| (?:after|again|and its?|as|at|be|before|by|can|cannot|did|does|"
-    r"ended|ends|fails|from|goes|had|has|if|in|into|is|it|may|must|of|on|once|should|so|"
+    r"training(?=[.,;:)\"`]| (?:after|again|and its?|as|at|be|before|by|can|cannot|did|"
+    r"does|ended|ends|fails|from|goes|had|has|if|in|into|is|it|may|must|of|on|once|should|so|"
     r"started|starts|stopped|stops|than|that|there|they|to|twice|until|was|when|where|which|"
     r"while|whose|will|with|without|would)\b)"
 )
@@ -53,13 +53,15 @@ class Phrase:
     bad: str
     good: str
     pattern: str = attrs.field(converter=lambda text: text.replace(" ", GAP))
-    before: str = attrs.field(default="", converter=lambda text: text.replace(" ", GAP))
+    before: str = attrs.field(
+        default=r"(?<!\w)", converter=lambda text: text.replace(" ", GAP)
+    )
 
     def found_in(self, text: str) -> Iterator[re.Match[str]]:
         """Yield each place of a text that has the phrase."""
         for match in re.finditer(self.pattern, text):
             start = text[max(0, match.start() - 60) : match.start()]
-            if not self.before or re.search(f"(?:{self.before})\\Z", start):
+            if re.search(f"(?:{self.before})\\Z", start):
                 yield match
 
 
@@ -104,25 +106,21 @@ PHRASES = (
         "The flag tells that the path has a step.",
         "The flag means that the path has a step.",
         r"tells? (?:that|whether|of)\b",
-        r"\b",
     ),
     Phrase(
-        "The file tells whether the run ended.",
-        "The file shows whether the run ended.",
+        "Tells whether the run ended.",
+        "Shows whether the run ended.",
         r"Tells? (?:that|whether|of)\b",
-        r"\b",
     ),
     Phrase(
         "The manifest says whether the run ended.",
         "The manifest shows whether the run ended.",
         r"says? whether\b",
-        r"\b",
     ),
     Phrase(
         "Say whether the hook is due.",
         "Return whether the hook is due.",
         r"Says? whether\b",
-        r"\b",
     ),
     # "What the run gave" can be a value, a list or a file. A noun names it.
     Phrase(
@@ -140,7 +138,6 @@ PHRASES = (
         "Its order is what makes it safe.",
         "Its order makes it safe.",
         r"is what\b(?! is)",
-        r"\b",
     ),
     # The reader has to look another thing up, and to guess where the two differ.
     Phrase(
@@ -159,61 +156,52 @@ PHRASES = (
         "Compile a request once, for whoever makes it.",
         "Compile a request once for all hooks.",
         r"whoever\b",
-        r"\b",
     ),
     Phrase(
         "A backend need not have it.",
         "A backend does not need to have it.",
         r"need not\b",
-        r"\b",
     ),
     Phrase(
         "The hook has not a name.",
         "The hook does not have a name.",
         r"has not (?:an?|the|any|its)\b",
-        r"\b",
     ),
     Phrase(
         "The loops have not the same length.",
         "The loops do not have the same length.",
         r"have not (?:an?|the|any|their)\b",
-        r"\b",
     ),
     Phrase(
         "The run continues all the same.",
         "The run continues anyway.",
         r"all the same(?=[.,;:)])",
-        r"\b",
     ),
     Phrase(
         "The same holds for a hook of yours.",
         "The same holds for your own hook.",
         r"of (?:yours|mine|ours|theirs|one's own)\b",
-        r"\b",
     ),
     Phrase(
         "Loads the state of PyTorch's.",
         "Loads the state that PyTorch has saved.",
         r"of [A-Z]\w+'s(?=[.,;:)])",
-        r"\b",
     ),
     Phrase(
         "The plugin's hook's setting is wrong.",
         "The setting of the plugin's hook is wrong.",
         r"'s \w+'s [a-z]",
-        r"[a-z]",
+        "[a-z]",
     ),
     Phrase(
         "It is safe so far as hooks go.",
         "It is safe for hooks.",
         r"so far as\b",
-        r"\b",
     ),
     Phrase(
         "If the file exists, let it be.",
         "Leave an existing file alone.",
         r"let it be\b",
-        r"\b",
     ),
     Phrase(
         "It writes a file, as a hook does.",
@@ -228,7 +216,6 @@ PHRASES = (
         r"behind (?:(?:an?|the|its|each|every|this|that|one) )?(?:[\w-]+ )?(?:batch|block|"
         r"checkpoint|end|epoch|evaluation|event|loop|pass|pull|record|roll-back|run|save|signal|"
         r"step|stop|training|update|value|with)(?:e?s|'s)?\b",
-        r"\b",
     ),
 )
 
