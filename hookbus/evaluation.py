@@ -136,7 +136,7 @@ def evaluate_repeatedly(
     during an evaluation ends that evaluation and the call.
 
     Args:
-        checkpoint_dir: the directory of the checkpoints; it need not exist yet.
+        checkpoint_dir: the directory of the checkpoints; it does not have to exist yet.
         graph: as in :func:`evaluate_once`.
         scaffold: as there.
         eval_ops: as there.
@@ -155,7 +155,7 @@ def evaluate_repeatedly(
         config: as there.
 
     Returns:
-        The values of *final_ops* for the last evaluated checkpoint; None if there was none.
+        The values of *final_ops* for the last evaluated checkpoint, or None without one.
 
     Raises:
         UsageError: the number is not above 0, or *timeout_fn* is given without *timeout*.
@@ -218,7 +218,7 @@ def evaluation_loop(
         config: as there.
 
     Returns:
-        The values of *final_op* for the last evaluated checkpoint; None if there was none.
+        The values of *final_op* for the last evaluated checkpoint, or None without one.
 
     Raises:
         UsageError, CheckpointError, UnknownNodeError: as :func:`evaluate_repeatedly`.

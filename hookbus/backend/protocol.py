@@ -289,7 +289,7 @@ class Session(Protocol):
         a block of :func:`hookbus.evaluating.undisturbed` if they draw. Close the fork
         before the session that it was made from.
 
-        A backend need not have this method.
+        This method is optional for a backend.
 
         Args:
             inputs: ``copy`` (default): its inputs begin where those of this session are;

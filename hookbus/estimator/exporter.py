@@ -122,7 +122,7 @@ class BestExporter:
         export_path: Path,
         checkpoint_path: Path,
         eval_result: Mapping[str, Any],
-        is_the_final_export: bool,  # noqa: ARG002 (the last one need not be the best)
+        is_the_final_export: bool,  # noqa: ARG002 (the last one is not always the best)
     ) -> Path | None:
         """Copy the checkpoint if it is better than all before it."""
         record = export_path / _BEST

@@ -157,7 +157,7 @@ class SessionRunContext:
 
     @contextlib.contextmanager
     def reopened(self) -> Iterator[None]:
-        """Take requests in a block behind the run; for the session, not for hooks."""
+        """Take requests in a block after the run; for the session, not for hooks."""
         was_over, self._phase = self.is_over, "asked"
         try:
             yield
@@ -270,7 +270,7 @@ class SessionRunContext:
         Args:
             values: the values by variable.
             now: write them at once. Whatever reads a variable next sees the value: the run
-                itself after ``before_run``, and the hooks behind this one through
+                itself after ``before_run``, and the hooks after this one through
                 ``session``. The values stay even if the run fails.
 
         Raises:
@@ -381,7 +381,7 @@ class SessionRunValues:
 
 
 CommonValues: TypeAlias = tuple[RunOptions, RunMetadata, int, bool]
-"""The fields of a SessionRunValues behind its results, which all hooks of a run share."""
+"""The fields of a SessionRunValues after its results, which all hooks of a run share."""
 
 
 class UsualRunValues(SessionRunValues):

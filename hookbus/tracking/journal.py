@@ -21,7 +21,7 @@ _WITHOUT_STEPS = ("program", "params")
 class Newest:
     """The newest step of each value, by which records that are repeated are recognized.
 
-    A resumed training repeats the steps behind its checkpoint, with the same values.
+    A resumed run repeats the steps after its checkpoint, with the same values.
 
     Attributes:
         steps: the newest step by :meth:`Record.key`.

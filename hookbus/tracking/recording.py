@@ -35,7 +35,7 @@ class RecordingHook(SessionRunHook):
     other hooks emit as ``measured``, evaluations, hyperparameters, checkpoints and the end.
     A subclass overrides :meth:`start`, :meth:`take` and :meth:`stop`.
 
-    A resumed training repeats the steps behind its checkpoint. Their values are taken once,
+    A resumed run repeats the steps after its checkpoint. Their values are taken once,
     also if the training was killed in between. Behind a roll-back, they are other values,
     and are taken again.
 
@@ -132,7 +132,7 @@ class RecordingHook(SessionRunHook):
 
     @hookimpl
     def rolled_back(self, global_step: int) -> None:
-        """Take the roll-back, behind which the steps come again, and their numbers."""
+        """Take the roll-back, after which the steps come again, and their numbers."""
         self._take("rollback", global_step, {})
         self._timer.reset()
         self._timer.load_state_dict(self._period)
@@ -238,7 +238,7 @@ class RecordingHook(SessionRunHook):
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Go on with the run."""
         self._period = state["timer"]
-        if self._has_started:  # a roll-back, or a recovery, behind which nothing is new
+        if self._has_started:  # a roll-back, or a recovery, after which nothing is new
             return
         self._run, self._is_resumed = state["run"], True
         self._timer.load_state_dict(state["timer"], ended)

@@ -107,7 +107,7 @@ def _leaves(batch: Any) -> Iterator[Any]:
 
 
 def _times(batch: Any, times: int) -> Any:
-    """Return a batch with each list and array so many times behind itself."""
+    """Return a batch with each list and array repeated so many times."""
     parts = _parts(batch)
     if parts is not None:
         repeated = {key: _times(part, times) for key, part in parts.items()}

@@ -68,7 +68,8 @@ class GlobalStepWaiterHook(SessionRunHook):
     def before_run(self, run_context: SessionRunContext) -> None:
         """Wait, if this is the first run."""
         if not self._started:
-            # A session that is about to stop runs once more, and need not wait for it.
+            # A session that is about to stop runs once more, and does not have to wait for
+            # it.
             if not run_context.stop_requested:
                 self._wait(run_context)
             self._started = True

@@ -20,7 +20,7 @@ _EPSILON, _LEAST_WEIGHTS = 1e-6, 1e-3  # those of the papers and of PyTorch
 
 @attrs.define(eq=False)
 class GradientClippingHook(SessionRunHook):
-    """Limits the gradients of each update, as ``clip_grad_norm_`` of PyTorch does.
+    """Limits the gradients of each update, like ``clip_grad_norm_`` of PyTorch.
 
     The papers are arXiv:1211.5063 for *norm* and arXiv:2102.06171 for *adaptive*. The units
     of a weight are the parts along its first axis; a vector is one unit.

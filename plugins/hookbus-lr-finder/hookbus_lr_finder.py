@@ -22,7 +22,7 @@ class LRFinderHook(SessionRunHook):
     """Tests growing learning rates, and writes a table and a picture of the losses.
 
     In a graph it tests them on a fork, before the training starts, which is not changed. A
-    custom loop does the steps itself: the session ends behind them, and saves nothing. If
+    custom loop does the steps itself: the session ends after them, and saves nothing. If
     several ranks run it, they test the rates on the mean of their losses.
 
     Args:

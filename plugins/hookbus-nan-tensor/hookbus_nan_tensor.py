@@ -198,7 +198,7 @@ def _first(signs: Signs) -> str | None:
 
 
 def _differs(number: Any) -> bool:
-    """Return whether a number differs from itself, as NaN does."""
+    """Return whether a number differs from itself, like NaN."""
     try:
         return bool(number != number)
     except ValueError:  # a key of JAX is one value there, and several words on the host

@@ -226,7 +226,7 @@ class OpenTelemetryHook(RecordingHook):
         self._exports = self._spans = self._session = self._error = None
 
     def _is_next(self, step: int) -> bool:
-        """Return whether the step behind this one is due."""
+        """Return whether the step after this one is due."""
         return self._timer.should_trigger_for_step(step + self._increment)
 
     def _watch(self) -> None:

@@ -108,7 +108,7 @@ class PredictionWriterHook(SessionRunHook):
 
 
 def _joined(name: str, values: list[Any]) -> Any:
-    """Return the batches of a value as one array, one behind the other."""
+    """Return the batches of a value as one array, one after the other."""
     with contextlib.suppress(ValueError):
         joined = np.concatenate([np.atleast_1d(value) for value in values])
         if not joined.dtype.hasobject:

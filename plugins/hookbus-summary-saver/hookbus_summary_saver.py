@@ -265,7 +265,7 @@ class SummarySaverHook(SessionRunHook):
                 if self._directory in each.parents and each.is_symlink():
                     raise UsageError(
                         f"summary-saver does not write to {each}, which is a link and may "
-                        "lead into another training: remove the link"
+                        "lead into another training run: remove the link"
                     )
             self._files[run] = EventFile(folder, forget)
         file = self._files[run]

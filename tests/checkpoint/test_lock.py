@@ -310,7 +310,7 @@ def test_checkpoints_of_another_training_are_not_mixed_with_those_of_a_renamed_o
         os.waitpid(other, 0)
     others, ended = names("runs"), Path("runs/outcome.json").read_bytes()
     for call in (lambda: session.run("train"), session.close):
-        with pytest.raises(hookbus.UsageError, match="another training has saved check"):
+        with pytest.raises(hookbus.UsageError, match="another training run has saved"):
             call()
     assert names("runs") == others
     assert others[-1] == "ckpt-9"

@@ -181,8 +181,8 @@ def test_the_last_good_one_stays_without_force(words):
         path.write_text(path.read_text().replace("rate", "etar"))
     assert checkpoints(RUNS, "rm", *words) == (
         1,
-        "ERROR: runs would have no good checkpoint left from which a training goes on: "
-        "nothing was removed; --force removes the last one all the same\n",
+        "ERROR: runs would have no good checkpoint left from which a run goes on: "
+        "nothing was removed; --force removes the last one anyway\n",
     )
     assert names() == ["ckpt-0", "ckpt-2", "ckpt-4", "ckpt-5"]
     assert checkpoints(RUNS, "rm", "--force", *words)[0] == 0

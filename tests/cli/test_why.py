@@ -1,4 +1,4 @@
-"""``hookbus why DIRECTORY`` tells how a training ended, and with which hyperparameters."""
+"""``hookbus why DIRECTORY`` shows how a run ended, and with which hyperparameters."""
 
 from __future__ import annotations
 
@@ -195,6 +195,6 @@ def test_a_directory_that_does_not_exist_is_no_plugin():
 def test_its_name_is_needed():
     assert run_here(["why"]) == (
         4,
-        "ERROR: hookbus why needs the name of a plugin, or the directory of a training: "
+        "ERROR: hookbus why needs the name of a plugin, or the directory of a run: "
         "hookbus why NAME\n",
     )

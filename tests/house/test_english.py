@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import attrs
@@ -15,14 +16,10 @@ ROOT = Path(__file__).parents[2]
 SKIPPED = (
     "README.md",
     "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "docs",
-    "plugins",
-    "hookbus",
-    "tests",
-    "benchmarks",
-    "examples",
+    "docs/*.md",
+    "plugins/*.md",
+    "*tests/*",
+    "benchmarks/*",
 )
 
 FOLDERS = ("benchmarks", "docs", "examples", "hookbus", "plugins", "tests")
@@ -248,7 +245,7 @@ def test_all_text_is_in_plain_english() -> None:
     faults = []
     for path in paths:
         place = path.relative_to(ROOT)
-        if path != Path(__file__) and place.parts[0] not in SKIPPED:
+        if path != Path(__file__) and not any(fnmatch(str(place), p) for p in SKIPPED):
             faults += faults_of(place)
     assert faults == [], "\n".join(faults)
 

@@ -239,5 +239,5 @@ def test_of_several_ranks_one_may_stop_and_none_may_assign(tmp_path: Path) -> No
     with thread_library(tmp_path):
         (first, _), (second, asked) = ranked(2, does)
     assert first == second < 60
-    with pytest.raises(UsageError, match="in a training of several ranks"):
+    with pytest.raises(UsageError, match="in a run of several ranks"):
         asked.result(0)

@@ -171,7 +171,7 @@ def test_a_model_that_is_none_is_told_as_such():
 def test_bytes_that_are_no_json_are_refused(data):
     """A reader of xgboost's models never reads beyond their end."""
     with pytest.raises(
-        ValueError, match=r"too early|begins no|no type|levels|behind its end"
+        ValueError, match=r"too early|begins no|no type|levels|after its end"
     ):
         ubjson.read(data)
 

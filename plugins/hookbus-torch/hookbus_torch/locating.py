@@ -37,7 +37,7 @@ class LocateNanHook(SessionRunHook):
     It looks at the parameters when the session starts and after each step, at the inputs
     and outputs of each module when it is called, and at the gradients of outputs and
     parameters when they are computed. This waits for the device each time, so switch it on
-    for the steps before a failure, and not for a whole training.
+    for the steps before a failure, and not for a whole run.
 
     The modules inside a compiled one are not called one by one, so it looks at the whole.
 

@@ -289,7 +289,7 @@ def same_name(session):
 
 
 def step_behind(session):
-    """Do a step behind a pass."""
+    """Do a step after a pass."""
     for _ in session.iterate([1]):
         with session.step():
             pass
@@ -301,7 +301,7 @@ MISTAKES = {
     twice: r"epochs\(\) is called twice: a session has one loop over epochs; count all",
     inside: r"epochs\(\) inside iterate\(\): put the passes inside the epochs",
     same_name: r"iterate\(name='batch'\) inside a pass of this name: give each input",
-    step_behind: r"step\(\) behind a pass of iterate\(\): a resumed program would repeat",
+    step_behind: r"step\(\) after a pass of iterate\(\): a resumed program would repeat",
 }
 
 
