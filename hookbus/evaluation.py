@@ -160,6 +160,9 @@ def evaluate_repeatedly(
     Raises:
         UsageError: the number is not above 0, or *timeout_fn* is given without *timeout*.
         CheckpointError, UnknownNodeError: as :func:`evaluate_once`.
+
+    >>> evaluate_repeatedly("no/such/directory", graph=Graph(), timeout=0) is None
+    True
     """
     run, final = (eval_ops, feed_dict), (final_ops, final_ops_feed_dict)
     given = as_hooks(hooks, "hooks")
@@ -222,6 +225,9 @@ def evaluation_loop(
 
     Raises:
         UsageError, CheckpointError, UnknownNodeError: as :func:`evaluate_repeatedly`.
+
+    >>> evaluation_loop("no/such/directory", graph=Graph(), timeout=0) is None
+    True
     """
     given = as_hooks(hooks, "hooks")
     if summary_op is not None:

@@ -49,6 +49,13 @@ class EmbeddedSession(SessionBase):
 
     Args:
         graph: the graph to run; its initial values are copied.
+
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 1.0)
+    >>> train = graph.train_op(lambda w: w + 1.0, name="train", updates="w")
+    >>> session = EmbeddedSession(graph)
+    >>> session.run(["w", "train"]), session.run("w")
+    ([1.0, None], 2.0)
     """
 
     def __init__(self, graph: Graph) -> None:

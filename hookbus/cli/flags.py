@@ -97,6 +97,10 @@ class SplitFlags:
         values: its own flags with a value that are given, with the text of each.
         flags: the other words before the program: flags of ``hookbus run``.
         program: the script and its arguments, or ``-m``, the module and its arguments.
+
+    >>> split = split_flags("hookbus again", ["-p", "live", "train.py", "--lr", "0.1"])
+    >>> split.flags, split.program
+    (('-p', 'live'), ('train.py', '--lr', '0.1'))
     """
 
     switches: frozenset[str]

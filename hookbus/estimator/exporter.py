@@ -26,6 +26,15 @@ class Exporter(Protocol):
 
     Attributes:
         name: the folder below ``export`` in the model's directory; unique.
+
+    >>> class PrintExporter:
+    ...     name = "print"
+    ...     def export(
+    ...         self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export
+    ...     ):
+    ...         print(checkpoint_path, eval_result["loss"])
+    >>> PrintExporter().export(None, "export/print", "ckpt-20", {"loss": 0.5}, False)
+    ckpt-20 0.5
     """
 
     name: str
@@ -57,6 +66,9 @@ class LatestExporter:
     Args:
         name: the folder below ``export``.
         exports_to_keep: the number of copies.
+
+    >>> LatestExporter(exports_to_keep=2)
+    LatestExporter(name='latest', exports_to_keep=2)
     """
 
     name: str = "latest"
@@ -79,6 +91,9 @@ class FinalExporter:
 
     Args:
         name: the folder below ``export``.
+
+    >>> FinalExporter().name
+    'final'
     """
 
     name: str = "final"
@@ -111,6 +126,12 @@ class BestExporter:
             whether the current one is better, by default by ``loss``. Arrays in the best
             metrics are lists.
         exports_to_keep: the number of copies.
+
+    >>> def more_accurate(best, current):
+    ...     return current["accuracy"] > best["accuracy"]
+    >>> exporter = BestExporter("accurate", compare_fn=more_accurate, exports_to_keep=1)
+    >>> exporter.compare_fn({"accuracy": 0.5}, {"accuracy": 0.75})
+    True
     """
 
     name: str = "best"

@@ -62,6 +62,9 @@ class TrainSpec:
     Raises:
         UsageError: *max_steps* is not above 0.
         ArgumentTypeError: an argument has the wrong type.
+
+    >>> TrainSpec(lambda: [{"x": 1.0}], max_steps=1000).max_steps
+    1000
     """
 
     input_fn: Callable[..., Iterable[Any]]
@@ -93,6 +96,9 @@ class EvalSpec:
     Raises:
         UsageError: a number is too small, or two exporters have the same name.
         ArgumentTypeError: an argument has the wrong type.
+
+    >>> EvalSpec(lambda: [{"x": 1.0}], steps=None, throttle_secs=60.0).throttle_secs
+    60.0
     """
 
     input_fn: Callable[..., Iterable[Any]]

@@ -272,6 +272,10 @@ class LoopModel(Protocol):
 
     Attributes:
         objects: what the loop tracks, by name, like ``model`` and ``optimizer``.
+
+    >>> from hookbus.testing import run_steps
+    >>> run_steps(steps=2, custom_loop=True).outcome.kind
+    'completed'
     """
 
     objects: Mapping[str, Any]

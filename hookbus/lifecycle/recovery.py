@@ -39,6 +39,12 @@ class Recovery:
 
     Raises:
         UsageError: a number is negative.
+
+    >>> from hookbus import AbortedError
+    >>> from hookbus.testing import run_steps
+    >>> patient = Recovery(most=3, first_wait=0.0)
+    >>> run_steps(steps=2, errors={2: AbortedError("preempted")}, recovery=patient).global_step
+    2
     """
 
     most: int = attrs.field(default=5, validator=_NOT_NEGATIVE)

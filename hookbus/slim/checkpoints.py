@@ -40,6 +40,9 @@ def wait_for_new_checkpoint(
         ArgumentTypeError: an argument has the wrong type.
         CheckpointError: the directory cannot be read.
         SessionInterruptedError: a signal arrived that ends a session around this call.
+
+    >>> wait_for_new_checkpoint("no/such/directory", timeout=0) is None
+    True
     """
     check_path("checkpoint_dir", checkpoint_dir)
     check_seconds("seconds_to_sleep", seconds_to_sleep)
@@ -74,6 +77,9 @@ def checkpoints_iterator(
         UsageError: *timeout_fn* is given without *timeout*, or a time is below 0.
         ArgumentTypeError: an argument has the wrong type.
         CheckpointError, SessionInterruptedError: as :func:`wait_for_new_checkpoint`.
+
+    >>> list(checkpoints_iterator("no/such/directory", timeout=0))
+    []
     """
     check_path("checkpoint_dir", checkpoint_dir)
     check_seconds("min_interval_secs", min_interval_secs)

@@ -45,6 +45,12 @@ class StopAfterNEvalsHook(SessionRunHook):
 
     Raises:
         UsageError: *num_evals* is not above 0.
+
+    >>> from hookbus.testing import run_steps
+    >>> hook = StopAfterNEvalsHook(3, log_progress=False)
+    >>> _ = run_steps(hook, kind="eval", steps=10)
+    >>> hook.done
+    3
     """
 
     options = HookOptions(kinds=("eval",), only_observes=True)

@@ -43,6 +43,16 @@ class RecordingHook(SessionRunHook):
         every_n_steps: global steps between two records of numbers.
         names: the numbers to record, by name or pattern; by default all that the program
             reports, or the loss, the accuracy and the declared summaries of a graph.
+
+    >>> class PrintHook(RecordingHook):
+    ...     def take(self, record):
+    ...         if record.kind == "metrics":
+    ...             print(record.step, record.values)
+    >>> from hookbus.testing import run_steps
+    >>> hook = PrintHook(every_n_steps=2, names="loss")
+    >>> _ = run_steps(hook, values={"loss": [4.0, 3.0, 2.0]})
+    1 {'loss': 4.0}
+    3 {'loss': 2.0}
     """
 
     options: ClassVar[HookOptions] = HookOptions(
