@@ -74,8 +74,9 @@ def accuracy(
     >>> labels, predictions = graph.placeholder("labels"), graph.placeholder("predictions")
     >>> metric = accuracy(labels, predictions)
     >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [1, 2, 3, 4], "predictions": [1, 2, 3, 0]}
     >>> with SingularMonitoredSession(graph) as session:
-    ...     _ = session.run(metric.update, {"labels": [1, 2, 3, 4], "predictions": [1, 2, 3, 0]})
+    ...     _ = session.run(metric.update, batch)
     ...     float(session.run(metric.value))
     0.75
     """
@@ -95,8 +96,9 @@ def precision(
     >>> labels, predictions = graph.placeholder("labels"), graph.placeholder("predictions")
     >>> metric = precision(labels, predictions)
     >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [1, 0, 0, 1], "predictions": [1, 1, 0, 0]}
     >>> with SingularMonitoredSession(graph) as session:
-    ...     _ = session.run(metric.update, {"labels": [1, 0, 0, 1], "predictions": [1, 1, 0, 0]})
+    ...     _ = session.run(metric.update, batch)
     ...     float(session.run(metric.value))
     0.5
     """
@@ -116,8 +118,9 @@ def recall(
     >>> labels, predictions = graph.placeholder("labels"), graph.placeholder("predictions")
     >>> metric = recall(labels, predictions)
     >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [1, 1, 1, 1], "predictions": [1, 0, 0, 0]}
     >>> with SingularMonitoredSession(graph) as session:
-    ...     _ = session.run(metric.update, {"labels": [1, 1, 1, 1], "predictions": [1, 0, 0, 0]})
+    ...     _ = session.run(metric.update, batch)
     ...     float(session.run(metric.value))
     0.25
     """
@@ -149,8 +152,9 @@ def auc(
     >>> labels, scores = graph.placeholder("labels"), graph.placeholder("scores")
     >>> metric = auc(labels, scores)
     >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [0, 1, 0, 1], "scores": [0.1, 0.9, 0.6, 0.8]}
     >>> with SingularMonitoredSession(graph) as session:
-    ...     _ = session.run(metric.update, {"labels": [0, 1, 0, 1], "scores": [0.1, 0.9, 0.6, 0.8]})
+    ...     _ = session.run(metric.update, batch)
     ...     round(float(session.run(metric.value)), 3)
     1.0
     """

@@ -29,11 +29,9 @@ class Exporter(Protocol):
 
     >>> class PrintExporter:
     ...     name = "print"
-    ...     def export(
-    ...         self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export
-    ...     ):
-    ...         print(checkpoint_path, eval_result["loss"])
-    >>> PrintExporter().export(None, "export/print", "ckpt-20", {"loss": 0.5}, False)
+    ...     def export(self, folder, checkpoint, metrics, is_the_final_export):
+    ...         print(checkpoint, metrics["loss"])
+    >>> PrintExporter().export("export/print", "ckpt-20", {"loss": 0.5}, False)
     ckpt-20 0.5
     """
 

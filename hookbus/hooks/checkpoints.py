@@ -70,9 +70,9 @@ class Checkpoints:
     >>> from hookbus.testing import run_steps
     >>> class PlaceHook(SessionRunHook):
     ...     def begin(self, checkpoints):
-    ...         print(checkpoints.directory, checkpoints.enabled_by, checkpoints.max_to_keep)
+    ...         print(checkpoints.directory, checkpoints.max_to_keep)
     >>> _ = run_steps(PlaceHook(), steps=1)
-    None None 5
+    None 5
     """
 
     directory: Path | None

@@ -43,7 +43,8 @@ class Recovery:
     >>> from hookbus import AbortedError
     >>> from hookbus.testing import run_steps
     >>> patient = Recovery(most=3, first_wait=0.0)
-    >>> run_steps(steps=2, errors={2: AbortedError("preempted")}, recovery=patient).global_step
+    >>> errors = {2: AbortedError("preempted")}
+    >>> run_steps(steps=2, errors=errors, recovery=patient).global_step
     2
     """
 

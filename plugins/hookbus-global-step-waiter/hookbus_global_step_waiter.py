@@ -34,6 +34,10 @@ class GlobalStepWaiterHook(SessionRunHook):
     Raises:
         UsageError: nothing could ever end the wait.
         SessionInterruptedError: the wait was cut short; the session's block handles it.
+
+    >>> from hookbus.testing import run_steps
+    >>> run_steps(GlobalStepWaiterHook(0), steps=2).global_step  # it waits for nothing
+    2
     """
 
     options = hookbus.HookOptions(only_observes=True)

@@ -37,6 +37,17 @@ class GradientClippingHook(SessionRunHook):
 
     Raises:
         UsageError: there is not exactly one limit, or not one weight for each gradient.
+
+    >>> from hookbus import Graph, SingularMonitoredSession
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 0.0)
+    >>> gradient = graph.op(lambda: -20.0, name="gradient")
+    >>> train = graph.train_op(lambda w, gradient: w - gradient, name="train", updates="w")
+    >>> hook = GradientClippingHook(value=1.0, gradients="gradient")
+    >>> with SingularMonitoredSession(graph, hooks=[hook]) as session:
+    ...     _ = session.run("train")
+    ...     float(session.run("w"))
+    1.0
     """
 
     options = hookbus.HookOptions(main_setting="norm")

@@ -38,6 +38,10 @@ class LRFinderHook(SessionRunHook):
     Raises:
         UsageError: a setting is not valid, there is no such variable, the loss is not a
             number, or the session cannot do the steps of a test by itself.
+
+    >>> hook = LRFinderHook(min_lr=1e-5, max_lr=1.0, steps=50, variable="learning_rate")
+    >>> hook.steps, hook.loss, hook.train_op
+    (50, 'loss', 'train')
     """
 
     min_lr: float = field(default=1e-6, validator=_POSITIVE)

@@ -54,6 +54,10 @@ class OpenTelemetryHook(RecordingHook):
 
     Raises:
         UsageError: the address is not that of a web server.
+
+    >>> hook = OpenTelemetryHook(every_n_steps=500, endpoint="http://localhost:4318")
+    >>> hook.metrics_secs
+    15.0
     """
 
     options = attrs.evolve(RecordingHook.options, main_setting="endpoint")

@@ -48,6 +48,18 @@ class LocateNanHook(SessionRunHook):
     Raises:
         NotFiniteError: a value is NaN or infinite.
         UsageError: the program tracks no module.
+
+    >>> from hookbus import Config, MonitoredSession
+    >>> quiet = Config(autoload=False, header=False)
+    >>> model = torch.nn.Linear(2, 1)
+    >>> try:
+    ...     with MonitoredSession(hooks=[LocateNanHook()], config=quiet) as session:
+    ...         _ = session.track(model=model)
+    ...         with session.step():
+    ...             loss = model(torch.tensor([[1.0, float("inf")]])).sum()
+    ... except NotFiniteError as error:
+    ...     print(error)
+    locate-nan: the input of 'model' is inf at [0, 1], in step 1
     """
 
     options = HookOptions(only_observes=True, ranks="all")
