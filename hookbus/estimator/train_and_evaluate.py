@@ -125,6 +125,12 @@ def train_and_evaluate(
     An evaluation has no effect on the training. The hooks of the training receive its
     metrics as the event ``evaluated``, so early stopping can use them.
 
+    Args:
+        estimator: the model, and the directory of its checkpoints.
+        train_spec: the input of the training, and the step to stop at.
+        eval_spec: the input of the evaluations, how often they happen, and the exporters of
+            their checkpoints.
+
     Returns:
         The metrics of the last evaluation, and the results of the exporters for it; None
         and None if there was nothing left to train.

@@ -112,6 +112,16 @@ class SummaryAtEndHook(EvaluationEmitter):
 
     Raises:
         UnknownNodeError: the graph has no node of a given name.
+
+    >>> from hookbus import hookimpl
+    >>> from hookbus.testing import run_steps
+    >>> class PrintHook:
+    ...     @hookimpl
+    ...     def evaluated(self, metrics, global_step):
+    ...         print(global_step, metrics)
+    >>> hook = SummaryAtEndHook(summary_op="loss")
+    >>> _ = run_steps(hook, PrintHook(), kind="eval", values={"loss": [0.5]})
+    0 {'loss': 0.5}
     """
 
     options = HookOptions(kinds=("eval",))
