@@ -1,6 +1,6 @@
 """Trains for a million steps with every hook that watches, and measures what grows.
 
-Two trainings, a graph and a custom loop, warm up for some thousand steps. From then on
+Two training runs, a graph and a custom loop, warm up for some thousand steps. From then on
 Python's memory may grow by a megabyte at most, as tracemalloc counts it, and each file by
 what was logged: event files by their records, and nothing else.
 
@@ -46,7 +46,7 @@ QUIET = Config(autoload=False, header=False)
 
 @attrs.frozen
 class Grown:
-    """What a training has left.
+    """What a run has left.
 
     Attributes:
         what: which training.

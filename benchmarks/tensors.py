@@ -100,7 +100,7 @@ class ByHand:
 
 
 def training_of(seconds: float) -> Training:
-    """Return a training whose steps take so long, more or less."""
+    """Return a run whose steps take so long, more or less."""
     rows = 100
     while True:
         training = Training(rows)

@@ -365,7 +365,7 @@ def repeatedly(*hooks: Any, **given: Any) -> Any:
 def test_a_training_beside_it_is_evaluated_as_it_goes_on():
     """A thread saves, the evaluations find what it saved.
 
-    The first training is over before they start: a fresh one saves twice, at
+    The first run is over before they start: a fresh one saves twice, at
     step 0 and where it ends, and they would find either.
     """
     save(1)

@@ -220,7 +220,7 @@ def draws_ahead() -> Iterator[float]:
 @pytest.mark.parametrize("values", [late_draws, draws_ahead, lambda: late_draws(0)])
 @pytest.mark.parametrize("pulled", [2, 8, 17])
 def test_draws_for_the_values_themselves_are_no_difference(values, pulled, lines):
-    """A session restores the generators behind the values that are read again."""
+    """A session restores the generators after the values that are read again."""
     random.seed(3)
     source = Input("x", values)
     for _ in range(pulled):

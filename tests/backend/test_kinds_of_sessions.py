@@ -32,7 +32,7 @@ def test_a_hook_does_the_same_in_a_custom_loop(plugin, tmp_path):
 
 
 def test_all_hooks_together_leave_the_same_behind(tmp_path):
-    """Steps, values, files: what a user sees of a training that was cut and resumed."""
+    """Steps, values, files: what a user sees of a run that was cut and resumed."""
     expected = all_at_once(of_graphs(BackendModel()), tmp_path / "embedded")
     assert all_at_once(custom_loop, tmp_path / "other") == expected
 

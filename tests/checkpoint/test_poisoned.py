@@ -145,7 +145,7 @@ class At(SessionRunHook):
 
 @attrs.frozen
 class Situation:
-    """One training whose weights turn NaN at step 4.
+    """One run whose weights turn NaN at step 4.
 
     Attributes:
         every: steps between two checkpoints.

@@ -114,7 +114,7 @@ def test_of_a_training_that_was_killed_only_the_manifest_is_read():
 
 
 def test_hyperparameters_that_are_too_long_for_a_manifest_are_read_elsewhere():
-    """A manifest stays short, and the checkpoint has them all the same."""
+    """A manifest stays short, and the checkpoint has them anyway."""
     train({})
     train_killed({"names": ["x" * 2**20]})
     manifest = Path("runs/ckpt-9/manifest.json").read_text()

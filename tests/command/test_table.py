@@ -102,7 +102,7 @@ def verdicts(done: Any) -> Mapping[str, str]:
 
 
 def differs(expected: str, found: str) -> bool:
-    """Say whether a verdict is another than the row's, in which … stands for anything."""
+    """Return whether a verdict differs from the row's, in which … stands for anything."""
     return lacking((expected,), found, whole=True) != []
 
 

@@ -47,7 +47,7 @@ def test_an_input_fn_returns_an_iterable_of_batches(returned):
 
 @pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
 def test_an_empty_input_is_refused(call):
-    """A training that does nothing is a mistake, as is a mean of nothing."""
+    """A run that does nothing is a mistake, as is a mean of nothing."""
     made = estimator().train(numbers(1))
     with pytest.raises(UsageError, match="input_fn gave no batch: its input is empty"):
         list(getattr(made, call)(lambda: iter([])))

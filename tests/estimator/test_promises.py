@@ -279,7 +279,7 @@ def test_no_flag_changes_what_is_promised(tmp_path):
 
 
 def test_a_saver_that_is_off_saves_nothing(monkeypatch):
-    """Training goes on all the same, to its end."""
+    """Training goes on anyway, to its end."""
     monkeypatch.setenv("HOOKBUS_PLUGINS", "no:checkpoint-saver")
     hook = WatchHook()
     estimator().train(numbers(9), [hook], steps=3)

@@ -1,4 +1,4 @@
-"""A training that was killed, and is called for again, ends as if nothing had been."""
+"""A run that is killed and called again ends like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ for line in sys.stdin:
 
 @attrs.frozen
 class Trained:
-    """What is left of a training.
+    """What is left of a run.
 
     Attributes:
         step: the global step of its last checkpoint.
@@ -506,7 +506,7 @@ MOMENTS_BESIDE = [(step, when) for step in (4, 6) for when in ("evaluated", "exp
     "rule", [{"mode": "higher", "threshold": 5}, {"mode": "no_decrease", "patience": 4}]
 )
 def test_a_stop_by_evaluations_comes_at_the_step_at_which_it_would_have_come(at, rule):
-    """What a training goes on from is evaluated: its hooks were saved before they knew."""
+    """What a run goes on from is evaluated: its hooks were saved before they knew."""
 
     def stops():
         return EarlyStoppingHook("done", from_evaluations=True, **rule)

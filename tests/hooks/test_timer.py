@@ -183,7 +183,7 @@ def test_a_timer_that_never_triggered_keeps_nothing(period: dict[str, float]) ->
 
 
 def test_the_state_of_a_period_in_steps_does_not_depend_on_the_clock(clock: Clock) -> None:
-    """Two trainings that do the same keep the same."""
+    """Two equal training runs keep equal checkpoints."""
     timer = SecondOrStepTimer(every_steps=10)
     timer.update_last_triggered_step(4)
     state = timer.state_dict()

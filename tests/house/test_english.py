@@ -82,7 +82,7 @@ PHRASES = (
     Phrase(
         "Compares two trainings.",
         "Compares two training runs.",
-        r"trainings(?=[.,;:)]*(?:\s|\Z|\"\"\"|`))",
+        r"trainings(?=[.,;)]*(?:\s|\Z|\"\"\"|`))",
         r"(?<!import)(?<!as)(?<!in)(?<![,=(]) ",
     ),
     # The last word of the sentence changes its meaning.
@@ -95,8 +95,8 @@ PHRASES = (
     Phrase(
         "The state is saved, also.",
         "The state is also saved.",
-        r"also(?=[.;:!?)\"])",
-        r"(?<![Ss]ee) ",
+        r"also(?=[.;!?)]|\"\"\"|:\s*\n)",
+        r"[\w`)](?<![Ss]ee)[\s#]+",
     ),
     # A thing does not tell: it shows, reports, states or means something.
     Phrase(

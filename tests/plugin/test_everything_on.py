@@ -61,7 +61,7 @@ TRAINERS = {
 
 @attrs.define
 class Trained:
-    """What came of a training.
+    """What came of a run.
 
     Attributes:
         losses: one a step.
@@ -243,7 +243,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
 
 @attrs.frozen(eq=False)
 class Both:
-    """A training without a hook, and the same with all of them.
+    """A run without a hook, and the same with all of them.
 
     Attributes:
         bare: what came of the one.

@@ -1,4 +1,4 @@
-"""Tests where the input goes on: at its position, or anew if a finished training is to."""
+"""Tests where the input goes on: at its position, or anew if a finished run is to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def next_batch(opened, directory, counting, length=10, again=True):
 
 
 def test_after_a_crash_the_position_comes_back(tmp_path, killed, opened, counting):
-    """The next session reads on behind the newest checkpoint."""
+    """The next session reads on after the newest checkpoint."""
     killed(tmp_path, 4, graph=counting(10), save_checkpoint_steps=3)
     assert next_batch(opened, tmp_path, counting) == 3
 
@@ -45,7 +45,7 @@ def test_after_a_stop_the_position_comes_back(tmp_path, opened, counting):
 def test_after_the_end_of_input_a_new_pass_begins_only_if_told(
     again, tmp_path, opened, counting
 ):
-    """A training that has read all its data has nothing to do."""
+    """A run that has read all its data has nothing to do."""
     with opened(tmp_path, graph=counting(10)) as session:
         list(session.loop())
     assert (session.outcome.kind, session.global_step) == ("end_of_input", 10)

@@ -335,7 +335,7 @@ class Counter(Asker):
 
 @pytest.mark.parametrize("asks", [True, False], ids=["asked", "at the end"])
 def test_a_hooks_state_that_changed_is_saved_at_the_same_step(asks, tmp_path, opened):
-    """Runs that advance no step change hooks; their states are saved all the same."""
+    """Runs that advance no step change hooks; their states are saved anyway."""
     hook = Counter(asks)
     with opened(tmp_path, hook) as session:
         session.run("train")

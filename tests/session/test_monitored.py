@@ -322,7 +322,7 @@ def test_loop_runs_all_train_ops_until_a_hook_stops():
 
 
 def test_loop_ends_with_the_input_and_stays_in_the_block():
-    """The end of input is no error there; code behind the loop goes on."""
+    """The end of input is no error there; code after the loop goes on."""
     with session_of(graph=counting_graph(3)) as session:
         assert list(session.loop()) == [None] * 3
         assert session.should_stop()

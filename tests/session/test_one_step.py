@@ -1,4 +1,4 @@
-"""A step does the same whether it is compiled or not, and in each form of a training.
+"""A step does the same whether it is compiled or not, and in each form of training.
 
 Random programs are run with hooks in all their ways; see ``tests/support/programs.py``.
 COMPARISON_CASES sets how many programs all tests of this file try together.

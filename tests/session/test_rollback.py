@@ -287,7 +287,7 @@ def custom(
 
 @pytest.mark.parametrize("cut", [None, *range(1, 13)])
 def test_a_custom_loop_goes_back_in_its_input_too(cut, tmp_path):
-    """The open pass gives the values behind the checkpoint again, without the bad ones."""
+    """The open pass gives the values after the checkpoint again, without the bad ones."""
     bad = [4.0, 5.0, 10.0]
     if cut is not None:
         with pytest.raises(Cut):
@@ -557,7 +557,7 @@ def test_a_loop_without_iterate_goes_on(tmp_path):
 
 
 def test_the_budget_is_in_the_checkpoints(tmp_path):
-    """A training that is killed in between gets no further than one that is not."""
+    """A run that is killed in between gets no further than one that is not."""
 
     class Fails(SessionRunHook):
         """Never lets step 8 pass; has the second step 7 saved."""
@@ -670,7 +670,7 @@ class Preempts(SessionRunHook):
 
 @attrs.frozen
 class Plan:
-    """What happens in a training.
+    """What happens in a run.
 
     Attributes:
         bad: the values after which it rolls back.

@@ -374,7 +374,7 @@ def test_emit_of_an_unknown_event_is_an_error():
 
 @pytest.mark.parametrize("asks", ["caller", "hook"])
 def test_an_array_is_no_fetch(asks):
-    """An array has no truth value, and is refused like any other value all the same."""
+    """An array has no truth value, and is refused like any other value anyway."""
     wrong = np.zeros(3)
     hooks = [FirstHook(SessionRunArgs(wrong))] if asks == "hook" else []
     with (

@@ -294,7 +294,7 @@ def started() -> subprocess.Popen[str]:
     ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 75)]
 )
 def test_plain_python_exits_by_the_signal(number, code):
-    """Its cleanup runs, the code behind the block does not, and 75 means: run it again."""
+    """Its cleanup runs, the code after the block does not, and 75 means: run it again."""
     process = started()
     process.send_signal(number)
     output, error = process.communicate(timeout=60)

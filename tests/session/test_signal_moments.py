@@ -139,7 +139,7 @@ def outcome() -> dict[str, object]:
 
 
 def is_saved(step: int) -> bool:
-    """Say whether there is a checkpoint of a step, and none behind it."""
+    """Return whether there is a checkpoint of a step, and none behind it."""
     found = [
         int(path.parent.name[5:]) for path in Path("runs").glob("ckpt-*/manifest.json")
     ]

@@ -1,6 +1,6 @@
 """After many steps that were alike, the first one that differs is served as any other.
 
-In each form of a training: runs of a graph, blocks of a custom loop, and driven steps.
+In each form of training: runs of a graph, blocks of a custom loop, and driven steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests the effect of a stop on a finished training, and on a loop that continues."""
+"""Tests the effect of a stop on a finished run, and on a loop that continues."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def ended() -> str | None:
 
 
 def test_a_bare_step_loop_ends_well_at_a_stop():
-    """The block catches the error, saves, calls end, and the code behind it runs."""
+    """The block catches the error, saves, calls end, and the code after it runs."""
     hook, behind = StopHook(), []
     with saving(hook) as session:
         for _ in range(100):

@@ -265,7 +265,7 @@ def test_a_missing_saver_that_is_switched_off_is_no_error(tmp_path):
 
 
 def test_without_directories_and_hooks_there_is_just_the_loop():
-    """A session that nobody hooks into runs all the same."""
+    """A session that nobody hooks into runs anyway."""
     with MonitoredTrainingSession(graph_of(), config=OFF) as session:
         for _ in session.loop():
             break

@@ -42,7 +42,7 @@ FILES = (
     "PIL.Image",
     "rich.progress",
 )
-"""What a training with checkpoints, summaries and a bar imports besides hookbus."""
+"""What a run with checkpoints, summaries and a bar imports besides hookbus."""
 EXAMPLES = (
     *FILES,
     "sklearn.datasets",

@@ -1,4 +1,4 @@
-"""Runs one random program in each of the forms that a training has.
+"""Runs one random program in each of the forms that training has.
 
 The forms are runs of a graph, the blocks of a custom loop, and the steps of a loop that
 drives the session, with a graph and without. They train the same model on the same input,

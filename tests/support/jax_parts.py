@@ -1,4 +1,4 @@
-"""Gives the trainings with JAX in the zoo their data, and ends that can be compared."""
+"""Gives the training runs with JAX in the zoo their data, and ends that can be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links threads as the ranks of one training, through memory: a third party's ``Peers``."""
+"""Links threads as the ranks of one run, through memory: a third party's ``Peers``."""
 
 from __future__ import annotations
 

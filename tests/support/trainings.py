@@ -207,7 +207,7 @@ class Row:
 
 @attrs.define(eq=False)
 class KeepsWeights(SessionRunHook):
-    """Keeps the arrays of a training as they are at its end."""
+    """Keeps the arrays of a run as they are at its end."""
 
     weights: dict[str, Any] = attrs.field(factory=dict)
 

@@ -40,7 +40,7 @@ class LastHook(SessionRunHook):
 
 
 def taking_part(config=None, hooks=(), **fields) -> list[str]:
-    """Return the names of the hooks of a training, in order, without the watching one."""
+    """Return the names of the hooks of a run, in order, without the watching one."""
     watch = WatchHook()
     estimator(config=config, **fields).train(numbers(3), [*hooks, watch], steps=1)
     return [name for name in watch.members if name != "watch"]

@@ -204,7 +204,7 @@ def test_the_final_ops_are_read_last():
 
 
 def test_the_end_of_input_ends_it():
-    """Also where no hook stops it; the final ops are read all the same."""
+    """Also where no hook stops it; the final ops are read anyway."""
     hook = Calls()
     assert once(eval_ops="shifted", final_ops="n", hooks=[hook]) == 3
     assert (hook.runs, hook.calls[-2]) == (3, "end")

@@ -333,7 +333,7 @@ def test_a_period_of_0_saves_nothing(train, argument):
 
 
 def hooks_in(train: Callable[..., Any], **given: Any) -> dict[str, Any]:
-    """Return the hooks of a training by name, in their order."""
+    """Return the hooks of a run by name, in their order."""
     found = {}
 
     def step(session, train_op, global_step, kwargs):

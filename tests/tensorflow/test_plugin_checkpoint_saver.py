@@ -95,7 +95,7 @@ def test_a_checkpoint_is_there_before_the_first_run(open_session):
 
 
 def test_the_first_checkpoint_holds_the_initial_values():
-    """A training that failed early begins where it began."""
+    """A run that failed early begins where it began."""
     error = ValueError("bad batch")
     run_steps(saver(save_steps=100), errors={3: error}, reraise=False)
     assert restored() == (0, 0.0)

@@ -49,7 +49,7 @@ class Recorded(SessionRunHook):
 
 
 def stops(*hooks: SessionRunHook, metrics=RECORDED) -> bool:
-    """Say whether evaluations stop a session, which they do after its first run."""
+    """Return whether evaluations stop a session, which they do after its first run."""
     steps = run_steps(Recorded(metrics), *hooks, steps=3)
     assert steps.global_step == (1 if steps.outcome.kind == "stopped" else 3)
     return steps.outcome.kind == "stopped"

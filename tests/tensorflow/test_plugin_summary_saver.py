@@ -241,7 +241,7 @@ def test_it_adds_no_run_of_the_backend(open_session):
 
 @pytest.fixture
 def training():
-    """A training of 5 steps with a checkpoint each 3, the loss and the rate each 2."""
+    """A run of 5 steps with a checkpoint each 3, the loss and the rate each 2."""
     graph = graph_adding(1)
     with MonitoredTrainingSession(
         graph,

@@ -64,7 +64,7 @@ def test_run_after_a_stop_is_refused(calls, hook, open_session):
 
 
 def test_a_stop_of_the_coordinator_refuses_no_run(open_session):
-    """Then ``should_stop`` is true, and ``run`` works all the same."""
+    """Then ``should_stop`` is true, and ``run`` works anyway."""
 
     class Coordinates(SessionRunHook):
         def after_create_session(self, coord):

@@ -136,7 +136,7 @@ class Group:
         return self.rows[0].last
 
     def training(self, errors: Mapping[int, Exception] | None = None) -> Training:
-        """Return a training with the hooks of all rows, and a saver if it is not there."""
+        """Return a run with the hooks of all rows, and a saver if it is not there."""
         hooks = {row.hook for row in self.rows}
         save_every = None if "checkpoint-saver" in hooks else 2 * self.increment
         return Training(self.rows, self.custom_loop, save_every, dict(errors or {}))

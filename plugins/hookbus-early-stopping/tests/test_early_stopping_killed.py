@@ -29,7 +29,7 @@ RULES: Mapping[str, tuple[dict[str, Any], int]] = {
     "evaluations": ({"patience": 8, "from_evaluations": True}, 30),
     "never": ({"patience": 20}, STEPS),
 }
-"""Settings, and the step at which a training ends that has 40 steps at most."""
+"""Settings, and the step at which a run ends that has 40 steps at most."""
 
 SCRIPT = '''
 import json, os, signal, sys, traceback

@@ -1,4 +1,4 @@
-"""A training that is killed and resumed stops where it would have stopped anyway."""
+"""A run that is killed and resumed stops where it would have stopped anyway."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_what_it_saw_of_another_value_says_nothing(tmp_path):
 
 
 def test_a_checkpoint_without_it_is_no_obstacle(tmp_path):
-    """Added to a training that is resumed, it begins there."""
+    """Added to a run that is resumed, it begins there."""
     given = {"directory": tmp_path}
     run_steps(values={"loss": LOSSES}, steps=30, **given)
     assert train(30, STEPS, hook(patience=4), **given).global_step == 37

@@ -59,7 +59,7 @@ def loaded(step: int) -> dict[str, Any]:
 
 
 class Saved:
-    """A training with hooks whose checkpoints hold everything.
+    """A run with hooks whose checkpoints hold everything.
 
     Attributes:
         handler: writes them.

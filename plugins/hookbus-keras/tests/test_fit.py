@@ -457,7 +457,7 @@ def test_a_signal_ends_the_step_and_leaves_fit(number: int, error: Any, kind: st
 
 
 def test_a_time_limit_leaves_the_backup_for_the_next_run() -> None:
-    """As Keras does after a kill; it deletes the backup of a training that has ended."""
+    """As Keras does after a kill; it deletes the backup of a run that has ended."""
     backup = keras.callbacks.BackupAndRestore("backup")
     limit, model = TimeLimitHook(0.002, margin=0.001), net()
     callback = bus(limit, backup=backup)

@@ -1,4 +1,4 @@
-"""Tests the page in a browser: a training is seen to move, and does what is clicked."""
+"""Tests the page in a browser: a run is seen to move, and does what is clicked."""
 
 from __future__ import annotations
 

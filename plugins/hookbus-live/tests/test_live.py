@@ -1,4 +1,4 @@
-"""Tests the page of a live training: what it tells, and what the training does for it."""
+"""Tests the page of a live run: its contents, and the effects of its requests."""
 
 from __future__ import annotations
 

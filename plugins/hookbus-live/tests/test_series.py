@@ -20,7 +20,7 @@ def filled(points, most=None) -> Series:
 
 
 def test_a_step_that_comes_again_replaces_what_came_behind_it():
-    """A training that was killed repeats steps."""
+    """A run that was killed repeats steps."""
     series = filled([(1, 1.0), (2, 2.0), (3, 3.0), (2, 20.0)])
 
     assert series.points()[0].tolist() == [1, 2]

@@ -16,7 +16,7 @@ METRIC = '{"step": 1, "time": 1700000000.0, "loss": 0.5}\n'
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The page of a training that lives as long as the tests need it."""
+    """The page of a run that lives as long as the tests need it."""
     folder = tmp_path_factory.mktemp("server")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -166,7 +166,7 @@ def test_a_custom_loop_does_the_steps_itself(tmp_path):
 
 @pytest.mark.parametrize("loss", [math.nan, 1.0])
 def test_without_a_fall_there_is_no_rate(loss, tmp_path):
-    """NaN ends the test; the files are there all the same."""
+    """NaN ends the test; the files are there anyway."""
     graph = Graph()
     graph.variable("lr", 1.0)
     graph.op(lambda: loss, name="loss")

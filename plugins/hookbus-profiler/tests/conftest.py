@@ -64,7 +64,7 @@ def refuse(constant: str) -> NoReturn:
 
 
 def is_number(value: Any) -> bool:
-    """Say whether a value of JSON is a number; for Python, booleans are."""
+    """Return whether a value of JSON is a number; for Python, booleans are."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -330,7 +330,7 @@ def test_the_current_folder_is_the_default(timelines):
 
 @pytest.mark.parametrize("chosen_by", ["the session", "a hook that begins later"])
 def test_timelines_are_beside_the_checkpoints_by_default(chosen_by, model):
-    """Several trainings of one script do not write over each other's."""
+    """Several training runs of one script do not write over each other's."""
     hooks, directory = [ProfilerHook(save_steps=2)], Path("runs/first")
     if chosen_by == "the session":
         session = MonitoredTrainingSession(model(), checkpoint_dir=directory, hooks=hooks)

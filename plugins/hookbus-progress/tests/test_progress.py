@@ -376,7 +376,7 @@ def test_time_left_is_never_negative(lines, clock):
 
 @pytest.mark.parametrize("end", ["sys.stderr.close(); break", "sys.stderr = None; break"])
 def test_a_bar_whose_terminal_is_closed_ends_no_training(show, end):
-    """The script closes the stream below the bar; the session ends well all the same."""
+    """The script closes the stream below the bar; the session ends well anyway."""
     shown = show(script(end) + "\nprint('behind', session.outcome.kind)", stdout_too=False)
     assert shown.code == 0
     assert shown.stdout == "behind completed\n"

@@ -203,7 +203,7 @@ def test_a_value_of_nan_counts_as_one_that_is_not_better():
 
 
 def test_a_best_value_that_is_infinite_is_in_the_checkpoint(tmp_path):
-    """A training that has seen only NaN can be resumed."""
+    """A run that has seen only NaN can be resumed."""
     for _ in range(2):
         graph = Graph()
         graph.variable("lr", 1.0)

@@ -189,7 +189,7 @@ def test_an_evaluation_is_a_run_of_its_own(name, folder, read_back):
 
 @pytest.mark.parametrize(("name", "folder"), [("a", "eval_a"), ("a/b", "eval_a")])
 def test_an_evaluation_is_written_into_no_linked_folder(name, folder):
-    """It may be that of another training."""
+    """It may be that of another run."""
     Path("other/b").mkdir(parents=True)
     Path("out").mkdir()
     Path("out", folder).symlink_to("../other")

@@ -98,7 +98,7 @@ def test_stop_at_step_ends_the_loop() -> None:
 
 
 def test_a_complete_training_does_no_run() -> None:
-    """A resumed training that has reached its last step ends before its first run."""
+    """A resumed run that has reached its last step ends before its first run."""
     for losses in ([64.0, 49.0], []):
         bus = bus_of(StopAtStepHook(last_step=2), directory="run")
         assert train(bus) == losses

@@ -157,7 +157,7 @@ def test_tensors_of_other_graphs_are_refused(tf_graph):
 
 
 def test_a_train_op_must_advance_the_step(resource):
-    """A train op that leaves the global step alone could never end a training."""
+    """A train op that leaves the global step alone could never end a run."""
     with tf.Graph().as_default() as tf_graph:
         w = v1.get_variable("w", initializer=8.0, use_resource=resource)
         train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.square(w))

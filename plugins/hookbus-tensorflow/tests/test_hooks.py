@@ -71,7 +71,7 @@ OF_SESSIONS = ("Graph was fin", "Running local", "Done running", "Create Checkpo
 
 
 def told(lines: list[str], folder: Path) -> list[str]:
-    """Return lines of hooks alone, without what no two trainings share."""
+    """Return lines of hooks alone, without what no two training runs share."""
     here = (line.replace(str(folder), "DIR") for line in lines)
     return [
         re.sub(r"\([\d.]+ sec\)|sec: [\d.]+|0x\w+", "", line)

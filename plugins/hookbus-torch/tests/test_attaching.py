@@ -40,7 +40,7 @@ class LookHook(SessionRunHook):
 
 @attrs.define(eq=False)
 class StopHook(SessionRunHook):
-    """Stops behind a step."""
+    """Stops after a step."""
 
     at: int
 

@@ -188,7 +188,7 @@ def test_a_state_of_no_parameter_is_told():
 
 
 def test_a_setting_that_a_scheduler_has_added_stays():
-    """A checkpoint without it is of a training without the scheduler."""
+    """A checkpoint without it is of a run without the scheduler."""
     weight = torch.nn.Parameter(torch.ones(2, 3))
     sgd = torch.optim.SGD([weight], momentum=0.9)
     tracked = TorchLibrary().tracked("sgd", sgd)

@@ -28,7 +28,7 @@ EPOCHS, UNFREEZES = 5, 2
 
 
 class CutError(Exception):
-    """Ends a training in the middle."""
+    """Ends a run in the middle."""
 
 
 class Net(nn.Module):

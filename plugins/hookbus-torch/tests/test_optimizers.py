@@ -76,7 +76,7 @@ def test_a_state_in_float32_of_a_bfloat16_parameter_stays_exact():
 
 
 def test_a_scheduler_may_step_first_after_a_restore(recwarn):
-    """A training may be cut after the last step of an epoch."""
+    """A run may be cut after the last step of an epoch."""
     model = layer()
     optimizer, again = Adam(model.parameters()), Adam(model.parameters())
     step(model, optimizer)

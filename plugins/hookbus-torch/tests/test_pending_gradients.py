@@ -23,7 +23,7 @@ GROUP = 4
 
 
 class CutError(Exception):
-    """Ends a training in the middle."""
+    """Ends a run in the middle."""
 
 
 class Wrapped(torch.optim.Optimizer):

@@ -256,7 +256,7 @@ WITH_OTHERS = """
 ALONE = "--lr-finder-steps 8 --lr-finder-output-dir pictures"
 """It ends the training itself."""
 UNFIT = {"batch-size-finder"}
-"""It undoes steps, which a training of several processes cannot do."""
+"""It undoes steps, which a run of several processes cannot do."""
 GIVEN = """
 def feeds():
     return None

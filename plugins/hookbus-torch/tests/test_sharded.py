@@ -27,7 +27,7 @@ def trained(ranks: int, folder: Path, *arguments: str) -> RanksRun:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> RanksRun:
-    """A training that nothing has interrupted."""
+    """A run that nothing has interrupted."""
     done = trained(2, tmp_path_factory.mktemp("whole"))
     assert done.code == 0, done.output
     return done
@@ -35,7 +35,7 @@ def whole(tmp_path_factory) -> RanksRun:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """The directory of a training that ended at step 6."""
+    """The directory of a run that ended at step 6."""
     folder = tmp_path_factory.mktemp("saved")
     done = trained(2, folder, "--steps", "6")
     assert done.code == 0, done.output
@@ -55,7 +55,7 @@ def copy(saved, tmp_path) -> Path:
     "how", [[], ["--background"]], ids=["at once", "in the background"]
 )
 def test_killed_and_resumed_each_rank_has_the_same_bits(how, who, number, whole, tmp_path):
-    """Its part of the model and of Adam's state, as in a training without a kill."""
+    """Its part of the model and of Adam's state, as in a run without a kill."""
     arguments = ["--pause", "0.1", *how]
     kill(who, SCRIPT, 2, tmp_path, arguments, f"{who} {number}", seconds=1.5)
     again = trained(2, tmp_path, *how)

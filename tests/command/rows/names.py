@@ -21,7 +21,7 @@ ON_BY_ITSELF = [
         tells="hookbus … plugins='meter 1.0, sampler 1.0'",
     ),
     Row(
-        "nothing is installed, and a training goes on without",
+        "nothing is installed, and a run goes on without",
         installed="",
         code=0,
         shows="imported",

@@ -514,7 +514,7 @@ def confused(saved, confusion, every, directory="runs", at=0):
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("at", cases([2, 3, 4, 5, 6, 11], range(1, 16)))
 def test_a_killed_training_ends_with_the_same_counts(saved, at, every):
-    """Wherever it is killed, a collecting hook ends as in a training without a kill."""
+    """Wherever it is killed, a collecting hook ends as in a run without a kill."""
     whole, resumed = Confusion(), Confusion()
     confused(saved, whole, every, "whole")
     assert [sum(n for _, n in each) for each in whole.done] == [4, 4, 4]

@@ -342,7 +342,7 @@ def test_progress_shows_the_steps_of_all_blocks(own, lines):
 
 
 def test_a_long_block_is_no_long_body(own, lines):
-    """A request waits for the pull behind one block without a warning."""
+    """A request waits for the pull after one block without a warning."""
 
     class Saves(SessionRunHook):
         def after_run(self, run_context):
