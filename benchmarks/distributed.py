@@ -43,7 +43,7 @@ STEPS = {"about 2 ms": (2e-3, 50), "about 20 ms": (20e-3, 10)}
 
 @attrs.frozen
 class Added:
-    """What a session adds to a step of the bare loop, in milliseconds.
+    """The time that a session adds to a step of the bare loop, in milliseconds.
 
     Attributes:
         loop: what is compared.

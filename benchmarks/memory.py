@@ -46,7 +46,7 @@ QUIET = Config(autoload=False, header=False)
 
 @attrs.frozen
 class Grown:
-    """What a run has left.
+    """The memory and the objects that a run has left.
 
     Attributes:
         what: which training.
@@ -66,7 +66,7 @@ class Grown:
 
     @property
     def faults(self) -> list[str]:
-        """What has grown that should not."""
+        """The things that have grown and should not have."""
         found = []
         if self.growth > MOST_GROWTH:
             found.append(f"{self.growth} bytes of memory: {'; '.join(self.sites)}")

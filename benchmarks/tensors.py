@@ -134,7 +134,7 @@ def hooks_around_tensors(rounds: int) -> Iterator[Ratio]:
 
 
 def what(count: int, kind: str) -> str:
-    """Return what is compared: so many hooks of a kind."""
+    """Return the name of a comparison: so many hooks of a kind."""
     return f"{count} hooks, {kind}, a PyTorch step of 50 us"
 
 

@@ -186,7 +186,7 @@ def test_a_training_may_be_evaluated_by_one_of_its_hooks():
 
 
 def test_a_graph_may_have_less_than_the_checkpoint():
-    """What it has not is not restored."""
+    """Missing values are not restored."""
     graph = Graph()
     graph.op(lambda global_step: global_step, name="at")
     assert once(graph, final_ops="at") == 3
@@ -294,7 +294,7 @@ def test_what_makes_no_sense_is_an_error_at_once(make, message):
 
 
 def test_a_preempted_evaluation_begins_anew():
-    """What was gathered is gone, so its runs are not counted."""
+    """Gathered metrics are gone, so their runs are not counted."""
     graph = counting()
     errors = iter([None, AbortedError("gone")])
 
@@ -320,7 +320,7 @@ def test_a_preempted_evaluation_begins_anew():
 
 
 def shown(run: str) -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard shows of a run."""
+    """Return TensorBoard's view of a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(run)
@@ -511,7 +511,7 @@ def test_a_directory_is_a_path():
 
 
 def test_no_checkpoint_is_an_error():
-    """``latest_checkpoint`` gives None where there is none; nothing is evaluated then."""
+    """``latest_checkpoint`` gives None without one; nothing is evaluated then."""
     with pytest.raises(CheckpointError, match="checkpoint_path is None"):
         evaluation.evaluate_once(None, graph=counting(), final_ops="n")
     with pytest.raises(TypeError, match="checkpoint_path must be a path, given: 5"):

@@ -53,7 +53,7 @@ def wait_for(path: Path) -> None:
 
 
 class BacksUp:
-    """Reads, copies and lists everything in the directory, as backups do."""
+    """Reads, copies and lists everything in the directory, like a backup."""
 
     def after_run(self):
         gone = FileNotFoundError, shutil.Error  # what another session removed meanwhile
@@ -210,7 +210,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
 
 
 def test_another_error_of_the_lock_is_an_error_of_the_directory(opened, monkeypatch):
-    """What hookbus does not know to be harmless stops the run before its first step."""
+    """A mark that is not known to be harmless stops the run before its first step."""
 
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

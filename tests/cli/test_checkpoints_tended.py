@@ -31,7 +31,7 @@ KEPT = {"hookbus checkpoints": "asked for on the command line"}
 
 
 def kept() -> dict[int, dict[str, str]]:
-    """Return who keeps which step, and why."""
+    """Return the keepers of each step, with the reasons."""
     return {i.global_step: {**i.kept} for i in list_checkpoints(RUNS) if i.kept}
 
 
@@ -83,7 +83,7 @@ def test_keeping_twice_writes_once():
 
 
 def test_undo_lets_sessions_prune_again():
-    """What a hook keeps stays kept."""
+    """A checkpoint that a hook keeps stays kept."""
     train(KeepsHook(4))
     checkpoints(RUNS, "keep", 2, 4)
     assert checkpoints(RUNS, "keep", "--undo", 2, 4, 5) == (

@@ -59,7 +59,7 @@ def train_killed(params: Any) -> None:
 
 
 def why(*words: str) -> str:
-    """Return what the command prints about the directory."""
+    """Return the output of the command about the directory."""
     code, shown = run_here(["why", *words])
     assert code == 0, shown
     return shown
@@ -76,7 +76,7 @@ def test_it_shows_who_ended_a_training_and_why():
 
 
 def test_it_shows_the_arguments_of_a_script():
-    """What argparse has parsed, as ``hookbus run SCRIPT --lr 0.5`` gives it."""
+    """The arguments that argparse has parsed, as in ``hookbus run SCRIPT --lr 0.5``."""
     Path("train.py").write_text(
         "import argparse\n"
         "from hookbus import MonitoredTrainingSession\n"

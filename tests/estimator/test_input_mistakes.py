@@ -12,7 +12,7 @@ from tests.support.estimating import RUN, estimator, numbers
 
 @pytest.mark.parametrize("input_fn", [None, 5, [np.ones(2)], numbers(3)()], ids=type)
 def test_an_input_fn_is_a_function(input_fn):
-    """What it would return is not."""
+    """Its result would not be a function."""
     made = estimator().train(numbers(1))
     for call in made.train, made.evaluate, lambda given: list(made.predict(given)):
         with pytest.raises(TypeError, match="input_fn must be a function, given: "):

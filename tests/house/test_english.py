@@ -18,8 +18,6 @@ SKIPPED = (
     "CONTRIBUTING.md",
     "docs/*.md",
     "plugins/*.md",
-    "*tests/*",
-    "benchmarks/*",
 )
 
 FOLDERS = ("benchmarks", "docs", "examples", "hookbus", "plugins", "tests")
@@ -96,7 +94,7 @@ PHRASES = (
         "The state is saved, also.",
         "The state is also saved.",
         r"also(?=[.;!?)]|\"\"\"|:\s*\n)",
-        r"[\w`)](?<![Ss]ee)[\s#]+",
+        r"[\w`)](?<![Ss]ee),?[\s#]+",
     ),
     # A thing does not tell: it shows, reports, states or means something.
     Phrase(
@@ -129,7 +127,7 @@ PHRASES = (
     Phrase(
         '"""What a run changes."""',
         '"""The effects of a run."""',
-        r'"""(?:What|Who|Which|That)\b',
+        r'"""(?:What|Who|Which|That of)\b',
     ),
     Phrase(
         "Its order is what makes it safe.",
@@ -140,7 +138,7 @@ PHRASES = (
     Phrase(
         '"""The same without the value."""',
         '"""The flag without its value."""',
-        r'"""The same\b',
+        r'"""The same(?=[.,]| (?:as|by|for|from|with|without)\b)',
     ),
     # In Python None is a value, and "there is none" is about something else.
     Phrase(

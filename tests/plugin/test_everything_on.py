@@ -61,7 +61,7 @@ TRAINERS = {
 
 @attrs.define
 class Trained:
-    """What came of a run.
+    """The results of a run.
 
     Attributes:
         losses: one a step.
@@ -330,7 +330,7 @@ SAID = {
     "final values": 1,
     "waiting for the global step before training": 1,
 }
-"""What is logged to how many times."""
+"""The log events, with the number of their lines."""
 
 ASKED = {"early-stopping": 22, "feed-fn": 150, "nan-tensor": 150, "summary-saver": 5}
 """Plugin to the number of runs in which it wanted something."""

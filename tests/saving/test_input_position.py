@@ -19,7 +19,7 @@ class Stopper(hookbus.SessionRunHook):
 
 
 def next_batch(opened, directory, counting, length=10, again=True):
-    """Return what the next session's first run reads; None if the input has ended."""
+    """Return the value that the next session's first run reads; None after the end."""
     parts = {"save_checkpoint_steps": 0, "again": again}
     with opened(directory, graph=counting(length), **parts) as session:
         session.run("train")
@@ -171,7 +171,7 @@ def test_writes_at_the_end_do_not_move_the_position(event, tmp_path, opened, cou
 
 
 def test_training_after_a_stop_moves_the_position(tmp_path, opened, counting):
-    """What is trained on after the stop is not read again."""
+    """Values that are trained on after the stop are not read again."""
     with opened(tmp_path, Stopper(4), graph=counting(10)) as session:
         list(session.loop())
         session.run("train", kind="aux")

@@ -91,7 +91,7 @@ def test_an_empty_structure_comes_back_as_it_is(empty):
 
 
 def test_a_hook_that_is_not_due_computes_nothing():
-    """What a hook fetches only in due runs is computed only in those."""
+    """Fetches of due runs only are computed only in those."""
 
     class EveryThird(SessionRunHook):
         def before_run(self, run_context):

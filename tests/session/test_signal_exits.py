@@ -172,7 +172,7 @@ def test_another_error_after_the_signal_leaves_the_block_itself(number, ctrl_c):
 
 @EACH
 def test_an_error_in_end_leaves_the_block_itself(number, ctrl_c):
-    """What a hook failed to write is not hidden either."""
+    """A write that a hook failed to do is not hidden either."""
     hook = WatchHook(ValueError("no space"))
     with pytest.raises(ValueError, match="no space"), opened(hook):
         signal.raise_signal(number)

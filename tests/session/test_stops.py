@@ -321,7 +321,7 @@ class LabelHook(SessionRunHook):
 
 @pytest.mark.parametrize("graph", [None, "graph"])
 def test_a_label_of_a_stop_is_in_the_outcome_its_file_and_the_log(graph, capsys):
-    """A program reads it, and need not understand the reason."""
+    """A program reads it, without understanding the reason."""
     with saving(LabelHook(), LabelHook("late"), graph=graph and make_graph()) as session:
         run_to_the_stop(session)
     told = {"who": "label", "why": "no better than others", "label": "pruned", "step": 1}

@@ -114,7 +114,7 @@ class Page:
         return self.get("/api/runs")["runs"][0]
 
     def details(self, *parts: str) -> dict[str, Any]:
-        """Return what is told of the only training."""
+        """Return the details of the only training run."""
         query = "".join(f"&part={part}" for part in parts)
         return self.get(f"/api/details?run={self.run()['name']}{query}")
 
@@ -128,7 +128,7 @@ class Page:
         return x, y
 
     def text(self) -> str:
-        """Return what the process has told so far."""
+        """Return the output of the process by now."""
         return self.log.read_text("utf-8")
 
 

@@ -88,7 +88,7 @@ class Trained:
     events: list[Any] = attrs.field(factory=list)
 
     def of(self, event: str) -> list[Any]:
-        """Return what came with the events of a name."""
+        """Return the arguments of the events of a name."""
         return [what for name, what in self.events if name == event]
 
 

@@ -36,7 +36,7 @@ MOST_RUNS = 60
 
 
 class Cut(Exception):
-    """What a hook raises to cut a training short."""
+    """The error of a hook that cuts a run short."""
 
 
 class Cutter(SessionRunHook):
@@ -209,7 +209,7 @@ Training: TypeAlias = Callable[[Run], Any]
 
 @attrs.frozen
 class Done:
-    """What a process has left.
+    """The results of a process.
 
     Attributes:
         result: a digest of what the training returned; None if it did not return.

@@ -86,7 +86,7 @@ def closes(calls: list[str]) -> type[EmbeddedSession]:
 
 
 def test_close_is_a_clean_exit(calls, hook, open_session):
-    """``close`` calls each hook's ``end``, as leaving the block does."""
+    """``close`` calls each hook's ``end``, like leaving the block."""
     session = open_session(hook("a"), hook("b"))
     session.run("train")
     session.close()

@@ -185,7 +185,7 @@ def test_join_waits_for_registered_and_for_given_threads():
 
 
 def test_join_without_a_stop_waits_as_long_as_the_threads_live(release):
-    """The grace period counts from a stop; before one there is none."""
+    """The grace period counts from a stop, and does not exist before it."""
     coord, order = Coordinator(), []
 
     def work() -> None:

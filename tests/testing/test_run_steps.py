@@ -130,7 +130,7 @@ def test_the_model_trains(custom_loop):
 
 
 def test_a_hook_can_assign_a_variable():
-    """What a hook assigned is what the variable is at the end."""
+    """At the end the variable has the value that a hook assigned."""
 
     class RateHook(SessionRunHook):
         def after_run(self, run_context):

@@ -169,7 +169,7 @@ def test_the_commit_of_the_program_is_known(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_its_id_and_takes_nothing_twice() -> None:
-    """What came after the checkpoint was told before, and the state knows it."""
+    """Records from after the checkpoint were told before, and the state knows it."""
     first, second = Taken(every_n_steps=2), Taken(every_n_steps=2)
     train(first, steps=6, directory=RUN)
     train(second, steps=12, directory=RUN)

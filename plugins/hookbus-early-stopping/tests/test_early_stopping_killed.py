@@ -159,7 +159,7 @@ def train(
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:
-    """Return what sets a hook so on the command line."""
+    """Return the flags that set a hook in this way."""
     period = {} if settings.get("from_evaluations") else {"run_every_steps": 1}
     return [
         f"--early-stopping-{name.replace('_', '-')}={value}"

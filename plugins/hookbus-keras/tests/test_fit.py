@@ -179,7 +179,7 @@ def test_a_model_that_fit_builds_late_is_named(lines: Any) -> None:
 def test_what_hooks_assign_is_used_from_the_next_step(
     name: str, value: Any, write: Any
 ) -> None:
-    """The same as what a callback of Keras assigns."""
+    """It equals the value that a callback of Keras assigns."""
 
     class Assigns(keras.callbacks.Callback):
         done = 0

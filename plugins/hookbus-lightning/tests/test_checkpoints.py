@@ -1,4 +1,4 @@
-"""Checkpoints of the Trainer hold the states of hooks, whoever has them written."""
+"""Checkpoints of the Trainer hold the states of hooks, whatever causes the save."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_averages_of_weights_are_kept() -> None:
 
 
 def test_a_checkpoint_without_states_begins_hooks_anew(lines: list[Any]) -> None:
-    """A warning tells of that; the training itself goes on."""
+    """A warning reports that; the training itself goes on."""
     plain = trainer_of(max_epochs=1)
     fit(plain)
     again, counts = counting(plain.checkpoint_callback.best_model_path)

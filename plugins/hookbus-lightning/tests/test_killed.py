@@ -171,5 +171,5 @@ def test_killed_at_any_batch_it_goes_on_as_ever(
 
 
 def kinds(notes: list[Any]) -> list[Any]:
-    """Return what was told at which step, without the values."""
+    """Return the events and their steps, without the values."""
     return [note[:2] for note in notes]

@@ -41,7 +41,7 @@ def step(driver) -> int:
 
 
 def label(driver) -> str:
-    """Return what a screen reader says of the first chart."""
+    """Return the label of the first chart for a screen reader."""
     return driver.execute_script(
         "return document.querySelector(arguments[0])?.ariaLabel ?? ''", LOSS
     )

@@ -49,7 +49,7 @@ def test_a_running_training_is_told():
 
 
 def seen_hooks(details) -> dict[str, dict[str, object]]:
-    """Return what is told of each hook that was watched."""
+    """Return the details of each watched hook."""
     return {each["name"]: each for each in details["hooks"]["plugins"]}
 
 

@@ -173,7 +173,7 @@ def test_a_file_that_only_has_the_name_of_an_event_file_is_a_problem():
 
 
 def test_a_real_training_is_found_with_its_checkpoints_and_outcome():
-    """Who saved, why, and how large; a damaged one is bad."""
+    """Each has its reason and its size; a damaged one is bad."""
     with MonitoredTrainingSession(checkpoint_dir="runs/a", config=QUIET) as session:
         session.record({"rate": 0.5})
         model = session.track(model={"w": np.zeros(3)})

@@ -59,7 +59,7 @@ def test_positions_never_fall():
 
 
 def test_a_resumed_training_is_one_line():
-    """What it has told before the kill stands before what it tells now."""
+    """Its points from before the kill stand before the new ones."""
     older = filled([(1, 1.0), (2, 2.0), (3, 3.0)])
     newer = filled([(3, 30.0), (4, 40.0)])
 

@@ -40,7 +40,7 @@ STOP = json.dumps({"action": "stop"})
 
 
 def test_the_page_needs_no_token_and_tells_nothing(page):
-    """What it shows it asks for, with the token."""
+    """It asks for its data, with the token."""
     status, body, _ = page.send("/", {})
 
     assert status == 200

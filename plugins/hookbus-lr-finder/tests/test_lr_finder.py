@@ -195,7 +195,7 @@ def short_graph(values: int) -> Graph:
 
 
 def test_an_input_that_ends_before_the_test_ends_it(tmp_path, capsys):
-    """What was tested is reported, and the training has its whole input."""
+    """The tested rates are reported, and the training has its whole input."""
     hook = finder(tmp_path)
     with MonitoredSession(short_graph(10), hooks=[hook], config=QUIET) as session:
         assert len([*session.loop("loss")]) == 10

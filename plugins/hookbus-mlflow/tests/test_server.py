@@ -54,7 +54,7 @@ def run_in(server: Server, experiment: str) -> Found:
 
 
 def until(process: subprocess.Popen[str], word: str) -> str:
-    """Read what a process prints, up to a line with a word."""
+    """Read the output of a process, up to a line with a word."""
     assert process.stdout is not None
     read = ""
     for line in process.stdout:
@@ -90,7 +90,7 @@ def test_a_killed_training_goes_on_with_its_run(server, whole, tmp_path):
 
 
 def test_a_dead_server_ends_no_training(server, whole, tmp_path):
-    """What was not sent is kept, and sent when the program is started again."""
+    """Unsent records are kept, and sent when the program is started again."""
     dead = f"http://127.0.0.1:{free_port()}"
     output = train(dead, "dead", tmp_path, "--mlflow-wait-secs", "3")
     assert weights_in(output) == weights_in(whole[1])

@@ -42,7 +42,7 @@ def median():
 
 
 def values_of(study, number=-1) -> dict[int, float]:
-    """Return what a trial got, by step."""
+    """Return the values of a trial, by step."""
     return study.trials[number].intermediate_values
 
 
@@ -408,7 +408,7 @@ def searched(trials: int) -> list[tuple[object, ...]]:
 
 
 def in_storage() -> list[tuple[object, ...]]:
-    """Return what the study in the current folder has of its trials."""
+    """Return the trials of the study in the current folder."""
     study = optuna.load_study(study_name="line", storage="sqlite:///trials.db")
     return [(t.state, t.value, t.intermediate_values, t.params) for t in study.trials]
 

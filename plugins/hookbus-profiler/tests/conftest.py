@@ -49,7 +49,7 @@ class Timeline:
     counters: list[dict[str, int]]
 
     def names(self, track: str) -> list[str]:
-        """Return what stands on a track, by time."""
+        """Return the slices on a track, by time."""
         return [piece["name"] for piece in self.slices[track]]
 
     def slice(self, track: str, name: str) -> dict[str, Any]:

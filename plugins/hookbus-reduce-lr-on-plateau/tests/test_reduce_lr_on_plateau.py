@@ -53,7 +53,7 @@ def update(w: Any, lr: Any, target: Any) -> tuple[Any, float]:
 
 @attrs.define
 class Counts:
-    """What a loop counts that does it by hand."""
+    """The count of a loop that does it by hand."""
 
     best: float = float("inf")
     bad: int = 0

@@ -215,7 +215,7 @@ def test_checkpoints_of_tensorflow_are_its_own() -> None:
 
 
 def test_a_run_that_counts_no_step_is_saved() -> None:
-    """What it gives a variable is part of the last checkpoint, at the same step."""
+    """Its value of a variable is part of the last checkpoint, at the same step."""
     w = v1.trainable_variables()[0]
     assign = w.assign(50.0)
     for run, value in ((None, 8.0), (assign.op, 50.0), (None, 50.0)):

@@ -126,7 +126,7 @@ class Derives(SessionRunHook):
 
 
 def test_hooks_add_ops_of_both_kinds_and_assign(tf_graph):
-    """What hooks add in begin is initialized; assignments reach TensorFlow's variables."""
+    """Nodes that hooks add in begin are initialized; assignments reach the variables."""
     hook = Derives()
     with MonitoredTrainingSession(TFGraph(tf_graph), hooks=[hook], config=QUIET) as session:
         session.run("loss", {"x": 0.0})
@@ -204,7 +204,7 @@ def test_a_fork_is_another_session_of_tensorflow(resource):
 
 
 def test_a_graph_with_queues_is_not_forked():
-    """What is in a queue cannot be copied."""
+    """The contents of a queue cannot be copied."""
     told = "TensorFlow' forks only sessions that hookbus creates, of graphs without queues"
     session = create_session(summing(True, queue=True))
     with pytest.raises(UsageError, match=told):

@@ -93,7 +93,7 @@ def graph_of(step_secs: float = 0.0) -> Graph:
 
 
 def trained(w: Any, x: float) -> Any:
-    """Return what a step makes of w."""
+    """Return the new value of w after a step."""
     return w * 0.9 + x * np.random.normal(size=3)
 
 

@@ -236,7 +236,7 @@ REFUSALS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What an object may raise while it is compared, or loads its state."""
+"""Errors of an object while it is compared, or loads its state."""
 
 
 def ways(part: object, way: Where = ()) -> Iterator[Where]:

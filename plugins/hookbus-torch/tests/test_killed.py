@@ -35,7 +35,7 @@ OBSERVERS = (
 
 
 class Parts:
-    """What the script builds before it trains."""
+    """The objects that the script builds before it trains."""
 
     def __init__(self, workers: int) -> None:
         torch.manual_seed(3)

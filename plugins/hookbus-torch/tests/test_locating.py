@@ -67,7 +67,7 @@ def test_one_bad_value_in_5000_examples_is_named(value):
 
 
 def spoil(name: str, at: int):
-    """Return what makes NaN from a step on."""
+    """Return a function that makes NaN from a step on."""
 
     def before(step: int, model: Net) -> None:
         if step == at:

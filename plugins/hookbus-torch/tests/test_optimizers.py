@@ -273,7 +273,7 @@ def without_counters(state):
     return [*map(without_counters, state)] if isinstance(state, list) else state
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of")  # the optimizer need not step here
+@pytest.mark.filterwarnings("ignore:Detected call of")  # the optimizer does not step here
 @pytest.mark.filterwarnings("ignore:The epoch parameter")
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_a_restored_scheduler_goes_on(make):

@@ -41,7 +41,7 @@ WANTED = {
     "tensorboard": "the records for TensorBoard",
     "typing_extensions": "attrs and rich",
 }
-"""What a run may import, and for what."""
+"""The modules that a run may import, with the reasons."""
 
 
 def test_a_training_imports_what_it_uses():

@@ -76,7 +76,7 @@ def test_killed_among_batches_that_add_up_each_rank_has_the_same_bits(tmp_path):
 
 
 def test_a_checkpoint_has_the_part_of_each_rank(saved):
-    """What belongs to a part is in it as plain data."""
+    """The state of a part is in it as plain data."""
     newest = latest_checkpoint(saved)
     assert newest is not None
     names = {str(path.relative_to(newest.path)) for path in newest.path.rglob("*.*")}
@@ -96,7 +96,7 @@ def test_without_processes_a_model_is_whole(saved):
 
 
 def test_parts_that_are_missing_are_an_error(saved):
-    """Half a model is none."""
+    """Half a model is not a model."""
     with pytest.raises(UsageError, match=r"'optimizer.state.0.exp_avg' is of shape"):
         load_tracked(saved, "optimizer")
     with pytest.raises(

@@ -91,8 +91,8 @@ def trained(
 ) -> dict[str, Any]:
     """Train with dropout from where the folder ends; return all that can be compared.
 
-    Of log lines and metrics that is what does not depend on the clock. The last line of the
-    Trainer tells of this process only.
+    Of log lines and metrics that is the part that does not depend on the clock. The last
+    line of the Trainer is about this process only.
     """
     witness, resumed = Witness(), last_step(folder)
     with BusCallback([*(hooks or ()), witness], config=OFF) as bus:

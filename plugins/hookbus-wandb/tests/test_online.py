@@ -131,7 +131,7 @@ def test_a_server_that_hangs_holds_no_step(server, tmp_path):
 
 
 def test_a_server_that_dies_ends_no_training(server, tmp_path):
-    """What it has not got is in a folder, and the log tells how to send it."""
+    """A folder has the unsent records, and the log says how to send them."""
     process = start(tmp_path, "--wandb-wait-secs", "5")
     while not any(
         file.stat().st_size > 9000 for file in Path().glob("wandb/run-*/*.wandb")

@@ -259,7 +259,7 @@ def processes_here() -> list[str]:
 
 
 def test_a_dead_server_ends_no_training(tmp_path, monkeypatch):
-    """What was not sent is kept, and is sent when the program is started again."""
+    """Unsent records are kept, and sent when the program is started again."""
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     code, output = train(tmp_path, "--wandb-wait-secs", "5")

@@ -332,7 +332,7 @@ LOCAL_MODULES = [
         shows="mine 5",
     ),
     Row(
-        "the environment can name a module, too",
+        "the environment can also name a module",
         env={"HOOKBUS_PLUGINS": "my_module"},
         files=LOCAL,
         verdicts={"my-module": "on: HOOKBUS_PLUGINS=my_module"},

@@ -188,7 +188,7 @@ def test_numbers_count_for_the_means_with_the_weight_of_their_step(own):
 
 
 def test_reports_and_steps_give_the_same_means(own):
-    """Which of them a block uses makes no difference, bit for bit."""
+    """A block may use either of them, bit for bit."""
     values = [(random.random(), random.random()) for _ in range(20)]
     with own() as session:
         with session.evaluation() as reported:
@@ -221,7 +221,7 @@ def test_an_evaluation_of_arrays_alone_has_no_metrics(own, lines):
 
 
 def test_the_training_reads_its_own_last_reports_afterwards(own):
-    """What an evaluation reports is there in its steps only."""
+    """Reports of an evaluation are there in its steps only."""
     final, inside = FinalOpsHook("loss"), []
     look = Asking(lambda run_context: inside.append(run_context.session.run("error")))
     with own(final, look) as session:
